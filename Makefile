@@ -1,0 +1,70 @@
+# Everything a contributor types. `make` alone prints this list.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.ready
+PYTEST_FLAGS ?= -n auto
+LOCK_FLAGS   ?=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup serve test test-all check fmt bench bench-store lock clean
+
+help: ## print this list
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install the pinned packages and yirangmq into it
+
+serve: setup ## run the demo
+	$(BIN)/yirangmq demo
+
+test: check ## check, then all tests but the slow ones
+	$(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
+
+test-all: check ## check, then all tests
+	$(BIN)/pytest $(PYTEST_FLAGS) -m ""
+
+check: setup ## lint, format, types, floors; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fmt: setup ## format, and mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: bench-store ## all benchmarks
+
+bench-store: setup ## how fast the stores are on this machine
+	$(BIN)/python benchmarks/store.py
+
+lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
+	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
+	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet uv && \
+	"$$dir/bin/uv" pip compile pyproject.toml --quiet --all-extras --group test --group lint --group build \
+	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --custom-compile-command "make lock" --output-file requirements.lock $(LOCK_FLAGS)
+
+clean: ## remove .venv, caches and builds
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+# The stamp is older than the lock or pyproject.toml exactly when there is something to install.
+$(STAMP): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "Python 3.11 or later is needed, as $(PYTHON). If it has another name: make setup PYTHON=python3.12" >&2; \
+	    exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || $(INSTALL_VENV) || { \
+	    echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
+	    exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A bare Debian has Python without venv; root may as well add it.
+INSTALL_VENV = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+    echo "adding the package python3-venv" && apt-get update -qq && apt-get install -y -qq python3-venv && \
+    $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; }

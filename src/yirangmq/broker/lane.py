@@ -1,0 +1,110 @@
+"""The writer lane: all that callers ask for while one commit is under way becomes the next one.
+
+There is no writer thread. A caller that finds the lane free becomes its leader: it takes everybody's waiting work into
+one transaction, syncs once, hands out the replies, and passes the lead on. One caller pays one sync and no thread
+switch; a hundred share one."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.ports import Store, Transaction
+
+Answer = TypeVar("Answer")
+MOST_PER_COMMIT = 1000
+"""Past this a commit only gets later, not cheaper."""
+
+
+class _Job:
+    __slots__ = ("error", "lead", "value", "wake", "work")
+
+    def __init__(self, work: Callable[[Transaction], Any]) -> None:
+        self.work = work
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.lead = False
+        self.wake: threading.Event | None = None
+
+
+class Lane:
+    """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._guard = threading.Lock()
+        self._waiting: deque[_Job] = deque()
+        self._busy = False
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """``work`` decides before it writes: if it raises one of our errors it has changed nothing."""
+        job = _Job(work)
+        with self._guard:
+            if self._busy:
+                job.wake = threading.Event()
+                self._waiting.append(job)
+            else:
+                self._busy = job.lead = True
+        if job.wake is not None:
+            job.wake.wait()
+        if job.lead:
+            self._lead(job)
+        if job.error is not None:
+            raise job.error
+        answer: Answer = job.value
+        return answer
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """Work that changes nothing: no place in the lane, no sync."""
+        with self._store.transaction(write=False) as transaction:
+            return work(transaction)
+
+    def _lead(self, own: _Job) -> None:
+        batch = [own]
+        try:
+            with self._guard:
+                while self._waiting and len(batch) < MOST_PER_COMMIT:
+                    batch.append(self._waiting.popleft())
+            self._commit(batch)
+        finally:
+            with self._guard:
+                if self._waiting:
+                    heir = self._waiting.popleft()
+                    heir.lead = True
+                    batch.append(heir)
+                else:
+                    self._busy = False
+            for job in batch:
+                if job.wake is not None and job is not own:
+                    job.wake.set()
+
+    def _commit(self, batch: list[_Job]) -> None:
+        """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
+        try:
+            with self._store.transaction() as transaction:
+                for job in batch:
+                    _perform(job, transaction)
+        except Exception as error:
+            for job in batch:
+                job.error = error
+            if len(batch) > 1:
+                for job in batch:
+                    self._alone(job)
+
+    def _alone(self, job: _Job) -> None:
+        job.error = None
+        try:
+            with self._store.transaction() as transaction:
+                _perform(job, transaction)
+        except Exception as error:
+            job.error = error
+
+
+def _perform(job: _Job, transaction: Transaction) -> None:
+    try:
+        job.value = job.work(transaction)
+    except StoreError:
+        raise
+    except QueueError as error:
+        job.error = error

@@ -1,0 +1,427 @@
+"""The queue's verbs. Each takes and returns many, decides by ``core.decide`` and goes through the lane once."""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any, TypeVar
+
+from yirangmq.broker.lane import Lane
+from yirangmq.broker.sweep import sweep, tidy
+from yirangmq.broker.validate import Schemas
+from yirangmq.broker.waiters import Waiters
+from yirangmq.core import decide, names
+from yirangmq.core.errors import BadInput, NotFound, QueueError, TooLarge
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, split_lease_id
+from yirangmq.core.policy import Chance, QueuePolicy, read_policy, show_policy
+from yirangmq.core.ports import Change, Clock, Finding, Ids, Store, Stored, Transaction
+from yirangmq.core.reasons import Reason, check_reason
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery, Look, Receipt
+from yirangmq.format.envelope import NewMessage, build, read
+from yirangmq.format.jsontext import dumps
+
+Answer = TypeVar("Answer")
+TIDY_MS = 1_000
+MOST_PER_CALL = 10_000
+"""Messages in one call; a larger batch gains nothing and holds the lane."""
+
+
+class Queues(AbstractContextManager["Queues"]):
+    """Every queue of one store. Safe to share between threads; what a method returned is on disk."""
+
+    def __init__(self, store: Store, clock: Clock, ids: Ids, consumer: str | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._lane = Lane(store)
+        self._waiters = Waiters(store)
+        self._schemas = Schemas()
+        self._tidied_at = 0
+        self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
+
+    # -- producing ------------------------------------------------------------------------------------------------
+
+    def publish(self, queue: str, message: object) -> Receipt:
+        """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
+        return self.publish_many(queue, [message])[0]
+
+    def publish_many(self, queue: str, messages: Iterable[object]) -> list[Receipt]:
+        """Put many in with one commit, in this order. One bad message refuses the whole batch; nothing is stored."""
+        names.check_queue(queue)
+        batch = messages if isinstance(messages, list) else list(messages)
+        now = self._clock.now_ms()
+        ids = self._ids.new(len(batch))
+        return self.publish_envelopes(
+            queue, [self._envelope(queue, m, id, now) for m, id in zip(batch, ids, strict=True)]
+        )
+
+    def publish_text(
+        self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
+    ) -> list[Receipt]:
+        """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
+        names.check_queue(queue)
+        batch = list(texts)
+        now = self._clock.now_ms()
+        made = zip(batch, self._ids.new(len(batch)), strict=True)
+        return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
+
+    def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
+        if type(message) is bytes:
+            return Envelope(queue, id, RANK_LAST, now, now, 0, None, "", message, False)
+        new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
+        return build(queue, new, id, now)
+
+    def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[Receipt]:
+        """The door's way in: envelopes already checked and built."""
+        if len(envelopes) > MOST_PER_CALL:
+            raise BadInput(f"{len(envelopes)} in one call, at most {MOST_PER_CALL}", field="messages")
+        if not envelopes:
+            return []
+        receipts = self._lane.run(lambda transaction: self._publish(transaction, queue, envelopes))
+        self._waiters.ring()
+        return receipts
+
+    def _publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Receipt]:
+        now = self._clock.now_ms()
+        policy = transaction.policy(queue)
+        largest = max(len(envelope.payload) for envelope in envelopes)
+        if largest > policy.max_body:
+            raise TooLarge(f"{largest} bytes, this queue takes {policy.max_body}", field="payload")
+        if policy.ttl_ms:
+            envelopes = [
+                e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
+            ]
+        stored = transaction.add(envelopes, now, now + policy.dedup_ms)
+        if policy.schemas:
+            return self._refuse_unfit(transaction, policy, envelopes, stored, now)
+        return [Receipt(id, duplicate) for _, id, duplicate in stored]
+
+    def _refuse_unfit(
+        self,
+        transaction: Transaction,
+        policy: QueuePolicy,
+        envelopes: Sequence[Envelope],
+        stored: list[Stored],
+        now: int,
+    ) -> list[Receipt]:
+        receipts, changes = [], []
+        for envelope, (seq, id, duplicate) in zip(envelopes, stored, strict=True):
+            complaint = "" if duplicate else self._schemas.complaint(envelope, policy)
+            receipts.append(Receipt(id, duplicate, complaint))
+            if complaint:
+                before = decide.fresh(envelope, seq, now)
+                outcome = decide.refuse(before, policy, now, complaint)
+                changes.append(Change(before, outcome.message, outcome.failure))
+        transaction.swap(changes)
+        return receipts
+
+    # -- consuming ------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> list[Delivery]:
+        """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one."""
+        names.check_queue(queue)
+        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        who = names.check_consumer(consumer) if consumer is not None else self.consumer
+        span = None if lease_seconds is None else names.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
+        until = time.monotonic() + names.check_milliseconds(wait, "wait") / 1000
+        while True:
+            seen = self._waiters.generation
+            deliveries = self._lane.run(lambda transaction: self._lease(transaction, queue, limit, span, who))
+            left = until - time.monotonic()
+            if deliveries or left <= 0:
+                return deliveries
+            self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
+
+    def _lease(self, transaction: Transaction, queue: str, limit: int, span: int | None, who: str) -> list[Delivery]:
+        now = self._clock.now_ms()
+        self._pass_time(transaction, now)
+        heads = transaction.heads(queue, limit)
+        if not heads:
+            return []
+        policy = transaction.policy(queue)
+        until = now + (policy.visibility_ms if span is None else span)
+        changes, deliveries = [], []
+        for before, envelope in heads:
+            after = decide.lease(before, now, until, who)
+            changes.append(Change(before, after))
+            deliveries.append(Delivery(after, envelope, policy))
+        transaction.swap(changes)
+        return deliveries
+
+    def _seconds_to_next_due(self) -> float:
+        due = self._lane.read(lambda transaction: transaction.next_due())
+        return 3600.0 if due is None else max(0.0, (due - self._clock.now_ms()) / 1000)
+
+    def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
+        """It worked. Raises the first error, after all the others were acknowledged."""
+        _raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+
+    def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> list[QueueError | None]:
+        """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
+
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            if decide.acked_before(message, fence):
+                return None
+            before = decide.held(message, fence, consumer, now, lease)
+            return Change(before, decide.ack(before, transaction.policy(before.queue), now))
+
+        return self._settle(leases, settle)
+
+    def nack(
+        self,
+        leases: str | Sequence[str],
+        reason: str = Reason.HANDLER_ERROR,
+        text: str = "",
+        *,
+        delay: float | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """It did not work. Raises the first error, after all the others were given back."""
+        batch = [leases] if isinstance(leases, str) else leases
+        _raise_first(self.nack_many(batch, reason, text, delay=delay, consumer=consumer))
+
+    def nack_many(
+        self,
+        leases: Sequence[str],
+        reason: str = Reason.HANDLER_ERROR,
+        text: str = "",
+        *,
+        delay: float | None = None,
+        consumer: str | None = None,
+    ) -> list[QueueError | None]:
+        """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
+        delay_ms = None if delay is None else names.check_milliseconds(delay, "delay")
+        cause = decide.Cause(check_reason(reason), text, delay_ms)
+
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            if decide.nacked_before(message, fence):
+                return None
+            before = decide.held(message, fence, consumer, now, lease)
+            chance = Chance(self._ids.fraction())
+            policy = transaction.policy(before.queue)
+            outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
+            return Change(before, outcome.message, outcome.failure)
+
+        return self._settle(leases, settle)
+
+    def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
+        """Keep it longer: the lease ends ``seconds`` from now (the queue's visibility time-out if not said)."""
+        batch = [leases] if isinstance(leases, str) else leases
+        _raise_first(self.extend_many(batch, seconds, consumer=consumer))
+
+    def extend_many(
+        self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
+    ) -> list[QueueError | None]:
+        span = None if seconds is None else names.check_milliseconds(seconds, "seconds", least=0.001)
+
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            before = decide.held(message, fence, consumer, now, lease)
+            length = transaction.policy(before.queue).visibility_ms if span is None else span
+            return Change(before, decide.extend(before, now, now + length))
+
+        return self._settle(leases, settle)
+
+    def _settle(
+        self, leases: Sequence[str], settle: Callable[[Message | None, int, str, Transaction, int], Change | None]
+    ) -> list[QueueError | None]:
+        """Look the leases up, decide each, swap all at once. A stale one is its own error and harms no other."""
+        if len(leases) > MOST_PER_CALL:
+            raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
+        keys = [_checked_lease(lease) for lease in leases]
+        if len(set(keys)) != len(keys):
+            raise BadInput("the same lease twice in one call", field="leases")
+
+        def work(transaction: Transaction) -> list[QueueError | None]:
+            now = self._clock.now_ms()
+            found = transaction.by_seq([seq for seq, _ in keys])
+            errors: list[QueueError | None] = []
+            changes: list[Change] = []
+            for message, (_, fence), lease in zip(found, keys, leases, strict=True):
+                try:
+                    change = settle(message, fence, lease, transaction, now)
+                except QueueError as error:
+                    errors.append(error)
+                    continue
+                errors.append(None)
+                if change is not None:
+                    changes.append(change)
+            transaction.swap(changes)
+            return errors
+
+        errors = self._lane.run(work) if keys else []
+        self._waiters.ring()
+        return errors
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def sweep(self) -> int:
+        """Do what time brings, now and completely; how many messages changed."""
+        total = 0
+        while changed := self._lane.run(self._sweep_once):
+            total += changed
+            self._waiters.ring()
+        return total
+
+    def _sweep_once(self, transaction: Transaction) -> int:
+        now = self._clock.now_ms()
+        return sweep(transaction, now) + tidy(transaction, now)
+
+    def _pass_time(self, transaction: Transaction, now: int) -> None:
+        sweep(transaction, now)
+        if not 0 <= now - self._tidied_at < TIDY_MS:
+            self._tidied_at = now
+            tidy(transaction, now)
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+        """See the first messages of a state without taking them."""
+        names.check_queue(queue)
+        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        wanted = check_state(state)
+        return self._lane.read(lambda transaction: looks(transaction, transaction.scan(queue, wanted, limit).messages))
+
+    def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
+        """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+        wanted, cursor = check_state(state), ""
+        while True:
+            page, seen = self._lane.read(lambda transaction, at=cursor: _page(transaction, queue, wanted, batch, at))
+            yield from seen
+            if not page:
+                return
+            cursor = page
+
+    def show(self, queue: str, id: str) -> Look:
+        """One message, wherever it stands."""
+        names.check_queue(queue)
+        names.check_id(id)
+
+        def work(transaction: Transaction) -> Look:
+            message = transaction.by_id(queue, [id])[0]
+            if message is None:
+                raise NotFound(f"queue {queue!r} has no message {id!r}")
+            return looks(transaction, [message])[0]
+
+        return self._lane.read(work)
+
+    def queues(self) -> list[str]:
+        return self._lane.read(lambda transaction: transaction.queues())
+
+    def counts(self, queue: str) -> Counts:
+        names.check_queue(queue)
+        return self._lane.read(lambda transaction: transaction.counts(queue))
+
+    def durability(self) -> str:
+        return self._store.durability()
+
+    # -- steering -------------------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> dict[str, Any]:
+        """The policy in force, every member spelled out."""
+        names.check_queue(queue)
+        return show_policy(self._lane.read(lambda transaction: transaction.policy(queue)))
+
+    def check_policy(self, queue: str, document: object) -> dict[str, Any]:
+        """Read a policy document without setting it; its full form, or an error naming the field."""
+        names.check_queue(queue)
+        policy = read_policy(document, queue)
+        self._schemas.check_policy(policy)
+        return show_policy(policy)
+
+    def set_policy(self, queue: str, document: object) -> dict[str, Any]:
+        """Check a policy document and put it in force; None goes back to the defaults."""
+        full = self.check_policy(queue, {} if document is None else document)
+        text = None if document is None else dumps(document).decode()
+        self._lane.run(lambda transaction: transaction.set_policy(queue, text))
+        return full
+
+    def drop(self, queue: str, ids: Sequence[str]) -> list[QueueError | None]:
+        """Give messages up, in any state; for each None, or why not."""
+        names.check_queue(queue)
+
+        def work(transaction: Transaction) -> list[QueueError | None]:
+            now = self._clock.now_ms()
+            policy = transaction.policy(queue)
+            errors: list[QueueError | None] = []
+            changes: list[Change] = []
+            for id, message in zip(ids, transaction.by_id(queue, ids), strict=True):
+                try:
+                    if message is None:
+                        raise NotFound(f"queue {queue!r} has no message {id!r}")
+                    if message.state is not State.DROPPED:
+                        changes.append(Change(message, decide.drop(message, policy, now)))
+                    errors.append(None)
+                except QueueError as error:
+                    errors.append(error)
+            transaction.swap(changes)
+            return errors
+
+        return self._lane.run(work)
+
+    def delete_queue(self, queue: str) -> None:
+        names.check_queue(queue)
+        self._lane.run(lambda transaction: transaction.delete_queue(queue))
+
+    def check(self, *, repair: bool = False) -> Iterator[Finding]:
+        return self._store.check(repair=repair)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def default_consumer() -> str:
+    """Who we are if nobody says: host and process."""
+    host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
+    return f"{host}-{os.getpid()}"
+
+
+def check_state(state: str) -> State:
+    try:
+        return State(state)
+    except ValueError:
+        raise BadInput(f"{state!r} is not one of {', '.join(State)}", field="state") from None
+
+
+def looks(transaction: Transaction, messages: Sequence[Message]) -> list[Look]:
+    parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
+    return [Look(message, envelope, failure, transaction.policy(message.queue)) for message, envelope, failure in parts]
+
+
+def _page(transaction: Transaction, queue: str, state: State, limit: int, cursor: str) -> tuple[str, list[Look]]:
+    page = transaction.scan(queue, state, limit, cursor)
+    return page.cursor, looks(transaction, page.messages)
+
+
+def _checked_lease(lease: object) -> tuple[int, int]:
+    key = split_lease_id(lease) if isinstance(lease, str) else None
+    if key is None:
+        raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
+    return key
+
+
+def _raise_first(errors: list[QueueError | None]) -> None:
+    for error in errors:
+        if error is not None:
+            raise error

@@ -1,0 +1,49 @@
+"""What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
+
+from yirangmq.core import decide
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+
+MOST_PER_SWEEP = 500
+"""A sweep shares its commit with callers that wait; what is left over is due at the next one."""
+
+
+def sweep(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
+    """Apply what is due; how many messages changed."""
+    due = transaction.due(now, limit)
+    if not due:
+        return 0
+    place = transaction.places(len(due))
+    changes: list[Change] = []
+    over: list[Message] = []
+    for offset, message in enumerate(due):
+        outcome = decide.expire(message, transaction.policy(message.queue), now, place + offset)
+        if outcome is None:
+            over.append(message)
+        else:
+            changes.append(Change(message, outcome.message, outcome.failure))
+    transaction.swap(changes)
+    transaction.forget(over)
+    return len(due)
+
+
+def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
+    """Deduplication windows that are over, and history beyond what each queue keeps."""
+    count = transaction.forget_keys(now, limit)
+    surplus = transaction.surplus(limit)
+    over: list[Message] = []
+    changes: list[Change] = []
+    for message in surplus:
+        remembered_until = message.changed_at + transaction.policy(message.queue).tombstone_ms
+        if remembered_until <= now:
+            over.append(message)
+        else:
+            changes.append(Change(message, message._replace(body=False, due_at=remembered_until)))
+    transaction.swap(changes)
+    transaction.forget(over)
+    return count + len(surplus)
+
+
+def made_ready(changes: list[Change]) -> bool:
+    return any(change.after.state is State.READY for change in changes)

@@ -1,0 +1,237 @@
+"""What happens to a message: (message, policy, now) in, message after out. Pure; the time is handed in.
+
+``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank."""
+
+from typing import NamedTuple
+
+from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
+from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
+from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.states import State, Verb, after
+
+FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT})
+"""Trying again cannot help."""
+
+
+class Outcome(NamedTuple):
+    """What became of it, and the failure to remember, if there was one."""
+
+    message: Message
+    failure: Failure | None = None
+
+
+class Cause(NamedTuple):
+    """Why a consumer gives a message back."""
+
+    reason: Reason
+    text: str = ""
+    delay_ms: int | None = None
+
+
+def fresh(envelope: Envelope, seq: int, now: int) -> Message:
+    """The first card of a published message: ready at once, or delayed until its time."""
+    waits = envelope.available_at > now
+    state = _follow(None, Verb.POSTPONE if waits else Verb.PUBLISH)
+    due = _earliest(envelope.available_at if waits else 0, envelope.expires_at)
+    return Message(
+        seq,
+        envelope.queue,
+        envelope.id,
+        state,
+        envelope.rank,
+        seq,
+        0,
+        0,
+        due,
+        envelope.expires_at,
+        now,
+        "",
+        "",
+        0,
+        True,
+    )
+
+
+def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+    """A message that fails validation at the door goes to the dead letters without ever being ready."""
+    failure = Failure(Reason.VALIDATION_ERROR, text[:MAX_MESSAGE], now, 0, "")
+    return Outcome(_bury(message, policy, now, Reason.VALIDATION_ERROR), failure)
+
+
+def lease(message: Message, now: int, until: int, consumer: str) -> Message:
+    """Hand it out: one more attempt, a new fence."""
+    state = _follow(message.state, Verb.LEASE)
+    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, body = message
+    return Message(
+        seq,
+        queue,
+        id,
+        state,
+        rank,
+        place,
+        attempt + 1,
+        leases + 1,
+        until,
+        expires_at,
+        now,
+        consumer,
+        reason,
+        repeats,
+        body,
+    )
+
+
+def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
+    """The message a live lease names; a stale, foreign or lapsed one is an error, never a silent success."""
+    if message is None:
+        raise NotFound(f"lease {lease}: no such message")
+    if message.state is not State.LEASED or message.leases != leases:
+        raise LeaseExpired(
+            f"lease {lease} is over: message {message.id} is {message.state} (attempt {message.attempt})"
+        )
+    if consumer is not None and consumer != message.consumer:
+        raise LeaseMismatch(f"lease {lease} belongs to consumer {message.consumer!r}, not {consumer!r}")
+    if message.due_at <= now:
+        raise LeaseExpired(f"lease {lease} lapsed {(now - message.due_at) / 1000:g} s ago")
+    return message
+
+
+def acked_before(message: Message | None, leases: int) -> bool:
+    """This very lease was acknowledged already: repeating a call that succeeded succeeds."""
+    return message is not None and message.state is State.DONE and message.leases == leases
+
+
+def nacked_before(message: Message | None, leases: int) -> bool:
+    """This very lease was given back by its holder already. (A lapsed lease clears the consumer.)"""
+    if message is None or message.leases != leases or not message.consumer:
+        return False
+    return message.state in (State.DELAYED, State.READY, State.DEAD, State.PARKED)
+
+
+def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
+    """It worked. Kept as history for a while, or remembered by id only."""
+    keep = policy.archive.enabled
+    due = now + (max(policy.archive.retention_ms, policy.tombstone_ms) if keep else policy.tombstone_ms)
+    return message._replace(state=_follow(message.state, Verb.ACK), due_at=due, changed_at=now, body=keep)
+
+
+def extend(message: Message, now: int, until: int) -> Message:
+    return message._replace(state=_follow(message.state, Verb.EXTEND), due_at=until, changed_at=now)
+
+
+def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: int, chance: Chance) -> Outcome:
+    """It did not work: wait and try again, or the dead letters when trying again cannot help."""
+    repeats = message.repeats + 1 if cause.reason == message.reason else 1
+    failure = Failure(cause.reason, cause.text[:MAX_MESSAGE], now, message.attempt, message.consumer)
+    message = message._replace(reason=cause.reason, repeats=repeats)
+    poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
+    if cause.reason in FINAL_REASONS or poison or message.attempt > policy.retry.limit:
+        return Outcome(_bury(message, policy, now, Reason.POISON if poison else cause.reason), failure)
+    if _is_expired(message, now):
+        return Outcome(_out_of_time(message, policy, now), failure)
+    delay = backoff_ms(policy.retry, message.attempt, chance) if cause.delay_ms is None else cause.delay_ms
+    if delay == 0:
+        return Outcome(_release(message, policy, now, place), failure)
+    due = _earliest(now + delay, message.expires_at)
+    return Outcome(message._replace(state=_follow(message.state, Verb.RETRY), due_at=due, changed_at=now), failure)
+
+
+def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome | None:
+    """Time acts on it. None: it is over, forget it entirely."""
+    match message.state:
+        case State.LEASED | State.CLAIMED:
+            return _lapse(message, policy, now, place)
+        case State.DELAYED if _is_expired(message, now):
+            return _out_of_time_outcome(message, policy, now)
+        case State.DELAYED:
+            return Outcome(_ripen(message, policy, now, place))
+        case State.READY:
+            return _out_of_time_outcome(message, policy, now)
+        case State.DRAFT | State.DEAD:
+            return Outcome(drop(message, policy, now))
+        case _:
+            return None
+
+
+def redrive(message: Message, now: int, place: int) -> Message:
+    """Back in line with a clean slate: attempts start again, the priority stays."""
+    state = _follow(message.state, Verb.REDRIVE)
+    return message._replace(
+        state=state, place=place, attempt=0, due_at=0, expires_at=0, changed_at=now, consumer="", reason="", repeats=0
+    )
+
+
+def park(message: Message, now: int) -> Message:
+    return message._replace(state=_follow(message.state, Verb.PARK), due_at=0, changed_at=now)
+
+
+def drop(message: Message, policy: QueuePolicy, now: int) -> Message:
+    """Given up; its id is remembered for the tombstone window."""
+    state = _follow(message.state, Verb.DROP)
+    return message._replace(state=state, due_at=now + policy.tombstone_ms, changed_at=now, body=False)
+
+
+def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome:
+    """The consumer went silent: at once back in line, or dead if that was the last attempt."""
+    repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
+    text = f"the lease of attempt {message.attempt} lapsed"
+    failure = Failure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
+    message = message._replace(reason=Reason.TIMEOUT, repeats=repeats)
+    poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
+    if poison or message.attempt > policy.retry.limit:
+        return Outcome(_bury(message, policy, now, Reason.POISON if poison else Reason.TIMEOUT), failure)
+    if _is_expired(message, now):
+        return Outcome(_out_of_time(message, policy, now), failure)
+    return Outcome(_release(message._replace(consumer=""), policy, now, place), failure)
+
+
+def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+    state = _follow(message.state, Verb.RELEASE)
+    where = message.place if policy.requeue == "front" else place
+    return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
+
+
+def _ripen(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+    """The wait is over. A retry goes behind those waiting, unless the queue keeps places; so does a first delay."""
+    state = _follow(message.state, Verb.RIPEN)
+    front = policy.requeue == "front" and message.attempt > 0
+    where = message.place if front else place
+    return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
+
+
+def _bury(message: Message, policy: QueuePolicy, now: int, reason: Reason) -> Message:
+    message = message._replace(reason=reason)
+    if policy.dlq.enabled:
+        due = now + policy.dlq.retention_ms
+        state = _follow(message.state, Verb.BURY) if message.leases else State.DEAD
+        return message._replace(state=state, due_at=due, changed_at=now)
+    if policy.dlq.when_disabled == "park":
+        return message._replace(state=State.PARKED, due_at=0, changed_at=now)
+    return drop(message, policy, now)
+
+
+def _out_of_time(message: Message, policy: QueuePolicy, now: int) -> Message:
+    if policy.on_expire == "dead":
+        return _bury(message, policy, now, Reason.EXPIRED)
+    return drop(message, policy, now)
+
+
+def _out_of_time_outcome(message: Message, policy: QueuePolicy, now: int) -> Outcome:
+    failure = Failure(Reason.EXPIRED, "its time to live ran out", now, message.attempt, "")
+    return Outcome(_out_of_time(message, policy, now), failure)
+
+
+def _is_expired(message: Message, now: int) -> bool:
+    return 0 < message.expires_at <= now
+
+
+def _earliest(*moments: int) -> int:
+    return min((moment for moment in moments if moment), default=0)
+
+
+def _follow(state: State | None, verb: Verb) -> State:
+    found = after(state, verb)
+    if found is None:
+        raise WrongState(f"{verb} does not apply to a message that is {state or 'new'}")
+    return found

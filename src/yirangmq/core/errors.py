@@ -1,0 +1,99 @@
+"""What can go wrong, each with a code that is a promise and a text that is for people.
+Doors translate codes through one table; they never invent their own."""
+
+
+class QueueError(Exception):
+    """The one parent. ``code`` never changes between releases; ``field`` names the input at fault, if one is."""
+
+    code = "internal_error"
+
+    def __init__(self, text: str, *, field: str | None = None) -> None:
+        super().__init__(f"{field}: {text}" if field else text)
+        self.field = field
+
+
+class BadInput(QueueError):
+    """What was said to us is malformed; nothing was stored."""
+
+    code = "bad_input"
+
+
+class TooLarge(BadInput):
+    code = "too_large"
+
+
+class BadPolicy(BadInput):
+    code = "bad_policy"
+
+
+class BadFilter(BadInput):
+    code = "bad_filter"
+
+
+class NotFound(QueueError):
+    """No such message, and none that finished within the tombstone window."""
+
+    code = "not_found"
+
+
+class WrongState(QueueError):
+    """The message exists, but this verb does not apply to the state it is in."""
+
+    code = "wrong_state"
+
+
+class LeaseLost(QueueError):
+    """The lease named is not the one in force. Never a silent success."""
+
+    code = "lease_lost"
+
+
+class LeaseExpired(LeaseLost):
+    code = "lease_expired"
+
+
+class LeaseMismatch(LeaseLost):
+    code = "lease_mismatch"
+
+
+class StoreError(QueueError):
+    """The place where messages are kept refused. Nothing of the failed batch was confirmed."""
+
+    code = "store_error"
+
+
+class StoreFull(StoreError):
+    code = "store_full"
+
+
+class StoreReadOnly(StoreError):
+    code = "store_read_only"
+
+
+class StoreDamaged(StoreError):
+    code = "store_damaged"
+
+
+class StoreTooNew(StoreError):
+    code = "store_too_new"
+
+
+class StoreBusy(StoreError):
+    code = "store_busy"
+
+
+class MissingExtra(QueueError):
+    """A feature needs an optional package; the text says which to install."""
+
+    code = "missing_extra"
+
+
+def every_error() -> list[type[QueueError]]:
+    """All error classes, for the tables of doors and documents."""
+    found: list[type[QueueError]] = []
+    todo: list[type[QueueError]] = [QueueError]
+    while todo:
+        kind = todo.pop(0)
+        found.append(kind)
+        todo.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,92 @@
+"""What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
+thousands of them (docs/decisions/0003-values-are-tuples.md)."""
+
+from typing import NamedTuple
+
+from yirangmq.core.states import State
+
+RANK_LAST = 2**53
+"""The rank of a message without a priority: behind every one that has one, exact in JSON and in SQL."""
+
+
+class Envelope(NamedTuple):
+    """What a producer sent. Never changes once stored.
+
+    ``header`` is the JSON text of the envelope's members other than messageId, queue and payload, exactly the
+    members given ("" when only a payload was given). ``is_json`` says that ``payload`` is JSON text."""
+
+    queue: str
+    id: str
+    rank: int
+    published_at: int
+    available_at: int
+    expires_at: int
+    dedup_key: str | None
+    header: str
+    payload: bytes
+    is_json: bool
+
+
+class Message(NamedTuple):
+    """Where an envelope is in its life. ``seq`` is its number in the store, ``place`` its place in line.
+
+    ``due_at`` is the moment at which time itself acts on it (the delay ends, the lease lapses, the retention is
+    over); 0 is never. ``leases`` counts every lease ever given and is never reset: it is the fence of a lease id."""
+
+    seq: int
+    queue: str
+    id: str
+    state: State
+    rank: int
+    place: int
+    attempt: int
+    leases: int
+    due_at: int
+    expires_at: int
+    changed_at: int
+    consumer: str
+    reason: str
+    repeats: int
+    body: bool
+    """Its envelope is still stored; a finished message may be no more than a remembered id."""
+
+
+class Failure(NamedTuple):
+    """Why a message failed last, as it will stand in the dead-letter record."""
+
+    reason_code: str
+    reason_message: str
+    failed_at: int
+    attempt: int
+    consumer: str
+
+
+class Counts(NamedTuple):
+    """How many messages a queue has in each state, and what has passed through it since it exists."""
+
+    draft: int = 0
+    delayed: int = 0
+    ready: int = 0
+    claimed: int = 0
+    leased: int = 0
+    dead: int = 0
+    parked: int = 0
+    done: int = 0
+    published: int = 0
+    acked: int = 0
+    failed: int = 0
+    dropped: int = 0
+    redriven: int = 0
+
+
+def lease_id(message: Message) -> str:
+    """The fencing token of the lease in force."""
+    return f"{message.seq}-{message.leases}"
+
+
+def split_lease_id(lease: str) -> tuple[int, int] | None:
+    """(seq, leases) of a lease id, or None when it is not one."""
+    seq, dash, leases = lease.partition("-")
+    if not dash or not seq.isdecimal() or not leases.isdecimal() or len(lease) > 40:
+        return None
+    return int(seq), int(leases)

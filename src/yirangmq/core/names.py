@@ -1,0 +1,58 @@
+"""What names and numbers may look like. One place, so that every door refuses the same things."""
+
+import re
+
+from yirangmq.core.errors import BadInput
+
+QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
+"""A queue name is also a folder name: no slash, no leading dot, room for suffixes within 255 bytes."""
+IDENTIFIER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
+"""Message ids stand in file names beside their place in line."""
+CONSUMER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}")
+MAX_SECONDS = 10 * 366 * 86400
+"""Ten years: far enough for any delay, near enough to catch a millisecond given as a second."""
+
+
+def check_queue(name: object, field: str = "queue") -> str:
+    return _matching(name, QUEUE, field, "1 to 200 of letters, digits, '.', '-', '_', not starting with '.'")
+
+
+def check_id(name: object, field: str = "messageId") -> str:
+    return _matching(name, IDENTIFIER, field, "1 to 100 of letters, digits, '.', '-', '_', not starting with '.'")
+
+
+def check_consumer(name: object, field: str = "consumerId") -> str:
+    return _matching(
+        name, CONSUMER, field, "1 to 64 of letters, digits, '.', '-', '_', ':', '@', not starting with '.'"
+    )
+
+
+def _matching(name: object, pattern: re.Pattern[str], field: str, says: str) -> str:
+    if not isinstance(name, str):
+        raise BadInput(f"must be a string, not {type(name).__name__}", field=field)
+    if not pattern.fullmatch(name):
+        raise BadInput(f"{name[:60]!r} is not allowed; use {says}", field=field)
+    return name
+
+
+def check_priority(value: object, field: str = "priority") -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**53:
+        raise BadInput(f"must be null or a whole number from 0 (first) up, not {value!r}", field=field)
+    return value
+
+
+def check_milliseconds(seconds: object, field: str, *, least: float = 0) -> int:
+    """Seconds as the public surface has them, to milliseconds as the inside has them."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or seconds != seconds:
+        raise BadInput(f"must be a number of seconds, not {seconds!r}", field=field)
+    if not least <= seconds <= MAX_SECONDS:
+        raise BadInput(f"must be from {least} to {MAX_SECONDS} seconds, not {seconds!r}", field=field)
+    return round(seconds * 1000)
+
+
+def check_count(value: object, field: str, *, least: int = 1, most: int = 1_000_000) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise BadInput(f"must be a whole number from {least} to {most}, not {value!r}", field=field)
+    return value

@@ -1,0 +1,202 @@
+"""The numbers that govern a queue. Seconds outside, integer milliseconds inside; the defaults stand here once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, BadPolicy
+from yirangmq.core.strict import Fields
+
+DAY_MS = 86_400_000
+BACKOFFS = ("exponential", "linear", "fixed")
+MAX_BODY = 64 * 1024 * 1024
+"""No policy may allow more: a message is held in memory while it is handled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    limit: int = 5
+    backoff: str = "exponential"
+    initial_ms: int = 1_000
+    max_ms: int = 60_000
+    jitter: float = 0.0
+    poison_after: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    enabled: bool = True
+    queue: str = ""
+    retention_ms: int = 14 * DAY_MS
+    when_disabled: str = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    enabled: bool = True
+    retention_ms: int = 7 * DAY_MS
+    max_messages: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """One queue's policy. ``dlq.queue`` is always filled in: ``<queue>-dlq`` unless the policy says otherwise."""
+
+    visibility_ms: int = 30_000
+    retry: Retry = field(default_factory=Retry)
+    dlq: DeadLetters = field(default_factory=DeadLetters)
+    archive: Archive = field(default_factory=Archive)
+    dedup_ms: int = 300_000
+    ttl_ms: int = 0
+    on_expire: str = "drop"
+    requeue: str = "back"
+    max_body: int = 1_048_576
+    tombstone_ms: int = 600_000
+    schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def read_policy(given: object, queue: str) -> QueuePolicy:
+    """A policy document to values; every member optional, unknown members and impossible numbers refused."""
+    top = Fields(given, error=BadPolicy)
+    visibility = _ms(top, "visibilityTimeoutSec", 30, least=0.001)
+    retry = _read_retry(top.inner("retry"))
+    dlq = _read_dlq(top.inner("dlq"), queue)
+    archive = _read_archive(top.inner("archive"))
+    policy = QueuePolicy(
+        visibility_ms=visibility,
+        retry=retry,
+        dlq=dlq,
+        archive=archive,
+        dedup_ms=_ms(top, "dedupWindowSec", 300),
+        ttl_ms=_ms(top, "ttlSec", 0),
+        on_expire=top.choice("onExpire", "drop", ("drop", "dead")),
+        requeue=top.choice("requeue", "back", ("back", "front")),
+        max_body=top.whole("maxBytes", 1_048_576, least=1, most=MAX_BODY),
+        tombstone_ms=_ms(top, "tombstoneSec", 600),
+        schemas=_read_schemas(top.take("schemas", {})),
+    )
+    top.done()
+    return policy
+
+
+def _read_retry(part: Fields) -> Retry:
+    retry = Retry(
+        limit=part.whole("limit", 5, least=0, most=1_000_000),
+        backoff=part.choice("backoff", "exponential", BACKOFFS),
+        initial_ms=_ms(part, "initialDelaySec", 1),
+        max_ms=_ms(part, "maxDelaySec", 60),
+        jitter=part.number("jitter", 0.0, least=0, most=1),
+        poison_after=part.whole("poisonAfter", 0, least=0, most=1_000_000),
+    )
+    part.done()
+    if retry.max_ms < retry.initial_ms:
+        raise BadPolicy("must not be smaller than retry.initialDelaySec", field="retry.maxDelaySec")
+    return retry
+
+
+def _read_dlq(part: Fields, queue: str) -> DeadLetters:
+    name = part.take("queue", f"{queue}-dlq")
+    try:
+        name = names.check_queue(name, part.name("queue"))
+    except BadInput as error:
+        raise BadPolicy(str(error).partition(": ")[2], field=part.name("queue")) from None
+    if name == queue:
+        raise BadPolicy("must not be the queue itself", field=part.name("queue"))
+    dlq = DeadLetters(
+        enabled=part.flag("enabled", True),
+        queue=name,
+        retention_ms=round(part.number("retentionDays", 14, least=0, most=3660) * DAY_MS),
+        when_disabled=part.choice("whenDisabled", "drop", ("drop", "park")),
+    )
+    part.done()
+    return dlq
+
+
+def _read_archive(part: Fields) -> Archive:
+    archive = Archive(
+        enabled=part.flag("enabled", True),
+        retention_ms=round(part.number("retentionDays", 7, least=0, most=3660) * DAY_MS),
+        max_messages=part.whole("maxMessages", 10_000, least=0, most=10**12),
+    )
+    part.done()
+    return archive
+
+
+def _read_schemas(given: object) -> Mapping[str, Mapping[str, Any]]:
+    """``{type: {version: schema}}``; version ``*`` serves every version that has no schema of its own."""
+    schemas: dict[str, dict[str, Any]] = {}
+    if not isinstance(given, Mapping):
+        raise BadPolicy("must be an object of message types", field="schemas")
+    for kind, versions in given.items():
+        if not isinstance(versions, Mapping):
+            raise BadPolicy("must be an object of versions", field=f"schemas.{kind}")
+        for version, schema in versions.items():
+            if not isinstance(schema, Mapping | bool):
+                raise BadPolicy("must be a JSON Schema", field=f"schemas.{kind}.{version}")
+        schemas[str(kind)] = dict(versions)
+    return schemas
+
+
+def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
+    return round(part.number(key, default, least=least, most=names.MAX_SECONDS) * 1000)
+
+
+def show_policy(policy: QueuePolicy) -> dict[str, Any]:
+    """The policy as its document, every member spelled out; ``read_policy`` of it gives the same policy."""
+    retry, dlq, archive = policy.retry, policy.dlq, policy.archive
+    return {
+        "visibilityTimeoutSec": _seconds(policy.visibility_ms),
+        "retry": {
+            "limit": retry.limit,
+            "backoff": retry.backoff,
+            "initialDelaySec": _seconds(retry.initial_ms),
+            "maxDelaySec": _seconds(retry.max_ms),
+            "jitter": retry.jitter,
+            "poisonAfter": retry.poison_after,
+        },
+        "dlq": {
+            "enabled": dlq.enabled,
+            "queue": dlq.queue,
+            "retentionDays": _plain(dlq.retention_ms / DAY_MS),
+            "whenDisabled": dlq.when_disabled,
+        },
+        "archive": {
+            "enabled": archive.enabled,
+            "retentionDays": _plain(archive.retention_ms / DAY_MS),
+            "maxMessages": archive.max_messages,
+        },
+        "dedupWindowSec": _seconds(policy.dedup_ms),
+        "ttlSec": _seconds(policy.ttl_ms),
+        "onExpire": policy.on_expire,
+        "requeue": policy.requeue,
+        "maxBytes": policy.max_body,
+        "tombstoneSec": _seconds(policy.tombstone_ms),
+        "schemas": {kind: dict(versions) for kind, versions in policy.schemas.items()},
+    }
+
+
+def _seconds(milliseconds: int) -> float:
+    return _plain(milliseconds / 1000)
+
+
+def _plain(number: float) -> float:
+    return int(number) if number == int(number) else number
+
+
+class Chance(NamedTuple):
+    """Randomness is handed in: a number from 0 to 1, used by jitter and by nothing else."""
+
+    fraction: float = 0.5
+
+
+def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  # noqa: B008
+    """How long to wait after the ``attempt``-th failure: 1, 2, 4, 8, 16 … seconds by default, never over the cap."""
+    if retry.backoff == "exponential":
+        base = retry.initial_ms * 2 ** min(attempt - 1, 40)
+    elif retry.backoff == "linear":
+        base = retry.initial_ms * attempt
+    else:
+        base = retry.initial_ms
+    capped = min(base, retry.max_ms)
+    return round(capped * (1 + retry.jitter * (2 * chance.fraction - 1)))

@@ -1,0 +1,130 @@
+"""What the rules need from outside. A port is a Protocol; nothing inherits from it.
+
+A store is used through transactions. Inside one, a caller sees a state nobody else changes; leaving the ``with``
+block without an error means: all of it is on disk. Leaving it with an error means: none of it happened."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.states import State
+
+
+class Clock(Protocol):
+    def now_ms(self) -> int: ...
+
+
+class Ids(Protocol):
+    def new(self, count: int) -> list[str]: ...
+
+    def fraction(self) -> float: ...
+
+
+class Change(NamedTuple):
+    """One message, before and after. A failure, if any, is stored with it as the latest one."""
+
+    before: Message
+    after: Message
+    failure: Failure | None = None
+
+
+class Stored(NamedTuple):
+    """What became of one envelope given to ``add``: its number, and the id that holds its place.
+
+    ``duplicate`` means nothing was stored because this id, or this deduplication key, is already known."""
+
+    seq: int
+    id: str
+    duplicate: bool
+
+
+class Page(NamedTuple):
+    """Part of a listing; an empty ``cursor`` says that this was the last part."""
+
+    messages: list[Message]
+    cursor: str
+
+
+class Finding(NamedTuple):
+    """One thing wrong in a store, found by ``check``; ``mended`` once ``repair`` has dealt with it."""
+
+    kind: str
+    where: str
+    text: str
+    mended: bool = False
+
+
+class Transaction(Protocol):
+    """One batch of work. Every method takes and returns many; none commits by itself."""
+
+    def policy(self, queue: str) -> QueuePolicy: ...
+
+    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+        """Store new envelopes of ONE queue as ready or delayed (see ``decide.fresh``), in the order given.
+
+        An id the queue already knows (also a finished one within its tombstone window), or a deduplication key
+        seen within its window, stores nothing and names the message that is there."""
+
+    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+        """The first ready messages in order of rank, then place."""
+
+    def by_seq(self, seqs: Sequence[int]) -> list[Message | None]: ...
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]: ...
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        """Their envelopes; None where only the id is remembered."""
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        """The latest failure of each."""
+
+    def swap(self, changes: Sequence[Change]) -> None: ...
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        """Remove every trace: envelope, failure, remembered id."""
+
+    def places(self, count: int) -> int:
+        """The first of ``count`` fresh places in line; each is larger than any given out before."""
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        """Messages on which time acts now, the longest overdue first."""
+
+    def next_due(self) -> int | None:
+        """The earliest moment at which ``due`` will have something; None: never."""
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        """Drop deduplication keys whose window is over; how many."""
+
+    def surplus(self, limit: int) -> list[Message]:
+        """The oldest done messages whose queue keeps more history than its policy allows."""
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
+        """Messages of one state, page by page: ready ones in order of delivery, dead and parked ones oldest first,
+        others in any order that stays the same. "" begins."""
+
+    def queues(self) -> list[str]: ...
+
+    def counts(self, queue: str) -> Counts: ...
+
+    def policy_text(self, queue: str) -> str | None:
+        """The policy document as it was set; None where the queue lives on defaults."""
+
+    def set_policy(self, queue: str, text: str | None) -> None: ...
+
+    def delete_queue(self, queue: str) -> None:
+        """Everything of a queue, its policy and its counters included."""
+
+
+class Store(Protocol):
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]: ...
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until another process may have changed something, or the time is over."""
+
+    def check(self, *, repair: bool) -> Iterator[Finding]: ...
+
+    def durability(self) -> str: ...
+
+    def close(self) -> None: ...

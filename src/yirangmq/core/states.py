@@ -1,0 +1,92 @@
+"""Where a message can be, and how it gets from there to somewhere else.
+
+Two rules of this file: every change of state in the project is a row of ``TRANSITIONS``, and nothing but
+states and verbs lives here. ``docs/states.md`` is printed from the table."""
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    DRAFT = "draft"
+    DELAYED = "delayed"
+    READY = "ready"
+    CLAIMED = "claimed"
+    LEASED = "leased"
+    DEAD = "dead"
+    PARKED = "parked"
+    DONE = "done"
+    DROPPED = "dropped"
+
+
+class Verb(StrEnum):
+    DRAFT = "draft"
+    SET = "set"
+    PUBLISH = "publish"
+    POSTPONE = "postpone"
+    REFUSE = "refuse"
+    RIPEN = "ripen"
+    CLAIM = "claim"
+    START = "start"
+    LEASE = "lease"
+    EXTEND = "extend"
+    ACK = "ack"
+    RETRY = "retry"
+    RELEASE = "release"
+    BURY = "bury"
+    PARK = "park"
+    REDRIVE = "redrive"
+    DROP = "drop"
+
+
+MEANING: dict[State, str] = {
+    State.DRAFT: "has an id, not yet its content",
+    State.DELAYED: "waits for its time: a delay asked for, or the backoff after a failure",
+    State.READY: "may be taken, smallest rank first, then order of arrival",
+    State.CLAIMED: "a consumer has its id, not yet its content",
+    State.LEASED: "a consumer has it until the lease ends",
+    State.DEAD: "out of attempts or refused; kept with its reason among the dead letters",
+    State.PARKED: "set aside by an operator, or given up where dead letters are off; moves only by name",
+    State.DONE: "acknowledged; kept as history if the queue keeps history",
+    State.DROPPED: "given up by hand, by age or by purge",
+}
+
+TRANSITIONS: dict[tuple[State | None, Verb], State] = {
+    (None, Verb.DRAFT): State.DRAFT,
+    (None, Verb.PUBLISH): State.READY,
+    (None, Verb.POSTPONE): State.DELAYED,
+    (None, Verb.REFUSE): State.DEAD,
+    (State.DRAFT, Verb.SET): State.READY,
+    (State.DRAFT, Verb.DROP): State.DROPPED,
+    (State.DELAYED, Verb.RIPEN): State.READY,
+    (State.DELAYED, Verb.BURY): State.DEAD,
+    (State.DELAYED, Verb.DROP): State.DROPPED,
+    (State.READY, Verb.CLAIM): State.CLAIMED,
+    (State.READY, Verb.LEASE): State.LEASED,
+    (State.READY, Verb.BURY): State.DEAD,
+    (State.READY, Verb.DROP): State.DROPPED,
+    (State.CLAIMED, Verb.START): State.LEASED,
+    (State.CLAIMED, Verb.RELEASE): State.READY,
+    (State.CLAIMED, Verb.BURY): State.DEAD,
+    (State.CLAIMED, Verb.PARK): State.PARKED,
+    (State.CLAIMED, Verb.DROP): State.DROPPED,
+    (State.LEASED, Verb.EXTEND): State.LEASED,
+    (State.LEASED, Verb.ACK): State.DONE,
+    (State.LEASED, Verb.RETRY): State.DELAYED,
+    (State.LEASED, Verb.RELEASE): State.READY,
+    (State.LEASED, Verb.BURY): State.DEAD,
+    (State.LEASED, Verb.PARK): State.PARKED,
+    (State.LEASED, Verb.DROP): State.DROPPED,
+    (State.DEAD, Verb.REDRIVE): State.READY,
+    (State.DEAD, Verb.PARK): State.PARKED,
+    (State.DEAD, Verb.DROP): State.DROPPED,
+    (State.PARKED, Verb.REDRIVE): State.READY,
+    (State.PARKED, Verb.DROP): State.DROPPED,
+}
+
+KEPT: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
+"""States a message can be found in; a dropped one leaves only its tombstone."""
+
+
+def after(state: State | None, verb: Verb) -> State | None:
+    """The state that follows, or None where the verb does not apply."""
+    return TRANSITIONS.get((state, verb))

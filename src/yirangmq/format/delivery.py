@@ -1,0 +1,115 @@
+"""What a consumer is handed: the message, its lease, the policy it is under."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, lease_id
+from yirangmq.core.policy import QueuePolicy, show_policy
+from yirangmq.format import deadletter
+from yirangmq.format.envelope import as_json, header_of, iso, payload_value
+from yirangmq.format.jsontext import dumps, loads
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The answer to a publish. ``duplicate``: this id or deduplication key was there already, ``id`` names the one
+    that is. ``refused``: it failed its schema and lies among the dead letters, for this reason."""
+
+    id: str
+    duplicate: bool = False
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message in a consumer's hands. ``lease_id`` is what ack, nack and extend want."""
+
+    message: Message
+    envelope: Envelope
+    rules: QueuePolicy
+
+    @property
+    def id(self) -> str:
+        return self.message.id
+
+    @property
+    def queue(self) -> str:
+        return self.message.queue
+
+    @property
+    def payload(self) -> bytes:
+        """The payload's bytes, exactly as sent."""
+        return self.envelope.payload
+
+    @property
+    def lease_id(self) -> str:
+        return lease_id(self.message)
+
+    @property
+    def attempt(self) -> int:
+        return self.message.attempt
+
+    @property
+    def lease_until(self) -> float:
+        """Seconds since 1970."""
+        return self.message.due_at / 1000
+
+    @property
+    def consumer(self) -> str:
+        return self.message.consumer
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """The envelope without its payload: messageId, timestamp, type, attributes, traceId …"""
+        return header_of(self.envelope)
+
+    @property
+    def policy(self) -> dict[str, Any]:
+        return show_policy(self.rules)
+
+    def value(self) -> Any:
+        """The payload decoded from JSON, or its bytes if it is not JSON."""
+        return payload_value(self.envelope)
+
+    def as_json(self) -> bytes:
+        """Envelope, lease and policy in one document, as the command line prints it."""
+        lease = {
+            "leaseId": self.lease_id,
+            "leaseUntil": iso(self.message.due_at),
+            "consumerId": self.consumer,
+            "attempt": self.attempt,
+        }
+        return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A message seen without being taken: its card, its envelope if still stored, its latest failure if any."""
+
+    message: Message
+    envelope: Envelope | None
+    failure: Failure | None
+    rules: QueuePolicy
+
+    def card(self) -> dict[str, Any]:
+        """Where it stands, for listings."""
+        message = self.message
+        return {
+            "messageId": message.id,
+            "queue": message.queue,
+            "state": message.state.value,
+            "priority": None if message.rank == RANK_LAST else message.rank,
+            "attempt": message.attempt,
+            "changedAt": iso(message.changed_at),
+            "dueAt": iso(message.due_at) if message.due_at else None,
+            "consumerId": message.consumer or None,
+            "reasonCode": message.reason or None,
+            "seq": message.seq,
+        }
+
+    def record(self) -> dict[str, Any] | None:
+        """The dead-letter record; None where there is no failure or no envelope to speak of."""
+        if self.envelope is None or self.failure is None:
+            return None
+        record: dict[str, Any] = loads(deadletter.record(self.message, self.envelope, self.failure, self.rules))
+        return record

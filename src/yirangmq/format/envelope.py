@@ -1,0 +1,179 @@
+"""The envelope: what a message looks like outside. JSON text to and from ``Envelope``; the payload's own text is
+kept to the byte, members we do not know are kept as they are."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.strict import kind
+from yirangmq.format.jsontext import dumps, loads, members
+
+MARKS = frozenset({"messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey"})
+"""A document with a payload and at least one of these is an envelope; anything else is a bare payload."""
+MAX_HEADER = 65_536
+"""Bytes of envelope beside the payload: attributes are for routing, not for content."""
+MAX_TEXT = 255
+JSON_TYPE = "application/json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to be published. Only ``payload`` is needed; bytes go through untouched, other values become JSON.
+
+    ``delay`` and ``ttl`` are seconds; ``priority`` 0 goes first, None last."""
+
+    payload: object
+    id: str | None = None
+    type: str | None = None
+    version: int | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    trace_id: str | None = None
+    deduplication_key: str | None = None
+    priority: int | None = None
+    delay: float = 0
+    ttl: float | None = None
+    timestamp: str | None = None
+    content_type: str | None = None
+
+
+def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
+    """Check a new message and give it its envelope."""
+    if isinstance(new.payload, bytes | bytearray | memoryview):
+        payload, is_json = bytes(new.payload), new.content_type == JSON_TYPE
+        if is_json:
+            loads(payload)
+    else:
+        payload, is_json = dumps(new.payload), True
+    attributes = dict(new.attributes)
+    if new.priority is not None:
+        attributes["priority"] = new.priority
+    header = {
+        "timestamp": new.timestamp,
+        "type": new.type,
+        "version": new.version,
+        "attributes": attributes or None,
+        "traceId": new.trace_id,
+        "deduplicationKey": new.deduplication_key,
+        "contentType": None if is_json else new.content_type,
+    }
+    given = {key: value for key, value in header.items() if value is not None}
+    identifier = fallback_id if new.id is None else names.check_id(new.id)
+    return _checked(queue, identifier, given, payload, is_json, now, new.delay, new.ttl)
+
+
+def read(
+    queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
+) -> Envelope:
+    """A JSON document to an envelope: taken as one if it is one, wrapped if it is a bare payload."""
+    parts = members(text)
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
+        return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
+    payload, is_json = _take_payload(parts)
+    given = {key: loads(raw) for key, raw in parts.items()}
+    said = given.pop("queue", queue)
+    if said != queue:
+        raise BadInput(f"the envelope says {said!r}, the call says {queue!r}", field="queue")
+    identifier = given.pop("messageId", None)
+    checked = fallback_id if identifier is None else names.check_id(identifier)
+    return _checked(queue, checked, given, payload, is_json, now, delay, ttl)
+
+
+def _take_payload(parts: dict[str, bytes]) -> tuple[bytes, bool]:
+    coded = parts.pop("payloadBase64", None)
+    if coded is None:
+        return parts.pop("payload"), True
+    if "payload" in parts:
+        raise BadInput("give payload or payloadBase64, not both", field="payloadBase64")
+    try:
+        return base64.b64decode(loads(coded), validate=True), False
+    except (binascii.Error, TypeError, ValueError) as error:
+        raise BadInput(f"is not Base64: {error}", field="payloadBase64") from None
+
+
+def _checked(
+    queue: str,
+    id: str,
+    header: dict[str, Any],
+    payload: bytes,
+    is_json: bool,
+    now: int,
+    delay: float,
+    ttl: float | None,
+) -> Envelope:
+    delay_ms = names.check_milliseconds(delay, "delay") if delay else 0
+    expires_at = now + names.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
+    if not header:
+        return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)
+    rank = _check_header(header)
+    text = dumps(header)
+    if len(text) > MAX_HEADER:
+        raise TooLarge(
+            f"the envelope without its payload has {len(text)} bytes, at most {MAX_HEADER}", field="attributes"
+        )
+    key = header.get("deduplicationKey")
+    return Envelope(queue, id, rank, now, now + delay_ms, expires_at, key, text.decode(), payload, is_json)
+
+
+def _check_header(header: dict[str, Any]) -> int:
+    """Types of the members we know; the rank that follows."""
+    for name in ("type", "traceId", "deduplicationKey", "contentType"):
+        value = header.get(name)
+        if value is not None and (not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT):
+            raise BadInput(f"must be a string of 1 to {MAX_TEXT} characters, not {_short(value)}", field=name)
+    version = header.get("version")
+    if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
+        raise BadInput(f"must be a whole number from 0, not {_short(version)}", field="version")
+    if header.get("timestamp") is not None:
+        _check_timestamp(header["timestamp"])
+    attributes = header.get("attributes")
+    if attributes is None:
+        return RANK_LAST
+    if not isinstance(attributes, dict):
+        raise BadInput(f"must be an object, not {kind(attributes)}", field="attributes")
+    priority = names.check_priority(attributes.get("priority"), "attributes.priority")
+    return RANK_LAST if priority is None else priority
+
+
+def _check_timestamp(value: object) -> None:
+    try:
+        moment = datetime.fromisoformat(value if isinstance(value, str) else "")
+    except ValueError:
+        raise BadInput(f"must be ISO 8601 with an offset, not {_short(value)}", field="timestamp") from None
+    if moment.tzinfo is None:
+        raise BadInput(f"has no offset from UTC: {_short(value)}", field="timestamp")
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def iso(milliseconds: int) -> str:
+    """An instant as the outside sees it: ISO 8601 with offset, milliseconds kept."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def header_of(envelope: Envelope) -> dict[str, Any]:
+    """The members of the envelope other than the payload, as given; id, queue and a timestamp always there."""
+    header = loads(envelope.header.encode()) if envelope.header else {}
+    stamp = header.pop("timestamp", None) or iso(envelope.published_at)
+    return {"messageId": envelope.id, "timestamp": stamp, "queue": envelope.queue, **header}
+
+
+def as_json(envelope: Envelope) -> bytes:
+    """The whole envelope as JSON text, the payload's own text inside it; bytes that are not JSON as Base64."""
+    head = dumps(header_of(envelope))[:-1]
+    if envelope.is_json:
+        return b'%s,"payload":%s}' % (head, envelope.payload)
+    return b'%s,"payloadBase64":"%s"}' % (head, base64.b64encode(envelope.payload))
+
+
+def payload_value(envelope: Envelope) -> Any:
+    """The payload as a value: JSON decoded, other bytes as they are."""
+    return loads(envelope.payload) if envelope.is_json else envelope.payload

@@ -1,0 +1,27 @@
+"""``sqlite:queue.db``, ``files:./queues``, ``memory:``: the scheme picks the store; each is loaded when asked for."""
+
+from pathlib import Path
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Store
+
+SCHEMES = ("sqlite", "files", "memory")
+
+
+def open_store(url: str, *, durability: str = "full") -> Store:
+    scheme, colon, place = url.partition(":")
+    if not colon or scheme not in SCHEMES:
+        raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER or memory:", field="store")
+    if scheme == "memory":
+        from yirangmq.stores.memory import MemoryStore
+
+        return MemoryStore()
+    if not place:
+        raise BadInput(f"say where: {scheme}:PATH", field="store")
+    if scheme == "sqlite":
+        from yirangmq.stores.sqlite import SqliteStore
+
+        return SqliteStore(Path(place), durability=durability)
+    from yirangmq.stores.files import FilesStore
+
+    return FilesStore(Path(place), durability=durability)

@@ -1,0 +1,130 @@
+"""Opening a SQLite file as a store: settings, schema, migration; and SQLite's errors as ours."""
+
+import errno
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+
+import apsw
+
+from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
+
+APPLICATION_ID = 0x79724D51
+"""Marks the file as ours: "yrMQ"."""
+PAGE_SIZE = 8192
+CHECKPOINT_PAGES = 250
+"""About 2 MB: small enough for short commits, large enough to share (docs/decisions/0002-sqlite.md)."""
+CACHE_KIB = 8192
+FIRST_WAIT = 0.0005
+LONGEST_WAIT = 0.01
+SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
+
+
+def open_connection(path: Path, durability: str, busy_seconds: float) -> apsw.Connection:
+    if durability not in SYNCHRONOUS:
+        raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
+    db = apsw.Connection(str(path))
+    db.set_busy_handler(_patience(busy_seconds))
+    try:
+        _settle(db, path, busy_seconds)
+        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+class _patience:
+    """Wait a little, again and again, until the time is over. Random steps, so that many waiters do not march in line."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + self._seconds
+        if now >= self._until:
+            return False
+        time.sleep(random.uniform(FIRST_WAIT, min(LONGEST_WAIT, FIRST_WAIT * (tries + 2))))
+        return True
+
+
+def _settle(db: apsw.Connection, path: Path, busy_seconds: float) -> None:
+    """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
+    patience = _patience(busy_seconds)
+    tries = 0
+    while True:
+        try:
+            if db.pragma("user_version") == 0:
+                db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+            if db.pragma("journal_mode") != "wal":
+                db.execute("PRAGMA journal_mode = WAL")
+            migrate(db, path)
+            return
+        except (apsw.BusyError, apsw.LockedError):
+            if not patience(tries):
+                raise
+            tries += 1
+
+
+def steps() -> list[tuple[int, str]]:
+    """The schema, as numbered steps."""
+    folder = resources.files("yirangmq.stores") / "schema"
+    files = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    return [(int(entry.name[:3]), entry.read_text()) for entry in files if entry.name.endswith(".sql")]
+
+
+def migrate(db: apsw.Connection, path: Path) -> None:
+    """Bring an older file up to date in one transaction; refuse a newer or a foreign one."""
+    newest = steps()[-1][0]
+    if db.pragma("user_version") == newest and db.pragma("application_id") == APPLICATION_ID:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        found = db.pragma("user_version")
+        if found > newest:
+            raise StoreTooNew(
+                f"{path} has schema {found}, this version knows up to {newest}; upgrade yirangmq to open it"
+            )
+        if db.pragma("application_id") != APPLICATION_ID:
+            if db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, sql in steps():
+            if number > found:
+                db.execute(sql)
+                db.execute(f"PRAGMA user_version = {number}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
+    """SQLite's errors as ours; everything else passes."""
+    try:
+        yield
+    except (apsw.FullError, apsw.IOError) as error:
+        code = db.system_errno if db is not None else 0
+        if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(f"no space left for {path}; free some and try again: nothing was stored") from error
+        raise StoreError(f"{path}: {error} (system error {code})") from error
+    except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
+        raise StoreReadOnly(f"{path} cannot be written: {error}") from error
+    except apsw.CantOpenError as error:
+        raise StoreError(
+            f"{path} cannot be opened: {error}; does its folder exist, and may you write there?"
+        ) from error
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'") from error
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise StoreBusy(f"{path} is held by another process; try again") from error

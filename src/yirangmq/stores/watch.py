@@ -1,0 +1,58 @@
+"""Hears of changes made by other processes: inotify where the system has it, a short sleep where it does not."""
+
+import ctypes
+import os
+import select
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+IN_MODIFY = 0x002
+IN_CLOSE_WRITE = 0x008
+IN_MOVED_TO = 0x080
+IN_CREATE = 0x100
+WATCHED = IN_MODIFY | IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE
+POLL_SECONDS = 0.05
+"""How often to look where nothing can tell us; also the longest trust in a silent watch is ``TRUST_SECONDS``."""
+TRUST_SECONDS = 1.0
+
+
+class FileWatch:
+    """Waits for changes of some files or folders. Spurious wake-ups are allowed, lost ones cost ``TRUST_SECONDS``."""
+
+    def __init__(self, paths: Sequence[Path], mask: int = WATCHED) -> None:
+        self._fd = -1
+        self._poll: select.poll | None = None
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+            added = [libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0 for path in paths]
+        except (OSError, AttributeError):
+            return
+        if self._fd >= 0 and all(added):
+            self._poll = select.poll()
+            self._poll.register(self._fd, select.POLLIN)
+
+    @property
+    def is_watching(self) -> bool:
+        return self._poll is not None
+
+    def wait(self, timeout: float) -> None:
+        if self._poll is None:
+            time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
+            return
+        if self._poll.poll(max(0.0, min(timeout, TRUST_SECONDS)) * 1000):
+            self._drain()
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._fd, 65536):
+                pass
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._poll = None
