@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -302,11 +303,11 @@ class Queues(AbstractContextManager["Queues"]):
         """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
         wanted, cursor = check_state(state), ""
         while True:
-            page, seen = self._lane.read(lambda transaction, at=cursor: _page(transaction, queue, wanted, batch, at))
-            yield from seen
-            if not page:
+            page = self._lane.read(partial(_page, queue=queue, state=wanted, limit=batch, cursor=cursor))
+            yield from page[1]
+            cursor = page[0]
+            if not cursor:
                 return
-            cursor = page
 
     def show(self, queue: str, id: str) -> Look:
         """One message, wherever it stands."""

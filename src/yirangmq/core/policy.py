@@ -193,10 +193,10 @@ class Chance(NamedTuple):
 def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  # noqa: B008
     """How long to wait after the ``attempt``-th failure: 1, 2, 4, 8, 16 … seconds by default, never over the cap."""
     if retry.backoff == "exponential":
-        base = retry.initial_ms * 2 ** min(attempt - 1, 40)
+        base: int = retry.initial_ms * 2 ** min(attempt - 1, 40)
     elif retry.backoff == "linear":
         base = retry.initial_ms * attempt
     else:
         base = retry.initial_ms
-    capped = min(base, retry.max_ms)
+    capped: int = min(base, retry.max_ms)
     return round(capped * (1 + retry.jitter * (2 * chance.fraction - 1)))

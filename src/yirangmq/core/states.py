@@ -7,6 +7,8 @@ from enum import StrEnum
 
 
 class State(StrEnum):
+    __hash__ = str.__hash__  # an Enum hashes in Python code; these are looked up for every message
+
     DRAFT = "draft"
     DELAYED = "delayed"
     READY = "ready"
@@ -19,6 +21,8 @@ class State(StrEnum):
 
 
 class Verb(StrEnum):
+    __hash__ = str.__hash__
+
     DRAFT = "draft"
     SET = "set"
     PUBLISH = "publish"

@@ -7,7 +7,7 @@ from yirangmq.format.jsontext import dumps
 
 
 def record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
-    """``originalMessage`` holds the envelope with the payload's own text; ``failure`` and ``routing`` as in the docs."""
+    """``originalMessage`` holds the envelope with the payload's own text."""
     why = {
         "reasonCode": message.reason or failure.reason_code,
         "reasonMessage": failure.reason_message,

@@ -1,7 +1,6 @@
 """What a consumer is handed: the message, its lease, the policy it is under."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
@@ -10,8 +9,7 @@ from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.jsontext import dumps, loads
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """The answer to a publish. ``duplicate``: this id or deduplication key was there already, ``id`` names the one
     that is. ``refused``: it failed its schema and lies among the dead letters, for this reason."""
 
@@ -20,8 +18,7 @@ class Receipt:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """One message in a consumer's hands. ``lease_id`` is what ack, nack and extend want."""
 
     message: Message
@@ -82,8 +79,7 @@ class Delivery:
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     """A message seen without being taken: its card, its envelope if still stored, its latest failure if any."""
 
     message: Message

@@ -23,11 +23,11 @@ LONGEST_WAIT = 0.01
 SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
 
 
-def open_connection(path: Path, durability: str, busy_seconds: float) -> apsw.Connection:
+def open_connection(path: Path, durability: str, busy_seconds: float, vfs: str | None = None) -> apsw.Connection:
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
-    db = apsw.Connection(str(path))
-    db.set_busy_handler(_patience(busy_seconds))
+    db = apsw.Connection(str(path), vfs=vfs)
+    db.set_busy_handler(_Patience(busy_seconds))
     try:
         _settle(db, path, busy_seconds)
         db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
@@ -40,8 +40,8 @@ def open_connection(path: Path, durability: str, busy_seconds: float) -> apsw.Co
     return db
 
 
-class _patience:
-    """Wait a little, again and again, until the time is over. Random steps, so that many waiters do not march in line."""
+class _Patience:
+    """Wait a little, again and again, until the time is over; in random steps, so that waiters do not march in line."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -59,7 +59,7 @@ class _patience:
 
 def _settle(db: apsw.Connection, path: Path, busy_seconds: float) -> None:
     """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
-    patience = _patience(busy_seconds)
+    patience = _Patience(busy_seconds)
     tries = 0
     while True:
         try:
@@ -95,7 +95,7 @@ def migrate(db: apsw.Connection, path: Path) -> None:
                 f"{path} has schema {found}, this version knows up to {newest}; upgrade yirangmq to open it"
             )
         if db.pragma("application_id") != APPLICATION_ID:
-            if db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            if db.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
             db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for number, sql in steps():

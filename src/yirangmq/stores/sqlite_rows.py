@@ -1,0 +1,116 @@
+"""The SQL of the queue tables, and rows to values. Knows: columns. Does not know: connections, transactions.
+
+A row of ``life`` has the members of ``Message`` in their order, so that one tuple serves every statement: ?1 is seq,
+?2 the queue's number, ?4 the state, and so on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Counts, Envelope, Message
+from yirangmq.core.ports import Page
+from yirangmq.core.states import State
+
+COUNTED = Counts._fields
+STATES = {state.value: state for state in State}
+_LIFE = ", ".join(Message._fields)
+_READY = (
+    "r.seq, r.queue, m.id, 'ready', r.rank, r.place, r.attempt, r.leases, r.expires_at, r.expires_at, r.changed_at, "
+    "r.consumer, r.reason, r.repeats, 1"
+)
+_SENT = "m.published_at, m.available_at, m.dedup_key, m.header, m.payload"
+
+INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
+READY_NEW = """
+INSERT INTO ready SELECT queue, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0
+FROM message WHERE seq BETWEEN ? AND ? AND available_at <= ?"""
+DELAY_NEW = """
+INSERT INTO life SELECT seq, queue, id, 'delayed', rank, seq, 0, 0,
+    CASE WHEN expires_at BETWEEN 1 AND available_at THEN expires_at ELSE available_at END,
+    expires_at, published_at, '', '', 0, 1
+FROM message WHERE seq BETWEEN ? AND ? AND available_at > ?"""
+
+INSERT_LIFE = "INSERT INTO life VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"
+UPDATE_LIFE = """
+UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, expires_at = ?10, changed_at = ?11,
+    consumer = ?12, reason = ?13, repeats = ?14, body = ?15
+WHERE seq = ?1"""
+END_LIFE = "DELETE FROM life WHERE seq = ?"
+INSERT_READY = "INSERT INTO ready VALUES (?2, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14)"
+END_READY = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?"
+MOVE_NAME = "UPDATE name SET place = ? WHERE queue = ? AND id = ?"
+END_NAME = "DELETE FROM name WHERE queue = ? AND id = ?"
+END_MESSAGE = "DELETE FROM message WHERE seq = ?"
+SET_FAILURE = "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)"
+END_FAILURE = "DELETE FROM failure WHERE seq = ?"
+
+HEADS = f"""
+SELECT {_READY}, {_SENT} FROM ready r CROSS JOIN message m ON m.seq = r.seq
+WHERE r.queue = ? ORDER BY r.rank, r.place LIMIT ?"""
+LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
+LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq IN (SELECT value FROM json_each(?))"
+READY_BY_NAME = f"""
+SELECT {_READY} FROM name n CROSS JOIN message m ON m.seq = n.seq
+CROSS JOIN ready r ON r.queue = n.queue AND r.rank = m.rank AND r.place = n.place
+WHERE n.queue = ? AND n.id = ? AND r.seq = n.seq"""
+SCAN_READY = f"""
+SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
+WHERE r.queue = ? AND (r.rank, r.place) > (?, ?) ORDER BY r.rank, r.place LIMIT ?"""
+SCAN_DEAD = f"""
+SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND state IN ('dead', 'parked') AND (changed_at, seq) > (?, ?)
+ORDER BY changed_at, seq LIMIT ?"""
+SCAN_LIFE = f"SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND seq > ? ORDER BY seq LIMIT ?"
+DUE = f"SELECT {_LIFE} FROM life WHERE due_at > 0 AND due_at <= ? ORDER BY due_at LIMIT ?"
+AGED = f"""
+SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
+WHERE r.expires_at > 0 AND r.expires_at <= ? ORDER BY r.expires_at LIMIT ?"""
+OLDEST_DONE = f"""
+SELECT {_LIFE} FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
+ENVELOPE = """
+SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload FROM message WHERE seq = ?"""
+FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"
+
+
+def message_of(row: Sequence[Any], queue: str) -> Message:
+    """A row in the order of ``Message``; the queue's number becomes its name."""
+    return Message._make((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1))
+
+
+def envelope_of(
+    queue: str,
+    id: str,
+    rank: int,
+    published: int,
+    available: int,
+    expires: int,
+    key: str | None,
+    header: str,
+    payload: Any,
+) -> Envelope:
+    """TEXT is JSON, BLOB is other bytes."""
+    if isinstance(payload, str):
+        return Envelope(queue, id, rank, published, available, expires, key, header, payload.encode(), True)
+    return Envelope(queue, id, rank, published, available, expires, key, header, payload, False)
+
+
+def message_row(seq: int, queue: int, envelope: Envelope) -> tuple[Any, ...]:
+    _, id, rank, published, available, expires, key, header, payload, is_json = envelope
+    return seq, queue, id, rank, published, available, expires, key, header, payload.decode() if is_json else payload
+
+
+def read_cursor(cursor: str) -> tuple[int, int]:
+    if not cursor:
+        return -1, -1
+    try:
+        low, high = cursor.split(".")
+        return int(low), int(high)
+    except ValueError:
+        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None
+
+
+def page_of(found: list[Message], limit: int, place: Callable[[Message], tuple[int, int]]) -> Page:
+    if len(found) < limit or not found:
+        return Page(found, "")
+    low, high = place(found[-1])
+    return Page(found, f"{low}.{high}")

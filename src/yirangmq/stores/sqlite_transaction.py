@@ -1,0 +1,382 @@
+"""One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Change, Page, Stored
+from yirangmq.core.states import State
+from yirangmq.format.jsontext import dumps, loads
+from yirangmq.stores import sqlite_rows as sql
+
+
+@dataclass(slots=True)
+class Known:
+    """What a process remembers between transactions. Queue numbers never change; policies are re-read by text."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
+
+
+class SqliteTransaction:
+    def __init__(self, db: apsw.Connection, known: Known) -> None:
+        self._db = db
+        self._known = known
+        self._deltas: dict[int, defaultdict[str, int]] = {}
+        self._last: int | None = None
+        self._policies: dict[str, QueuePolicy] = {}
+
+    # -- numbers and names ----------------------------------------------------------------------------------------
+
+    def places(self, count: int) -> int:
+        if self._last is None:
+            self._last = self._value("SELECT last FROM sequence")
+        first: int = self._last + 1
+        self._last += count
+        return first
+
+    def _value(self, statement: str, *bindings: Any) -> Any:
+        """The first column of the first row; None without one."""
+        row = self._db.execute(statement, bindings).fetchone()
+        return None if row is None else row[0]
+
+    def _queue(self, name: str) -> int | None:
+        number: int | None = self._known.numbers.get(name)
+        if number is None:
+            number = self._value("SELECT n FROM queue WHERE name = ?", name)
+            if number is not None:
+                self._known.numbers[name] = number
+        return number
+
+    def _made_queue(self, name: str) -> int:
+        number = self._queue(name)
+        if number is None:
+            number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
+            self._known.numbers[name] = number
+        return number
+
+    def _queue_name(self, number: int) -> str:
+        name = self._known.names.get(number)
+        if name is None:
+            name = self._known.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
+        return name
+
+    def _message(self, row: Sequence[Any]) -> Message:
+        return sql.message_of(row, self._queue_name(row[1]))
+
+    def _deltas_of(self, queue: int) -> defaultdict[str, int]:
+        deltas = self._deltas.get(queue)
+        if deltas is None:
+            deltas = self._deltas[queue] = defaultdict(int)
+        return deltas
+
+    def flush(self) -> None:
+        """Write what was counted up in memory; called once, just before the commit."""
+        for queue, deltas in self._deltas.items():
+            changed = {name: delta for name, delta in deltas.items() if delta}
+            if changed:
+                sets = ", ".join(f"{name} = {name} + ?" for name in changed)
+                self._db.execute(f"UPDATE queue SET {sets} WHERE n = ?", (*changed.values(), queue))
+        if self._last is not None:
+            self._db.execute("UPDATE sequence SET last = ?", (self._last,))
+
+    # -- policies and queues --------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> QueuePolicy:
+        policy = self._policies.get(queue)
+        if policy is None:
+            policy = self._policies[queue] = self._read_policy(queue)
+        return policy
+
+    def _read_policy(self, queue: str) -> QueuePolicy:
+        text = self.policy_text(queue)
+        known = self._known.policies.get(queue)
+        if known is None or known[0] != text:
+            known = (text, read_policy(loads(text.encode()) if text else {}, queue))
+            self._known.policies[queue] = known
+        return known[1]
+
+    def policy_text(self, queue: str) -> str | None:
+        text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
+        return text
+
+    def set_policy(self, queue: str, text: str | None) -> None:
+        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
+        self._policies.pop(queue, None)
+
+    def queues(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT name FROM queue ORDER BY name")]
+
+    def counts(self, queue: str) -> Counts:
+        row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
+        if row is None:
+            return Counts()
+        stored = Counts(*row[1:])
+        pending: dict[str, int] = self._deltas.get(row[0]) or {}
+        return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
+
+    def delete_queue(self, queue: str) -> None:
+        number = self._queue(queue)
+        if number is None:
+            return
+        self._db.execute("DELETE FROM failure WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
+        for table in ("message", "name", "ready", "life", "dedup"):
+            self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
+        self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
+        self._deltas.pop(number, None)
+        self._known.numbers.pop(queue, None)
+        self._known.names.pop(number, None)
+        self._known.policies.pop(queue, None)
+        self._policies.pop(queue, None)
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+        if not envelopes:
+            return []
+        queue = self._made_queue(envelopes[0].queue)
+        if any(envelope.dedup_key is not None for envelope in envelopes):
+            return self._add_checked(queue, envelopes, now, dedup_until)
+        first = self.places(len(envelopes))
+        try:
+            self._insert(queue, envelopes, first, now)
+        except apsw.ConstraintError:
+            self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
+            return self._add_checked(queue, envelopes, now, dedup_until)
+        return [Stored(seq, envelope[1], False) for seq, envelope in enumerate(envelopes, first)]
+
+    def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int) -> None:
+        """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
+        rows = [sql.message_row(seq, queue, envelope) for seq, envelope in enumerate(envelopes, first)]
+        self._db.executemany(sql.INSERT_MESSAGE, rows)
+        last = first + len(rows) - 1
+        self._db.execute(sql.NAME_NEW, (first, last))
+        self._db.execute(sql.READY_NEW, (first, last, now))
+        ready = self._db.changes()
+        if ready < len(rows):
+            self._db.execute(sql.DELAY_NEW, (first, last, now))
+        deltas = self._deltas_of(queue)
+        deltas["published"] += len(rows)
+        deltas["ready"] += ready
+        deltas["delayed"] += len(rows) - ready
+
+    def _add_checked(self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+        """The careful way: look each id and key up first, also within the batch."""
+        first = self.places(len(envelopes))
+        accepted: list[Envelope] = []
+        results: list[Stored] = []
+        ids: dict[str, int] = {}
+        keys: dict[str, tuple[int, str]] = {}
+        for envelope in envelopes:
+            known = self._known_one(queue, envelope, now, ids, keys)
+            if known is not None:
+                results.append(known)
+                continue
+            seq = first + len(accepted)
+            accepted.append(envelope)
+            ids[envelope.id] = seq
+            if envelope.dedup_key is not None:
+                keys[envelope.dedup_key] = (seq, envelope.id)
+            results.append(Stored(seq, envelope.id, False))
+        if accepted:
+            self._insert(queue, accepted, first, now)
+        rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
+        self._db.executemany("INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)", rows)
+        return results
+
+    def _known_one(
+        self, queue: int, envelope: Envelope, now: int, ids: dict[str, int], keys: dict[str, tuple[int, str]]
+    ) -> Stored | None:
+        """The message that already has this id, or this deduplication key."""
+        id, key = envelope.id, envelope.dedup_key
+        seq = ids.get(id) or self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
+        if seq is not None:
+            return Stored(seq, id, True)
+        if key is None:
+            return None
+        if key in keys:
+            return Stored(*keys[key], True)
+        found = self._db.execute(
+            "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?", (queue, key, now)
+        ).fetchone()
+        return Stored(found[0], found[1], True) if found else None
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+        number = self._queue(queue)
+        if number is None:
+            return []
+        found = []
+        for row in self._db.execute(sql.HEADS, (number, limit)):
+            message = sql.message_of(row, queue)
+            published, available, key, header, payload = row[15:]
+            envelope = sql.envelope_of(
+                queue, message[2], message[4], published, available, message[9], key, header, payload
+            )
+            found.append((message, envelope))
+        return found
+
+    def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
+        if len(seqs) == 1:
+            rows = self._db.execute(sql.LIFE_BY_SEQ, (seqs[0],))
+        else:
+            rows = self._db.execute(sql.LIFE_BY_SEQS, (dumps(list(seqs)).decode(),))
+        found = {row[0]: self._message(row) for row in rows}
+        return [found[seq] if seq in found else self._ready_by_seq(seq) for seq in seqs]
+
+    def _ready_by_seq(self, seq: int) -> Message | None:
+        row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
+        return self._ready_by_name(row[0], row[1]) if row else None
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        number = self._queue(queue)
+        if number is None:
+            return [None] * len(ids)
+        return [self._by_name(number, id) for id in ids]
+
+    def _by_name(self, queue: int, id: str) -> Message | None:
+        seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
+        if seq is None:
+            return None
+        row = self._db.execute(sql.LIFE_BY_SEQ, (seq,)).fetchone()
+        return self._message(row) if row else self._ready_by_name(queue, id)
+
+    def _ready_by_name(self, queue: int, id: str) -> Message | None:
+        row = self._db.execute(sql.READY_BY_NAME, (queue, id)).fetchone()
+        return self._message(row) if row else None
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        rows = [(message.queue, self._db.execute(sql.ENVELOPE, (message.seq,)).fetchone()) for message in messages]
+        return [sql.envelope_of(queue, *row) if row else None for queue, row in rows]
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]
+        return [Failure(*row) if row else None for row in rows]
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        number = self._queue(queue)
+        if number is None:
+            return Page([], "")
+        low, high = sql.read_cursor(cursor)
+        if state is State.READY:
+            rows = self._db.execute(sql.SCAN_READY, (number, low, high, limit))
+            return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.rank, last.place))
+        if state in (State.DEAD, State.PARKED):
+            rows = self._db.execute(sql.SCAN_DEAD, (number, state.value, low, high, limit))
+            return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.changed_at, last.seq))
+        rows = self._db.execute(sql.SCAN_LIFE, (number, state.value, high, limit))
+        return sql.page_of([self._message(row) for row in rows], limit, lambda last: (0, last.seq))
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    def swap(self, changes: Sequence[Change]) -> None:
+        """Sort the changes by what they do to the tables, then one statement per kind for all of them."""
+        work: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
+        kinds: defaultdict[tuple[int, State, bool, State, bool, bool], int] = defaultdict(int)
+        ready = State.READY
+        for before, after, failure in changes:
+            queue = self._made_queue(after[1])
+            row = (after[0], queue, *after[2:])
+            if before[3] is ready:
+                work[sql.END_READY].append((queue, before.rank, before.place))
+            elif after[3] is ready:
+                work[sql.END_LIFE].append((after[0],))
+            if after[3] is ready:
+                work[sql.INSERT_READY].append(row[:14])
+                work[sql.MOVE_NAME].append((after.place, queue, after.id))
+            else:
+                work[sql.INSERT_LIFE if before[3] is ready else sql.UPDATE_LIFE].append(row)
+            if before.body and not after.body:
+                work[sql.END_MESSAGE].append((after[0],))
+            if failure is not None:
+                work[sql.SET_FAILURE].append((after[0], *failure))
+            kinds[queue, before[3], before[14], after[3], after[14], failure is not None] += 1
+        for kind, number in kinds.items():
+            self._count_changes(*kind, number)
+        for statement in _SWAP_ORDER:
+            if statement in work:
+                self._db.executemany(statement, work[statement])
+
+    def _count_changes(
+        self, queue: int, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
+    ) -> None:
+        """``number`` changes of one kind. A remembered id is no longer a message of its queue."""
+        deltas = self._deltas_of(queue)
+        if _is_counted(old, old_body):
+            deltas[old] -= number
+        if _is_counted(new, new_body):
+            deltas[new] += number
+        if old is not new:
+            if new is State.DONE:
+                deltas["acked"] += number
+            elif new is State.DROPPED:
+                deltas["dropped"] += number
+            elif new is State.READY and old in (State.DEAD, State.PARKED):
+                deltas["redriven"] += number
+        if failed:
+            deltas["failed"] += number
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        for message in messages:
+            if _is_counted(message.state, message.body):
+                self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
+        seqs = [(message.seq,) for message in messages]
+        for statement in (sql.END_MESSAGE, sql.END_LIFE, sql.END_FAILURE):
+            self._db.executemany(statement, seqs)
+        ready = [(self._made_queue(m.queue), m.rank, m.place) for m in messages if m.state is State.READY]
+        self._db.executemany(sql.END_READY, ready)
+        self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
+        if len(found) < limit:
+            aged = self._db.execute(sql.AGED, (now, limit - len(found)))
+            found.extend(self._message(row) for row in aged)
+        return found
+
+    def next_due(self) -> int | None:
+        first = self._value("SELECT min(due_at) FROM life WHERE due_at > 0")
+        second = self._value("SELECT min(expires_at) FROM ready WHERE expires_at > 0")
+        return min((moment for moment in (first, second) if moment is not None), default=None)
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        self._db.execute(
+            "DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE until <= ? LIMIT ?)",
+            (now, limit),
+        )
+        return self._db.changes()
+
+    def surplus(self, limit: int) -> list[Message]:
+        found: list[Message] = []
+        for number, name, done in list(self._db.execute("SELECT n, name, done FROM queue WHERE done > 0")):
+            over = min(done - self.policy(name).archive.max_messages, limit - len(found))
+            if over > 0:
+                found.extend(self._message(row) for row in self._db.execute(sql.OLDEST_DONE, (number, over)))
+        return found
+
+
+_SWAP_ORDER = (
+    sql.END_READY,
+    sql.END_LIFE,
+    sql.INSERT_READY,
+    sql.INSERT_LIFE,
+    sql.UPDATE_LIFE,
+    sql.MOVE_NAME,
+    sql.END_MESSAGE,
+    sql.SET_FAILURE,
+)
+
+
+def _is_counted(state: State, body: bool) -> bool:
+    return state is not State.DROPPED and (state is not State.DONE or body)
