@@ -1,0 +1,297 @@
+"""Messages in this process's memory, for tests. Knows: dicts and sorted lists. Does not know: disks.
+Slow where simple is clearer: it is what the other stores are compared with."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from yirangmq.core import decide
+from yirangmq.core.errors import BadInput, StoreError
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Change, Finding, Page, Stored
+from yirangmq.core.states import State
+from yirangmq.format.jsontext import loads
+from yirangmq.stores.memory_state import Edit, MemoryState
+
+_NEVER = 2**63
+
+
+class MemoryStore:
+    """``core.ports.Store`` on a ``MemoryState``; several may be open on the same one."""
+
+    def __init__(self, state: MemoryState | None = None) -> None:
+        self.state = MemoryState() if state is None else state
+        self._seen = self.state.version
+        self._closed = False
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator["MemoryTransaction"]:
+        if self._closed:
+            raise StoreError("the store is closed")
+        with self.state.lock:
+            edit = Edit()
+            try:
+                yield MemoryTransaction(self.state, edit)
+                if edit.has_changed and not write:
+                    raise StoreError("a transaction for reading has changed something")
+            except BaseException:
+                edit.undo()
+                raise
+        if edit.has_changed:
+            with self.state.news:
+                self.state.version += 1
+                self.state.news.notify_all()
+
+    def wait(self, timeout: float) -> None:
+        with self.state.news:
+            self.state.news.wait_for(lambda: self.state.version != self._seen, timeout)
+            self._seen = self.state.version
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        """Recount. Nothing else can go wrong here that a process would survive."""
+        with self.transaction() as work:
+            findings = [
+                Finding("counter", queue, f"counted {kept}, found {true}", mended=repair)
+                for queue, kept in self.state.counts.items()
+                if kept != (true := work.recount(queue))
+            ]
+            if repair:
+                for finding in findings:
+                    self.state.counts[finding.where] = work.recount(finding.where)
+        yield from findings
+
+    def durability(self) -> str:
+        return "none"
+
+    def close(self) -> None:
+        self._closed = True
+
+
+class MemoryTransaction:
+    """One batch; see ``core.ports.Transaction`` for what each method promises."""
+
+    def __init__(self, state: MemoryState, edit: Edit) -> None:
+        self._state = state
+        self._edit = edit
+
+    # -- cards ----------------------------------------------------------------------------------------------------
+
+    def _set_card(self, message: Message) -> None:
+        """The one place where a card changes: the line and the calendar follow it."""
+        self._remove_card(message.seq)
+        self._edit.put(self._state.cards, message.seq, message)
+        if message.state is State.READY:
+            self._edit.enter(self._line(message.queue), (message.rank, message.place, message.seq))
+        if message.due_at:
+            self._edit.enter(self._state.due, (message.due_at, message.seq))
+
+    def _remove_card(self, seq: int) -> None:
+        old = self._state.cards.get(seq)
+        if old is None:
+            return
+        self._edit.remove(self._state.cards, seq)
+        if old.state is State.READY:
+            self._edit.leave(self._line(old.queue), (old.rank, old.place, old.seq))
+        if old.due_at:
+            self._edit.leave(self._state.due, (old.due_at, old.seq))
+
+    def _line(self, queue: str) -> list[tuple[int, int, int]]:
+        return self._state.lines.setdefault(queue, [])
+
+    def _count(self, queue: str, **deltas: int) -> None:
+        counts = self._state.counts[queue]
+        changed = {name: getattr(counts, name) + delta for name, delta in deltas.items()}
+        self._edit.put(self._state.counts, queue, counts._replace(**changed))
+
+    def places(self, count: int) -> int:
+        last = self._state.numbers["last"]
+        self._edit.put(self._state.numbers, "last", last + count)
+        return last + 1
+
+    # -- policies and queues --------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> QueuePolicy:
+        text = self.policy_text(queue)
+        return read_policy(loads(text.encode()) if text else {}, queue)
+
+    def policy_text(self, queue: str) -> str | None:
+        return self._state.policies.get(queue)
+
+    def set_policy(self, queue: str, text: str | None) -> None:
+        self._make_queue(queue)
+        self._edit.put(self._state.policies, queue, text)
+
+    def queues(self) -> list[str]:
+        return sorted(self._state.counts)
+
+    def counts(self, queue: str) -> Counts:
+        return self._state.counts.get(queue, Counts())
+
+    def recount(self, queue: str) -> Counts:
+        """The counters as they must be: each state from the cards, what has passed through as it stands."""
+        found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
+        for message in self._of(queue):
+            if _is_counted(message):
+                found[message.state.value] += 1
+        return self.counts(queue)._replace(**found)
+
+    def delete_queue(self, queue: str) -> None:
+        self._forget(self._of(queue))
+        for key in [key for key in self._state.keys if key[0] == queue]:
+            self._edit.remove(self._state.keys, key)
+        self._edit.remove(self._state.policies, queue)
+        self._edit.remove(self._state.counts, queue)
+
+    def _make_queue(self, queue: str) -> None:
+        if queue not in self._state.counts:
+            self._edit.put(self._state.counts, queue, Counts())
+
+    def _of(self, queue: str) -> list[Message]:
+        return [message for message in self._state.cards.values() if message.queue == queue]
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+        return [self._add(envelope, now, dedup_until) for envelope in envelopes]
+
+    def _add(self, envelope: Envelope, now: int, dedup_until: int) -> Stored:
+        self._make_queue(envelope.queue)
+        known = self._known(envelope, now)
+        if known is not None:
+            return known
+        message = decide.fresh(envelope, self.places(1), now)
+        self._set_card(message)
+        self._edit.put(self._state.envelopes, message.seq, envelope)
+        self._edit.put(self._state.names, (message.queue, message.id), message.seq)
+        if envelope.dedup_key is not None:
+            self._edit.put(
+                self._state.keys, (message.queue, envelope.dedup_key), (dedup_until, message.seq, message.id)
+            )
+        self._count(message.queue, published=1, **{message.state.value: 1})
+        return Stored(message.seq, message.id, False)
+
+    def _known(self, envelope: Envelope, now: int) -> Stored | None:
+        seq = self._state.names.get((envelope.queue, envelope.id))
+        if seq is not None:
+            return Stored(seq, envelope.id, True)
+        if envelope.dedup_key is None:
+            return None
+        until, seq, id = self._state.keys.get((envelope.queue, envelope.dedup_key), (0, 0, ""))
+        return Stored(seq, id, True) if until > now else None
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+        seqs = [seq for _, _, seq in self._state.lines.get(queue, [])[:limit]]
+        return [(self._state.cards[seq], self._state.envelopes[seq]) for seq in seqs]
+
+    def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
+        return [self._state.cards.get(seq) for seq in seqs]
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        return self.by_seq([self._state.names.get((queue, id), 0) for id in ids])
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        return [self._state.envelopes.get(message.seq) for message in messages]
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        return [self._state.failures.get(message.seq) for message in messages]
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        after = _read_cursor(cursor)
+        found = sorted(
+            (place, message)
+            for message in self._of(queue)
+            if message.state is state and (place := _listed_at(message)) > after
+        )[:limit]
+        last = "{}.{}".format(*found[-1][0]) if len(found) == limit else ""
+        return Page([message for _, message in found], last)
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    def swap(self, changes: Sequence[Change]) -> None:
+        for before, after, failure in changes:
+            if self._state.cards.get(before.seq) != before:
+                raise StoreError(f"message {before.id} is not as the change says it was")
+            self._set_card(after)
+            if not after.body:
+                self._edit.remove(self._state.envelopes, after.seq)
+            if failure is not None:
+                self._edit.put(self._state.failures, after.seq, failure)
+            self._count_change(before, after, failure)
+
+    def _count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
+        if _is_counted(before):
+            self._count(before.queue, **{before.state.value: -1})
+        if _is_counted(after):
+            self._count(after.queue, **{after.state.value: 1})
+        was, now = before.state, after.state
+        self._count(
+            after.queue,
+            acked=int(now is State.DONE and was is not State.DONE),
+            dropped=int(now is State.DROPPED and was is not State.DROPPED),
+            redriven=int(now is State.READY and was in (State.DEAD, State.PARKED)),
+            failed=int(failure is not None),
+        )
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if _is_counted(message):
+                self._count(message.queue, **{message.state.value: -1})
+        self._forget(messages)
+
+    def _forget(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._remove_card(message.seq)
+            self._edit.remove(self._state.envelopes, message.seq)
+            self._edit.remove(self._state.failures, message.seq)
+            self._edit.remove(self._state.names, (message.queue, message.id))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        end = bisect_right(self._state.due, (now, _NEVER))
+        return [self._state.cards[seq] for _, seq in self._state.due[: min(end, limit)]]
+
+    def next_due(self) -> int | None:
+        return self._state.due[0][0] if self._state.due else None
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        over = [key for key, (until, _, _) in self._state.keys.items() if until <= now][:limit]
+        for key in over:
+            self._edit.remove(self._state.keys, key)
+        return len(over)
+
+    def surplus(self, limit: int) -> list[Message]:
+        found: list[Message] = []
+        for queue in self.queues():
+            kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
+            over = len(kept) - self.policy(queue).archive.max_messages
+            found.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
+        return found[:limit]
+
+
+def _is_counted(message: Message) -> bool:
+    """A remembered id is not a kept message."""
+    return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
+
+
+def _listed_at(message: Message) -> tuple[int, int]:
+    match message.state:
+        case State.READY:
+            return message.rank, message.place
+        case State.DEAD | State.PARKED:
+            return message.changed_at, message.seq
+        case _:
+            return 0, message.seq
+
+
+def _read_cursor(cursor: str) -> tuple[int, int]:
+    if not cursor:
+        return -1, -1
+    try:
+        low, high = cursor.split(".")
+        return int(low), int(high)
+    except ValueError:
+        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None

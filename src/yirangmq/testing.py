@@ -1,0 +1,103 @@
+"""For tests, ours and yours: time that moves when told, ids that can be predicted, a store that fails on purpose.
+Knows: how the parts are put together. Does not know: pytest, or any other way to run tests."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreFull
+from yirangmq.core.ports import Clock, Finding, Ids, Store, Transaction
+from yirangmq.stores.open import open_store
+
+START_MS = 1_768_296_060_000
+"""2026-01-13T09:21:00Z: late enough to look like an instant, fixed so that a failure replays."""
+
+
+class ManualClock:
+    """``core.ports.Clock`` that stands still until ``advance``: a test of an hour takes no time."""
+
+    def __init__(self, start_ms: int = START_MS) -> None:
+        self._now = start_ms
+
+    def now_ms(self) -> int:
+        return self._now
+
+    def advance(self, milliseconds: int) -> None:
+        if milliseconds < 0:
+            raise ValueError("time does not go back")
+        self._now += milliseconds
+
+
+class CountingIds:
+    """``core.ports.Ids`` that gives m-1, m-2, m-3 …; ``chance`` is the number that ``fraction`` draws."""
+
+    def __init__(self, prefix: str = "m", chance: float = 0.5) -> None:
+        self._prefix = prefix
+        self._given = 0
+        self.chance = chance
+
+    def new(self, count: int) -> list[str]:
+        first = self._given + 1
+        self._given += count
+        return [f"{self._prefix}-{number}" for number in range(first, first + count)]
+
+    def fraction(self) -> float:
+        return self.chance
+
+
+class FailingStore:
+    """A store around another one that refuses when told to, and counts what passes.
+
+    ``fail_at`` names one of the following transactions for writing: 1 is the next one. ``commit=True`` lets the work
+    be done and fails where the commit would be, ``False`` fails before any of it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._failures: dict[int, tuple[BaseException, bool]] = {}
+        self.transactions = 0
+        """How many transactions for writing were begun."""
+        self.commits = 0
+        """How many of them ended well."""
+
+    def fail_at(self, number: int = 1, error: BaseException | None = None, *, commit: bool = True) -> None:
+        problem = StoreFull("no space left, says the test") if error is None else error
+        self._failures[self.transactions + number] = (problem, commit)
+
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]:
+        return self._writing() if write else self._store.transaction(write=False)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Transaction]:
+        self.transactions += 1
+        error, at_commit = self._failures.pop(self.transactions, (None, False))
+        if error is not None and not at_commit:
+            raise error
+        with self._store.transaction() as transaction:
+            yield transaction
+            if error is not None:
+                raise error
+        self.commits += 1
+
+    def wait(self, timeout: float) -> None:
+        self._store.wait(timeout)
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        return self._store.check(repair=repair)
+
+    def durability(self) -> str:
+        return self._store.durability()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+def open_for_test(
+    url: str = "memory:",
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    ids: Ids | None = None,
+    consumer: str = "tester",
+) -> Queues:
+    """Queues on the store at ``url``, or on the one at hand, whose time and ids the test holds in its hands."""
+    return Queues(store or open_store(url), clock or ManualClock(), ids or CountingIds(), consumer)

@@ -1,0 +1,30 @@
+"""One suite for every store: a new store is a parameter here, not a new test file."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.parts import recount
+from tests.places import KINDS, Place
+from yirangmq.core.ports import Store
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """A home for a store, and after each test the promise that holds after everything: counters equal a recount."""
+    place = Place(request.param, tmp_path)
+    try:
+        yield place
+        store = place.reopen()
+        assert list(store.check(repair=False)) == []
+        with store.transaction(write=False) as transaction:
+            for queue in transaction.queues():
+                assert transaction.counts(queue) == recount(transaction, queue)
+    finally:
+        place.close()
+
+
+@pytest.fixture
+def store(place: Place) -> Store:
+    return place.open()

@@ -1,0 +1,155 @@
+"""``add``: what a store takes in, in which order, and what it knows already."""
+
+import itertools
+
+import pytest
+
+from tests.contracts.parts import NOW, QUEUE, REACHED, bring, cards, envelope, listed, put
+from yirangmq.core import decide
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Change, Store
+from yirangmq.core.states import State
+
+WINDOW = 300_000
+
+
+def test_messages_are_numbered_in_the_order_given(store: Store) -> None:
+    with store.transaction() as transaction:
+        first = transaction.add([envelope(f"a{n}") for n in range(5)], NOW, NOW + WINDOW)
+        second = transaction.add([envelope(f"b{n}") for n in range(5)], NOW, NOW + WINDOW)
+    assert [id for _, id, _ in first + second] == [f"{letter}{n}" for letter in "ab" for n in range(5)]
+    seqs = [seq for seq, _, _ in first + second]
+    assert seqs == sorted(set(seqs))
+    assert not any(duplicate for _, _, duplicate in first + second)
+
+
+def test_an_empty_batch_stores_nothing(store: Store) -> None:
+    with store.transaction() as transaction:
+        assert transaction.add([], NOW, NOW + WINDOW) == []
+        assert transaction.queues() == []
+
+
+@pytest.mark.parametrize("available", [NOW - 1, NOW, NOW + 1, NOW + 5_000])
+@pytest.mark.parametrize("expires", [0, NOW - 1, NOW, NOW + 1, NOW + 4_999, NOW + 5_000, NOW + 9_000])
+def test_a_new_card_is_what_the_rules_say(store: Store, available: int, expires: int) -> None:
+    sent = envelope("m", available_at=available, expires_at=expires, rank=3)
+    [card] = put(store, sent)
+    assert card == decide.fresh(sent, card.seq, NOW)
+
+
+def test_ready_and_delayed_are_told_apart_within_one_batch(store: Store) -> None:
+    sent = [envelope(f"m{n}", available_at=NOW + n % 3 * 1_000, expires_at=n % 2 * (NOW + 500)) for n in range(12)]
+    made = put(store, *sent)
+    assert made == [decide.fresh(e, card.seq, NOW) for e, card in zip(sent, made, strict=True)]
+    with store.transaction(write=False) as transaction:
+        assert transaction.counts(QUEUE) == Counts(delayed=8, ready=4, published=12)
+
+
+@pytest.mark.parametrize("state", REACHED)
+def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
+    [card] = put(store, envelope("m"), envelope("other"))[:1]
+    bring(store, card, state)
+    with store.transaction() as transaction:
+        counts = transaction.counts(QUEUE)
+        new, again = transaction.add([envelope("n"), envelope("m", payload=b"changed")], NOW, NOW + WINDOW)
+        assert again == (card.seq, "m", True)
+        assert not new.duplicate
+        assert transaction.counts(QUEUE) == counts._replace(ready=counts.ready + 1, published=counts.published + 1)
+
+
+def test_a_remembered_id_without_content_is_known(store: Store) -> None:
+    [card] = put(store, envelope("m"))
+    with store.transaction() as transaction:
+        policy = transaction.policy(QUEUE)
+        dropped = decide.drop(card, policy, NOW)
+        transaction.swap([Change(card, dropped)])
+    with store.transaction() as transaction:
+        assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [(card.seq, "m", True)]
+        transaction.forget([dropped])
+        assert not transaction.add([envelope("m")], NOW, NOW + WINDOW)[0].duplicate
+
+
+def test_the_same_id_twice_in_one_batch_is_stored_once(store: Store) -> None:
+    with store.transaction() as transaction:
+        stored = transaction.add(
+            [envelope("m", payload=b"first"), envelope("n"), envelope("m", payload=b"second")], NOW, NOW + WINDOW
+        )
+        assert [duplicate for _, _, duplicate in stored] == [False, False, True]
+        assert stored[2].seq == stored[0].seq
+        assert [sent.payload for _, sent in transaction.heads(QUEUE, 9)] == [b"first", b"payload"]
+
+
+def test_ids_are_told_apart_by_case_and_by_queue(store: Store) -> None:
+    put(store, envelope("m"), envelope("M"), envelope("m" * 100), envelope("m" * 99 + "M"), envelope("m.", rank=0))
+    put(store, envelope("m", queue="Mail"))
+    put(store, envelope("m", queue="mail-dlq"))
+    put(store, envelope("m", queue="q" * 200))
+    with store.transaction(write=False) as transaction:
+        assert transaction.queues() == sorted(["mail", "Mail", "mail-dlq", "q" * 200])
+        assert [transaction.counts(queue).ready for queue in ("mail", "Mail", "mail-dlq", "q" * 200)] == [5, 1, 1, 1]
+
+
+def test_a_key_holds_until_its_window_ends(store: Store) -> None:
+    with store.transaction() as transaction:
+        [first] = transaction.add([envelope("m1", dedup_key="k")], NOW, NOW + WINDOW)
+    with store.transaction() as transaction:
+        last_moment = NOW + WINDOW - 1
+        again = transaction.add([envelope("m2", dedup_key="k")], last_moment, last_moment + WINDOW)
+        assert again == [(first.seq, "m1", True)]
+    with store.transaction() as transaction:
+        [third] = transaction.add([envelope("m3", dedup_key="k")], NOW + WINDOW, NOW + 2 * WINDOW)
+        assert third.duplicate is False
+    with store.transaction() as transaction:
+        fourth = transaction.add([envelope("m4", dedup_key="k")], NOW + WINDOW + 1, NOW + 3 * WINDOW)
+        assert fourth == [(third.seq, "m3", True)]
+
+
+def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
+    with store.transaction() as transaction:
+        one, two, other = transaction.add(
+            [envelope("m1", dedup_key="k"), envelope("m2", dedup_key="k"), envelope("m3", dedup_key="l")],
+            NOW,
+            NOW + WINDOW,
+        )
+        assert (two, other.duplicate) == ((one.seq, "m1", True), False)
+        assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [(other.seq, "m3", True)]
+
+
+def test_a_window_of_no_length_holds_nothing(store: Store) -> None:
+    with store.transaction() as transaction:
+        batch = transaction.add([envelope("m1", dedup_key="k"), envelope("m2", dedup_key="k")], NOW, NOW)
+        later = transaction.add([envelope("m3", dedup_key="k")], NOW, NOW)
+    assert [duplicate for _, _, duplicate in batch + later] == [False, False, False]
+
+
+def test_a_key_outlives_its_message(store: Store) -> None:
+    [card] = put(store, envelope("m", dedup_key="k"))
+    with store.transaction() as transaction:
+        transaction.forget([card])
+    with store.transaction() as transaction:
+        assert transaction.add([envelope("n", dedup_key="k")], NOW + 1, NOW + WINDOW) == [(card.seq, "m", True)]
+
+
+def test_a_known_id_does_not_take_the_key_that_came_with_it(store: Store) -> None:
+    put(store, envelope("m"))
+    with store.transaction() as transaction:
+        transaction.add([envelope("m", dedup_key="k")], NOW, NOW + WINDOW)
+        assert not transaction.add([envelope("n", dedup_key="k")], NOW, NOW + WINDOW)[0].duplicate
+
+
+def test_keys_are_told_apart_by_queue_and_to_the_letter(store: Store) -> None:
+    keys = ["k", "K", " k", "k ", "a/b", "../k", "열쇠", "é", "e\u0301", "k" * 255, "k" * 254, "%00", ".", "-", "\n"]
+    for again, queue in itertools.product([False, True], ["mail", "post"]):
+        with store.transaction() as transaction:
+            sent = [envelope(f"m{n}-{again}", queue, dedup_key=key) for n, key in enumerate(keys)]
+            stored = transaction.add(sent, NOW, NOW + WINDOW)
+        assert [duplicate for _, _, duplicate in stored] == [again] * len(keys)
+        assert [id for _, id, _ in stored] == [f"m{n}-False" for n in range(len(keys))]
+
+
+def test_a_batch_of_a_thousand_is_all_there(store: Store) -> None:
+    made = put(store, *[envelope(f"m{n}", rank=n % 7) for n in range(1000)])
+    with store.transaction(write=False) as transaction:
+        assert transaction.counts(QUEUE) == Counts(ready=1000, published=1000)
+        assert cards(transaction, [card.seq for card in made]) == made
+        assert sorted(listed(transaction, QUEUE, State.READY)) == sorted(made)

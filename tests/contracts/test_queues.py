@@ -1,0 +1,166 @@
+"""Queues, policies and several openers of one place."""
+
+import threading
+
+import pytest
+
+from tests.contracts.parts import FAILURE, NOW, QUEUE, REACHED, bring, envelope, listed, move, picture, put
+from tests.places import Place
+from yirangmq.core.errors import StoreError
+from yirangmq.core.message import Counts
+from yirangmq.core.policy import read_policy
+from yirangmq.core.ports import Store
+from yirangmq.core.states import State
+
+
+def test_an_empty_store_has_nothing(store: Store) -> None:
+    with store.transaction(write=False) as transaction:
+        assert transaction.queues() == []
+        assert transaction.counts(QUEUE) == Counts()
+        assert transaction.policy_text(QUEUE) is None
+        assert transaction.policy(QUEUE) == read_policy({}, QUEUE)
+        assert transaction.next_due() is None
+        assert transaction.due(2**52, 9) == transaction.surplus(9) == []
+        assert transaction.heads(QUEUE, 9) == []
+
+
+def test_a_policy_is_kept_to_the_letter(store: Store, place: Place) -> None:
+    text = '{"retry": {"limit": 2},\n "schemas": {"열": {"*": true}}}'
+    with store.transaction() as transaction:
+        transaction.set_policy(QUEUE, text)
+        assert transaction.policy(QUEUE).retry.limit == 2
+    with place.reopen().transaction() as transaction:
+        assert transaction.policy_text(QUEUE) == text
+        assert transaction.policy(QUEUE).retry.limit == 2
+        assert transaction.policy("post").retry.limit == 5
+        assert transaction.queues() == [QUEUE]
+        transaction.set_policy(QUEUE, '{"retry":{"limit":3}}')
+        assert transaction.policy(QUEUE).retry.limit == 3
+    with place.open().transaction() as transaction:
+        transaction.set_policy(QUEUE, None)
+        assert transaction.policy(QUEUE) == read_policy({}, QUEUE)
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.policy_text(QUEUE) is None
+
+
+def test_a_queue_can_be_deleted_with_all_it_has(store: Store, place: Place) -> None:
+    put(store, *[envelope(f"m{n}", "post", dedup_key=f"k{n}") for n in range(3)])
+    before = picture(store)
+    cards = put(store, *[envelope(f"m{n}", dedup_key=f"k{n}", expires_at=NOW + 9) for n in range(len(REACHED))])
+    for card, state in zip(cards, REACHED, strict=True):
+        bring(store, move(store, card, State.READY, FAILURE), state)
+    with store.transaction() as transaction:
+        transaction.set_policy(QUEUE, '{"ttlSec":5}')
+    with store.transaction() as transaction:
+        transaction.delete_queue(QUEUE)
+        transaction.delete_queue("nobody")
+        assert transaction.policy(QUEUE).ttl_ms == 0
+    assert picture(store) == before
+    assert picture(place.reopen()) == before
+    with place.reopen().transaction() as transaction:
+        assert transaction.by_seq([card.seq for card in cards]) == [None] * len(cards)
+        assert transaction.failures(cards) == [None] * len(cards)
+        assert transaction.due(2**52, 9) == []
+        again = transaction.add([envelope(f"m{n}", dedup_key=f"k{n}") for n in range(3)], NOW, NOW + 5)
+        assert [duplicate for _, _, duplicate in again] == [False] * 3
+        assert min(seq for seq, _, _ in again) > max(card.seq for card in cards)
+        assert transaction.counts(QUEUE) == Counts(ready=3, published=3)
+
+
+def test_a_queue_can_be_deleted_and_begun_again_in_one_transaction(store: Store) -> None:
+    put(store, envelope("m"), envelope("n"))
+    with store.transaction() as transaction:
+        transaction.add([envelope("o")], NOW, NOW)
+        transaction.delete_queue(QUEUE)
+        assert transaction.counts(QUEUE) == Counts()
+        assert transaction.queues() == []
+        assert transaction.heads(QUEUE, 9) == []
+        transaction.add([envelope("m")], NOW, NOW)
+        assert transaction.counts(QUEUE) == Counts(ready=1, published=1)
+    with store.transaction(write=False) as transaction:
+        assert [head.id for head, _ in transaction.heads(QUEUE, 9)] == ["m"]
+        assert transaction.counts(QUEUE) == Counts(ready=1, published=1)
+
+
+def test_two_openers_see_the_same(store: Store, place: Place) -> None:
+    other = place.open()
+    [card] = put(store, envelope("m"))
+    leased = move(other, card, State.LEASED)
+    with other.transaction() as transaction:
+        transaction.set_policy(QUEUE, '{"ttlSec":5}')
+    with store.transaction(write=False) as transaction:
+        assert transaction.by_id(QUEUE, ["m"]) == [leased]
+        assert transaction.policy(QUEUE).ttl_ms == 5_000
+    put(other, envelope("n"))
+    assert picture(store) == picture(other)
+
+
+def test_a_queue_deleted_by_another_opener_is_gone_here_too(store: Store, place: Place) -> None:
+    """What an opener remembers of a queue must not outlive the queue: nothing may land in another one's line."""
+    other = place.open()
+    put(store, envelope("m"))
+    with other.transaction() as transaction:
+        transaction.delete_queue(QUEUE)
+        transaction.add([envelope("x", "post")], NOW, NOW)
+    put(store, envelope("n"))
+    for opener in (store, other, place.open()):
+        with opener.transaction(write=False) as transaction:
+            assert transaction.queues() == [QUEUE, "post"]
+            assert [card.id for card in listed(transaction, QUEUE, State.READY)] == ["n"]
+            assert [card.id for card in listed(transaction, "post", State.READY)] == ["x"]
+            assert transaction.counts(QUEUE) == transaction.counts("post") == Counts(ready=1, published=1)
+
+
+def test_a_wait_ends_when_another_opener_commits(store: Store, place: Place) -> None:
+    other = place.open()
+    heard = threading.Event()
+
+    def listen() -> None:
+        while True:
+            store.wait(60)
+            with store.transaction(write=False) as transaction:
+                if transaction.heads(QUEUE, 1):
+                    heard.set()
+                    return
+
+    listener = threading.Thread(target=listen)
+    listener.start()
+    put(other, envelope("m"))
+    listener.join(timeout=60)
+    assert heard.is_set()
+
+
+def test_a_commit_before_the_wait_is_not_missed(store: Store, place: Place) -> None:
+    other = place.open()
+    with store.transaction(write=False) as transaction:
+        assert transaction.heads(QUEUE, 1) == []
+    put(other, envelope("m"))
+    waiter = threading.Thread(target=store.wait, args=(3600,), daemon=True)
+    waiter.start()
+    waiter.join(timeout=60)
+    assert not waiter.is_alive()
+
+
+def test_threads_take_turns(store: Store) -> None:
+    def work(name: str) -> None:
+        for n in range(10):
+            with store.transaction() as transaction:
+                transaction.add([envelope(f"{name}{n}")], NOW, NOW)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with store.transaction(write=False) as transaction:
+        assert transaction.counts(QUEUE) == Counts(ready=40, published=40)
+        for name in "abcd":
+            mine = [card.id for card, _ in transaction.heads(QUEUE, 99) if card.id.startswith(name)]
+            assert mine == [f"{name}{n}" for n in range(10)]
+
+
+def test_a_closed_store_says_so(store: Store) -> None:
+    store.close()
+    with pytest.raises(StoreError), store.transaction():
+        pass
+    store.close()

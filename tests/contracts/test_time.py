@@ -1,0 +1,153 @@
+"""``due``, ``next_due``, ``forget_keys`` and ``surplus``: what time asks of a store."""
+
+from typing import Any
+
+import pytest
+
+from tests.contracts.parts import NOW, QUEUE, REACHED, bring, envelope, listed, move, put
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Change, Store
+from yirangmq.core.states import State
+
+
+@pytest.mark.parametrize("state", [state for state in REACHED if state is not State.READY])
+def test_a_message_is_due_at_its_moment_and_not_before(store: Store, state: State) -> None:
+    card = bring(store, put(store, envelope("m"))[0], state)
+    card = move(store, card, state, due_at=NOW + 100) if state is not State.DROPPED else card
+    with store.transaction(write=False) as transaction:
+        assert transaction.due(card.due_at - 1, 9) == []
+        assert transaction.due(card.due_at, 9) == [card]
+        assert transaction.next_due() == card.due_at
+
+
+@pytest.mark.parametrize("state", REACHED)
+def test_what_is_never_due_is_never_due(store: Store, state: State) -> None:
+    card = bring(store, put(store, envelope("m"))[0], state)
+    if state is not State.READY:
+        with store.transaction() as transaction:
+            transaction.swap([Change(card, card._replace(due_at=0))])
+    with store.transaction(write=False) as transaction:
+        assert transaction.due(2**52, 9) == []
+        assert transaction.next_due() is None
+
+
+def test_a_ready_message_is_due_when_it_expires(store: Store) -> None:
+    card, _ = put(store, envelope("m", expires_at=NOW + 100), envelope("n"))
+    with store.transaction(write=False) as transaction:
+        assert transaction.due(NOW + 99, 9) == []
+        assert transaction.due(NOW + 100, 9) == [card]
+        assert transaction.next_due() == NOW + 100
+
+
+def test_a_message_no_longer_waits_for_an_old_moment(store: Store) -> None:
+    [card] = put(store, envelope("m", available_at=NOW + 10))
+    ready = move(store, card, State.READY)
+    with store.transaction(write=False) as transaction:
+        assert transaction.due(NOW + 10, 9) == []
+        assert transaction.next_due() is None
+    move(store, ready, State.LEASED, due_at=NOW + 50)
+    with store.transaction(write=False) as transaction:
+        assert transaction.next_due() == NOW + 50
+
+
+def _overdue(store: Store) -> list[Message]:
+    """Thirty messages of two queues, leased, delayed, dead and ready, in the order in which time acts on them."""
+    made = []
+    for n in range(30):
+        moment = NOW + 1 + n * 7 % 10
+        queue = ["mail", "post"][n % 2]
+        sent: dict[str, Any] = {"available_at": moment} if n % 4 == 0 else {"expires_at": moment if n % 4 == 1 else 0}
+        [card] = put(store, envelope(f"m{n}", queue, **sent))
+        if n % 4 > 1:
+            card = move(store, bring(store, card, State.LEASED), [State.LEASED, State.DEAD][n % 4 - 2], due_at=moment)
+        made.append(card)
+    return sorted(made, key=lambda card: (card.due_at, card.seq))
+
+
+def test_the_longest_overdue_come_first(store: Store) -> None:
+    overdue = _overdue(store)
+    with store.transaction(write=False) as transaction:
+        found = transaction.due(NOW + 99, 99)
+        assert sorted(found) == sorted(overdue)
+        assert [card.due_at for card in found] == [card.due_at for card in overdue]
+        assert transaction.next_due() == overdue[0].due_at
+
+
+def test_of_those_due_at_the_same_moment_the_first_published_comes_first(store: Store) -> None:
+    cards = put(store, *[envelope(f"m{n}", available_at=NOW + 5, rank=9 - n) for n in range(9)])
+    with store.transaction(write=False) as transaction:
+        assert transaction.due(NOW + 5, 99) == cards
+
+
+@pytest.mark.parametrize("limit", [1, 4, 29, 30, 31])
+def test_a_limit_takes_the_longest_overdue(store: Store, limit: int) -> None:
+    overdue = _overdue(store)
+    with store.transaction(write=False) as transaction:
+        found = transaction.due(NOW + 99, limit)
+    assert [card.due_at for card in found] == [card.due_at for card in overdue[:limit]]
+
+
+def test_keys_go_when_their_window_is_over(store: Store) -> None:
+    for n in range(6):
+        with store.transaction() as transaction:
+            transaction.add([envelope(f"m{n}", dedup_key=f"k{n}")], NOW, NOW + 10 * (n + 1))
+    with store.transaction() as transaction:
+        assert transaction.forget_keys(NOW + 9, 99) == 0
+        assert transaction.forget_keys(NOW + 40, 3) == 3
+        assert transaction.forget_keys(NOW + 40, 3) == 1
+        assert transaction.forget_keys(NOW + 40, 3) == 0
+    with store.transaction() as transaction:
+        again = transaction.add([envelope(f"n{n}", dedup_key=f"k{n}") for n in range(6)], NOW, NOW + 5)
+        assert [duplicate for _, _, duplicate in again] == [False] * 4 + [True] * 2
+
+
+def test_forgetting_keys_harms_no_message(store: Store) -> None:
+    cards = put(store, envelope("m", dedup_key="k"))
+    with store.transaction() as transaction:
+        transaction.forget_keys(NOW + 10**9, 9)
+        assert listed(transaction, QUEUE, State.READY) == cards
+
+
+def _done(store: Store, queue: str, count: int, keep: int) -> list[Message]:
+    with store.transaction() as transaction:
+        transaction.set_policy(queue, f'{{"archive":{{"maxMessages":{keep}}}}}')
+    cards = put(store, *[envelope(f"m{n}", queue) for n in range(count)])
+    leased = [bring(store, card, State.LEASED) for card in cards]
+    return [move(store, card, State.DONE, changed_at=NOW + 100 - n) for n, card in enumerate(leased)]
+
+
+def test_history_beyond_what_a_queue_keeps_is_surplus_oldest_first(store: Store) -> None:
+    mail = _done(store, "mail", 7, 4)
+    post = _done(store, "post", 5, 4)
+    _done(store, "little", 3, 4)
+    with store.transaction(write=False) as transaction:
+        assert sorted(transaction.surplus(99)) == sorted([*mail[-3:], post[-1]])
+        assert [card for card in transaction.surplus(99) if card.queue == "mail"] == mail[:-4:-1]
+        assert len(transaction.surplus(2)) == 2
+
+
+def test_a_remembered_id_is_no_history(store: Store) -> None:
+    done = _done(store, "mail", 3, 2)
+    with store.transaction() as transaction:
+        assert transaction.surplus(9) == [done[2]]
+        transaction.swap([Change(done[2], done[2]._replace(body=False))])
+        assert transaction.surplus(9) == []
+    with store.transaction() as transaction:
+        assert transaction.surplus(9) == []
+        assert transaction.counts("mail").done == 2
+
+
+def test_surplus_counts_what_its_own_transaction_did(store: Store) -> None:
+    done = _done(store, "mail", 4, 2)
+    with store.transaction() as transaction:
+        assert transaction.surplus(9) == [done[3], done[2]]
+        transaction.forget([done[3], done[2]])
+        assert transaction.surplus(9) == []
+        transaction.set_policy("mail", '{"archive":{"maxMessages":1}}')
+        assert transaction.surplus(9) == [done[1]]
+
+
+def test_a_queue_that_keeps_no_history_has_all_of_it_as_surplus(store: Store) -> None:
+    done = _done(store, "mail", 3, 0)
+    with store.transaction(write=False) as transaction:
+        assert sorted(transaction.surplus(9)) == sorted(done)
