@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from yirangmq.broker.lane import Lane
-from yirangmq.broker.sweep import sweep, tidy
+from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.validate import Schemas
 from yirangmq.broker.waiters import Waiters
 from yirangmq.core import decide, names
@@ -20,12 +20,17 @@ from yirangmq.core.policy import Chance, QueuePolicy, read_policy, show_policy
 from yirangmq.core.ports import Change, Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, Look, Receipt
+from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 from yirangmq.format.jsontext import dumps
 
 Answer = TypeVar("Answer")
 TIDY_MS = 1_000
+TIDY_AFTER = 500
+"""Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
+twice as many as came in, so that what is kept stays within its bounds at any rate."""
+MOST_SWEEPS = 20
+"""Sweeps one lease may do before it takes what is left; the rest is due at the next call."""
 MOST_PER_CALL = 10_000
 """Messages in one call; a larger batch gains nothing and holds the lane."""
 
@@ -41,15 +46,16 @@ class Queues(AbstractContextManager["Queues"]):
         self._waiters = Waiters(store)
         self._schemas = Schemas()
         self._tidied_at = 0
+        self._settled = 0
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
 
     # -- producing ------------------------------------------------------------------------------------------------
 
-    def publish(self, queue: str, message: object) -> Receipt:
+    def publish(self, queue: str, message: object) -> Stored:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
         return self.publish_many(queue, [message])[0]
 
-    def publish_many(self, queue: str, messages: Iterable[object]) -> list[Receipt]:
+    def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         """Put many in with one commit, in this order. One bad message refuses the whole batch; nothing is stored."""
         names.check_queue(queue)
         batch = messages if isinstance(messages, list) else list(messages)
@@ -61,7 +67,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
-    ) -> list[Receipt]:
+    ) -> list[Stored]:
         """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
         names.check_queue(queue)
         batch = list(texts)
@@ -75,7 +81,7 @@ class Queues(AbstractContextManager["Queues"]):
         new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
         return build(queue, new, id, now)
 
-    def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[Receipt]:
+    def publish_envelopes(self, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
         """The door's way in: envelopes already checked and built."""
         if len(envelopes) > MOST_PER_CALL:
             raise BadInput(f"{len(envelopes)} in one call, at most {MOST_PER_CALL}", field="messages")
@@ -85,7 +91,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._waiters.ring()
         return receipts
 
-    def _publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Receipt]:
+    def _publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
         largest = max(len(envelope.payload) for envelope in envelopes)
@@ -98,7 +104,7 @@ class Queues(AbstractContextManager["Queues"]):
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         if policy.schemas:
             return self._refuse_unfit(transaction, policy, envelopes, stored, now)
-        return [Receipt(id, duplicate) for _, id, duplicate in stored]
+        return stored
 
     def _refuse_unfit(
         self,
@@ -107,11 +113,11 @@ class Queues(AbstractContextManager["Queues"]):
         envelopes: Sequence[Envelope],
         stored: list[Stored],
         now: int,
-    ) -> list[Receipt]:
+    ) -> list[Stored]:
         receipts, changes = [], []
-        for envelope, (seq, id, duplicate) in zip(envelopes, stored, strict=True):
+        for envelope, (seq, id, duplicate, _) in zip(envelopes, stored, strict=True):
             complaint = "" if duplicate else self._schemas.complaint(envelope, policy)
-            receipts.append(Receipt(id, duplicate, complaint))
+            receipts.append(Stored(seq, id, duplicate, complaint))
             if complaint:
                 before = decide.fresh(envelope, seq, now)
                 outcome = decide.refuse(before, policy, now, complaint)
@@ -147,7 +153,7 @@ class Queues(AbstractContextManager["Queues"]):
     def _lease(self, transaction: Transaction, queue: str, limit: int, span: int | None, who: str) -> list[Delivery]:
         now = self._clock.now_ms()
         self._pass_time(transaction, now)
-        heads = transaction.heads(queue, limit)
+        heads = _live_heads(transaction, queue, limit, now)
         if not heads:
             return []
         policy = transaction.policy(queue)
@@ -264,6 +270,8 @@ class Queues(AbstractContextManager["Queues"]):
                 if change is not None:
                     changes.append(change)
             transaction.swap(changes)
+            self._settled += len(changes)
+            self._tidy_in_passing(transaction, now)
             return errors
 
         errors = self._lane.run(work) if keys else []
@@ -286,9 +294,15 @@ class Queues(AbstractContextManager["Queues"]):
 
     def _pass_time(self, transaction: Transaction, now: int) -> None:
         sweep(transaction, now)
-        if not 0 <= now - self._tidied_at < TIDY_MS:
-            self._tidied_at = now
-            tidy(transaction, now)
+        self._tidy_in_passing(transaction, now)
+
+    def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
+        if 0 <= now - self._tidied_at < TIDY_MS and self._settled < TIDY_AFTER:
+            return
+        most = MOST_PER_SWEEP + 2 * self._settled
+        self._tidied_at, self._settled = now, 0
+        sweep(transaction, now, most)
+        tidy(transaction, now, most)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -376,6 +390,21 @@ class Queues(AbstractContextManager["Queues"]):
 
         return self._lane.run(work)
 
+    # -- work that is not a verb of its own (dead letters, transfer) ----------------------------------------------
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """``work`` in one commit of the lane (see ``Lane.run``); then those who wait for messages are woken."""
+        answer = self._lane.run(work)
+        self._waiters.ring()
+        return answer
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """``work`` that changes nothing, on one consistent view of the store."""
+        return self._lane.read(work)
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     def delete_queue(self, queue: str) -> None:
         names.check_queue(queue)
         self._lane.run(lambda transaction: transaction.delete_queue(queue))
@@ -413,6 +442,16 @@ def looks(transaction: Transaction, messages: Sequence[Message]) -> list[Look]:
 def _page(transaction: Transaction, queue: str, state: State, limit: int, cursor: str) -> tuple[str, list[Look]]:
     page = transaction.scan(queue, state, limit, cursor)
     return page.cursor, looks(transaction, page.messages)
+
+
+def _live_heads(transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
+    """Whose time ran out is not handed out, however much is due at once."""
+    for _ in range(MOST_SWEEPS):
+        heads = transaction.heads(queue, limit)
+        if not any(0 < message.expires_at <= now for message, _ in heads):
+            return heads
+        sweep(transaction, now)
+    return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
 
 
 def _checked_lease(lease: object) -> tuple[int, int]:

@@ -63,15 +63,16 @@ def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     """Hand it out: one more attempt, a new fence."""
     state = _follow(message.state, Verb.LEASE)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, body = message
-    return Message(
+    attempt, leases = attempt + 1, leases + 1
+    card = (
         seq,
         queue,
         id,
         state,
         rank,
         place,
-        attempt + 1,
-        leases + 1,
+        attempt,
+        leases,
         until,
         expires_at,
         now,
@@ -80,6 +81,7 @@ def lease(message: Message, now: int, until: int, consumer: str) -> Message:
         repeats,
         body,
     )
+    return Message._make(card)
 
 
 def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
@@ -103,17 +105,21 @@ def acked_before(message: Message | None, leases: int) -> bool:
 
 
 def nacked_before(message: Message | None, leases: int) -> bool:
-    """This very lease was given back by its holder already. (A lapsed lease clears the consumer.)"""
+    """This very lease was given back by its holder already. (A lease that lapsed, or a message dropped or redriven
+    by somebody else, has no consumer any more.)"""
     if message is None or message.leases != leases or not message.consumer:
         return False
-    return message.state in (State.DELAYED, State.READY, State.DEAD, State.PARKED)
+    return message.state in (State.DELAYED, State.READY, State.DEAD, State.PARKED, State.DROPPED)
 
 
 def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
     """It worked. Kept as history for a while, or remembered by id only."""
     keep = policy.archive.enabled
     due = now + (max(policy.archive.retention_ms, policy.tombstone_ms) if keep else policy.tombstone_ms)
-    return message._replace(state=_follow(message.state, Verb.ACK), due_at=due, changed_at=now, body=keep)
+    state = _follow(message.state, Verb.ACK)
+    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, consumer, reason, repeats, _ = message
+    card = (seq, queue, id, state, rank, place, attempt, leases, due, expires_at, now, consumer, reason, repeats, keep)
+    return Message._make(card)
 
 
 def extend(message: Message, now: int, until: int) -> Message:
@@ -167,7 +173,11 @@ def park(message: Message, now: int) -> Message:
 
 
 def drop(message: Message, policy: QueuePolicy, now: int) -> Message:
-    """Given up; its id is remembered for the tombstone window."""
+    """Given up by somebody other than its holder; its id is remembered for the tombstone window."""
+    return _give_up(message._replace(consumer=""), policy, now)
+
+
+def _give_up(message: Message, policy: QueuePolicy, now: int) -> Message:
     state = _follow(message.state, Verb.DROP)
     return message._replace(state=state, due_at=now + policy.tombstone_ms, changed_at=now, body=False)
 
@@ -177,13 +187,13 @@ def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
     repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
     text = f"the lease of attempt {message.attempt} lapsed"
     failure = Failure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
-    message = message._replace(reason=Reason.TIMEOUT, repeats=repeats)
+    message = message._replace(reason=Reason.TIMEOUT, repeats=repeats, consumer="")
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
     if poison or message.attempt > policy.retry.limit:
         return Outcome(_bury(message, policy, now, Reason.POISON if poison else Reason.TIMEOUT), failure)
     if _is_expired(message, now):
         return Outcome(_out_of_time(message, policy, now), failure)
-    return Outcome(_release(message._replace(consumer=""), policy, now, place), failure)
+    return Outcome(_release(message, policy, now, place), failure)
 
 
 def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
@@ -204,17 +214,16 @@ def _bury(message: Message, policy: QueuePolicy, now: int, reason: Reason) -> Me
     message = message._replace(reason=reason)
     if policy.dlq.enabled:
         due = now + policy.dlq.retention_ms
-        state = _follow(message.state, Verb.BURY) if message.leases else State.DEAD
-        return message._replace(state=state, due_at=due, changed_at=now)
+        return message._replace(state=_follow(message.state, Verb.BURY), due_at=due, changed_at=now)
     if policy.dlq.when_disabled == "park":
-        return message._replace(state=State.PARKED, due_at=0, changed_at=now)
-    return drop(message, policy, now)
+        return park(message, now)
+    return _give_up(message, policy, now)
 
 
 def _out_of_time(message: Message, policy: QueuePolicy, now: int) -> Message:
     if policy.on_expire == "dead":
         return _bury(message, policy, now, Reason.EXPIRED)
-    return drop(message, policy, now)
+    return _give_up(message, policy, now)
 
 
 def _out_of_time_outcome(message: Message, policy: QueuePolicy, now: int) -> Outcome:

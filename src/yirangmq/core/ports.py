@@ -31,13 +31,15 @@ class Change(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What became of one envelope given to ``add``: its number, and the id that holds its place.
+    """What became of one envelope: its number in the store, and the id that holds its place.
 
-    ``duplicate`` means nothing was stored because this id, or this deduplication key, is already known."""
+    ``duplicate``: nothing was stored because this id, or this deduplication key, is already known; ``id`` names the
+    message that is there. ``refused``: it failed its schema and lies among the dead letters, for this reason."""
 
     seq: int
     id: str
     duplicate: bool
+    refused: str = ""
 
 
 class Page(NamedTuple):

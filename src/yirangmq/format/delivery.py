@@ -9,15 +9,6 @@ from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.jsontext import dumps, loads
 
 
-class Receipt(NamedTuple):
-    """The answer to a publish. ``duplicate``: this id or deduplication key was there already, ``id`` names the one
-    that is. ``refused``: it failed its schema and lies among the dead letters, for this reason."""
-
-    id: str
-    duplicate: bool = False
-    refused: str = ""
-
-
 class Delivery(NamedTuple):
     """One message in a consumer's hands. ``lease_id`` is what ack, nack and extend want."""
 

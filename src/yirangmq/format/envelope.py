@@ -110,7 +110,7 @@ def _checked(
     expires_at = now + names.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
     if not header:
         return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)
-    rank = _check_header(header)
+    rank = check_header(header)
     text = dumps(header)
     if len(text) > MAX_HEADER:
         raise TooLarge(
@@ -120,7 +120,7 @@ def _checked(
     return Envelope(queue, id, rank, now, now + delay_ms, expires_at, key, text.decode(), payload, is_json)
 
 
-def _check_header(header: dict[str, Any]) -> int:
+def check_header(header: dict[str, Any]) -> int:
     """Types of the members we know; the rank that follows."""
     for name in ("type", "traceId", "deduplicationKey", "contentType"):
         value = header.get(name)

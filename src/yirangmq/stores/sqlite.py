@@ -24,6 +24,7 @@ class SqliteStore:
             self._db = open_connection(path, durability, busy_seconds, vfs)
         self._lock = threading.RLock()
         self._known = Known()
+        self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
 
     @contextmanager
@@ -31,6 +32,7 @@ class SqliteStore:
         with self._lock, translated(self._db, self._path):
             self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
+                self._hear_of_others()
                 work = SqliteTransaction(self._db, self._known)
                 yield work
                 work.flush()
@@ -40,6 +42,13 @@ class SqliteStore:
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
+
+    def _hear_of_others(self) -> None:
+        """Another process may have deleted a queue, and given its number to the next one."""
+        version = self._db.pragma("data_version")
+        if version != self._version:
+            self._version = version
+            self._known = Known()
 
     def wait(self, timeout: float) -> None:
         self._watch.wait(timeout)

@@ -12,13 +12,13 @@ from yirangmq.core.ports import Page
 from yirangmq.core.states import State
 
 COUNTED = Counts._fields
+_IS_READY = State.READY
 STATES = {state.value: state for state in State}
 _LIFE = ", ".join(Message._fields)
 _READY = (
     "r.seq, r.queue, m.id, 'ready', r.rank, r.place, r.attempt, r.leases, r.expires_at, r.expires_at, r.changed_at, "
     "r.consumer, r.reason, r.repeats, 1"
 )
-_SENT = "m.published_at, m.available_at, m.dedup_key, m.header, m.payload"
 
 INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
@@ -36,6 +36,7 @@ UPDATE_LIFE = """
 UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, expires_at = ?10, changed_at = ?11,
     consumer = ?12, reason = ?13, repeats = ?14, body = ?15
 WHERE seq = ?1"""
+SETTLE_LIFE = "UPDATE life SET state = ?, due_at = ?, changed_at = ?, body = ? WHERE seq = ?"
 END_LIFE = "DELETE FROM life WHERE seq = ?"
 INSERT_READY = "INSERT INTO ready VALUES (?2, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14)"
 END_READY = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?"
@@ -45,8 +46,10 @@ END_MESSAGE = "DELETE FROM message WHERE seq = ?"
 SET_FAILURE = "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)"
 END_FAILURE = "DELETE FROM failure WHERE seq = ?"
 
-HEADS = f"""
-SELECT {_READY}, {_SENT} FROM ready r CROSS JOIN message m ON m.seq = r.seq
+HEADS = """
+SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.changed_at, r.consumer, r.reason, r.repeats,
+    m.published_at, m.available_at, m.expires_at, m.dedup_key, m.header, m.payload
+FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ? ORDER BY r.rank, r.place LIMIT ?"""
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
 LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq IN (SELECT value FROM json_each(?))"
@@ -75,6 +78,32 @@ FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM
 def message_of(row: Sequence[Any], queue: str) -> Message:
     """A row in the order of ``Message``; the queue's number becomes its name."""
     return Message._make((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1))
+
+
+def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
+    """A row of ``HEADS``."""
+    (seq, id, rank, place, attempt, leases, expires, changed, consumer, reason, repeats) = row[:11]
+    published, available, sent_expires, key, header, payload = row[11:]
+    card = (
+        seq,
+        queue,
+        id,
+        _IS_READY,
+        rank,
+        place,
+        attempt,
+        leases,
+        expires,
+        expires,
+        changed,
+        consumer,
+        reason,
+        repeats,
+    )
+    is_json = type(payload) is str
+    body = payload.encode() if is_json else payload
+    sent = (queue, id, rank, published, available, sent_expires, key, header, body, is_json)
+    return Message._make((*card, True)), Envelope._make(sent)
 
 
 def envelope_of(

@@ -181,7 +181,7 @@ class SqliteTransaction:
             seq = first + len(accepted)
             accepted.append(envelope)
             ids[envelope.id] = seq
-            if envelope.dedup_key is not None:
+            if envelope.dedup_key is not None and dedup_until > now:
                 keys[envelope.dedup_key] = (seq, envelope.id)
             results.append(Stored(seq, envelope.id, False))
         if accepted:
@@ -213,15 +213,7 @@ class SqliteTransaction:
         number = self._queue(queue)
         if number is None:
             return []
-        found = []
-        for row in self._db.execute(sql.HEADS, (number, limit)):
-            message = sql.message_of(row, queue)
-            published, available, key, header, payload = row[15:]
-            envelope = sql.envelope_of(
-                queue, message[2], message[4], published, available, message[9], key, header, payload
-            )
-            found.append((message, envelope))
-        return found
+        return [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if len(seqs) == 1:
@@ -277,38 +269,52 @@ class SqliteTransaction:
     # -- changing -------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
-        """Sort the changes by what they do to the tables, then one statement per kind for all of them."""
-        work: defaultdict[str, list[Sequence[Any]]] = defaultdict(list)
-        kinds: defaultdict[tuple[int, State, bool, State, bool, bool], int] = defaultdict(int)
-        ready = State.READY
-        for before, after, failure in changes:
-            queue = self._made_queue(after[1])
-            row = (after[0], queue, *after[2:])
-            if before[3] is ready:
-                work[sql.END_READY].append((queue, before.rank, before.place))
-            elif after[3] is ready:
-                work[sql.END_LIFE].append((after[0],))
-            if after[3] is ready:
-                work[sql.INSERT_READY].append(row[:14])
-                work[sql.MOVE_NAME].append((after.place, queue, after.id))
+        """Sort the changes by kind, then one statement for all of a kind."""
+        kinds: dict[tuple[str, State, bool, State, bool, bool], list[Change]] = {}
+        for change in changes:
+            before, after, failure = change
+            kind = after[1], before[3], before[14], after[3], after[14], failure is not None
+            if kind in kinds:
+                kinds[kind].append(change)
             else:
-                work[sql.INSERT_LIFE if before[3] is ready else sql.UPDATE_LIFE].append(row)
-            if before.body and not after.body:
-                work[sql.END_MESSAGE].append((after[0],))
-            if failure is not None:
-                work[sql.SET_FAILURE].append((after[0], *failure))
-            kinds[queue, before[3], before[14], after[3], after[14], failure is not None] += 1
-        for kind, number in kinds.items():
-            self._count_changes(*kind, number)
-        for statement in _SWAP_ORDER:
-            if statement in work:
-                self._db.executemany(statement, work[statement])
+                kinds[kind] = [change]
+        # Places are left before they are taken, also across kinds.
+        for kind, alike in kinds.items():
+            if kind[1] is State.READY:
+                queue = self._made_queue(kind[0])
+                self._db.executemany(sql.END_READY, [(queue, before[4], before[5]) for before, _, _ in alike])
+        for kind, alike in kinds.items():
+            self._swap_alike(self._made_queue(kind[0]), kind[1], kind[3], alike)
+            self._count_changes(*kind, len(alike))
+
+    def _swap_alike(self, queue: int, old: State, new: State, changes: list[Change]) -> None:
+        """Changes of one queue, all from one state to another."""
+        many = self._db.executemany
+        if new is State.DONE and old is State.LEASED:
+            # The commonest change: only what an ack alters.
+            many(sql.SETTLE_LIFE, [(after[3], after[8], after[10], after[14], after[0]) for _, after, _ in changes])
+            if not changes[0].after.body:
+                many(sql.END_MESSAGE, [(after[0],) for _, after, _ in changes])
+            return
+        rows = [(after[0], queue, *after[2:]) for _, after, _ in changes]
+        if new is State.READY:
+            if old is not State.READY:
+                many(sql.END_LIFE, [row[:1] for row in rows])
+            many(sql.INSERT_READY, [row[:14] for row in rows])
+            many(sql.MOVE_NAME, [(row[5], queue, row[2]) for row in rows])
+        else:
+            many(sql.INSERT_LIFE if old is State.READY else sql.UPDATE_LIFE, rows)
+        before, after, failure = changes[0]
+        if before.body and not after.body:
+            many(sql.END_MESSAGE, [row[:1] for row in rows])
+        if failure is not None:
+            many(sql.SET_FAILURE, [(after[0], *failure) for _, after, failure in changes if failure is not None])
 
     def _count_changes(
-        self, queue: int, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
+        self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
     ) -> None:
         """``number`` changes of one kind. A remembered id is no longer a message of its queue."""
-        deltas = self._deltas_of(queue)
+        deltas = self._deltas_of(self._made_queue(queue))
         if _is_counted(old, old_body):
             deltas[old] -= number
         if _is_counted(new, new_body):
@@ -330,8 +336,9 @@ class SqliteTransaction:
             if _is_counted(message.state, message.body):
                 self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
         seqs = [(message.seq,) for message in messages]
-        for statement in (sql.END_MESSAGE, sql.END_LIFE, sql.END_FAILURE):
-            self._db.executemany(statement, seqs)
+        self._db.executemany(sql.END_LIFE, seqs)
+        self._db.executemany(sql.END_MESSAGE, [(message.seq,) for message in messages if message.body])
+        self._db.executemany(sql.END_FAILURE, seqs)  # a redriven message has no reason, but still its failure
         ready = [(self._made_queue(m.queue), m.rank, m.place) for m in messages if m.state is State.READY]
         self._db.executemany(sql.END_READY, ready)
         self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
@@ -340,10 +347,10 @@ class SqliteTransaction:
 
     def due(self, now: int, limit: int) -> list[Message]:
         found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
-        if len(found) < limit:
-            aged = self._db.execute(sql.AGED, (now, limit - len(found)))
-            found.extend(self._message(row) for row in aged)
-        return found
+        aged = [self._message(row) for row in self._db.execute(sql.AGED, (now, limit))]
+        if aged:
+            found = sorted(found + aged, key=lambda message: (message.due_at, message.seq))
+        return found[:limit]
 
     def next_due(self) -> int | None:
         first = self._value("SELECT min(due_at) FROM life WHERE due_at > 0")
@@ -360,22 +367,11 @@ class SqliteTransaction:
     def surplus(self, limit: int) -> list[Message]:
         found: list[Message] = []
         for number, name, done in list(self._db.execute("SELECT n, name, done FROM queue WHERE done > 0")):
-            over = min(done - self.policy(name).archive.max_messages, limit - len(found))
+            kept = done + self._deltas_of(number)["done"]
+            over = min(kept - self.policy(name).archive.max_messages, limit - len(found))
             if over > 0:
                 found.extend(self._message(row) for row in self._db.execute(sql.OLDEST_DONE, (number, over)))
         return found
-
-
-_SWAP_ORDER = (
-    sql.END_READY,
-    sql.END_LIFE,
-    sql.INSERT_READY,
-    sql.INSERT_LIFE,
-    sql.UPDATE_LIFE,
-    sql.MOVE_NAME,
-    sql.END_MESSAGE,
-    sql.SET_FAILURE,
-)
 
 
 def _is_counted(state: State, body: bool) -> bool:

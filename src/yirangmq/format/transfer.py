@@ -1,0 +1,306 @@
+"""The export format: one JSON document a line, ``docs/transfer.md`` is its page. Knows: each kind of line, in both
+directions, checked to the last field. Does not know: files, stores, what an import does with them."""
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.reasons import check_reason
+from yirangmq.core.states import State
+from yirangmq.core.strict import Fields
+from yirangmq.format.envelope import check_header, iso
+from yirangmq.format.jsontext import dumps, loads, members
+
+FORMAT = 1
+STATES = tuple(state.value for state in State if state is not State.DROPPED)
+LARGEST = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The first line: what this is."""
+
+    exported_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLine:
+    """A queue begins. ``policy`` is the document as it was set, None where the queue lives on defaults."""
+
+    queue: str
+    policy: dict[str, Any] | None
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessageLine:
+    """One message: what was sent, where it stands, why it failed last. Numbers of the old store are left behind."""
+
+    message: Message
+    envelope: Envelope
+    failure: Failure | None
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """The last line; an export without it was cut off."""
+
+    messages: int
+
+
+Line = Opening | QueueLine | MessageLine | Closing
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def write(line: Line) -> bytes:
+    """One line, with its line feed."""
+    match line:
+        case Opening(exported_at):
+            return _line({"kind": "export", "format": FORMAT, "exportedAt": iso(exported_at)})
+        case QueueLine(queue, policy, count):
+            return _line({"kind": "queue", "queue": queue, "policy": policy, "messages": count})
+        case Closing(count):
+            return _line({"kind": "end", "messages": count})
+        case MessageLine(message, envelope, failure):
+            return _write_message(message, envelope, failure)
+
+
+def _line(document: dict[str, Any]) -> bytes:
+    return dumps(document) + b"\n"
+
+
+def _write_message(message: Message, envelope: Envelope, failure: Failure | None) -> bytes:
+    card = {
+        "kind": "message",
+        "queue": message.queue,
+        "messageId": message.id,
+        "state": message.state.value,
+        "rank": None if envelope.rank == RANK_LAST else envelope.rank,
+        "attempt": message.attempt,
+        "leases": message.leases,
+        "repeats": message.repeats,
+        "changedAt": iso(message.changed_at),
+        "dueAt": _or_null(message.due_at),
+        "expiresAt": _or_null(message.expires_at),
+        "consumerId": message.consumer or None,
+        "reasonCode": message.reason or None,
+        "failure": None if failure is None else _failure(failure),
+        "sent": {
+            "publishedAt": iso(envelope.published_at),
+            "availableAt": iso(envelope.available_at),
+            "expiresAt": _or_null(envelope.expires_at),
+        },
+    }
+    header = envelope.header or "null"
+    return b'%s,"header":%s,%s}\n' % (dumps(card)[:-1], header.encode(), _payload(envelope))
+
+
+def _payload(envelope: Envelope) -> bytes:
+    """JSON as it is; JSON that would break the line, or lose a space at its ends, as text; other bytes as Base64."""
+    payload = envelope.payload
+    if not envelope.is_json:
+        return b'"payloadBase64":"%s"' % base64.b64encode(payload)
+    if b"\n" in payload or b"\r" in payload or payload.strip() != payload:
+        return b'"payloadText":%s' % dumps(payload.decode())
+    return b'"payload":%s' % payload
+
+
+def _failure(failure: Failure) -> dict[str, Any]:
+    return {
+        "reasonCode": failure.reason_code,
+        "reasonMessage": failure.reason_message,
+        "failedAt": iso(failure.failed_at),
+        "attempt": failure.attempt,
+        "consumerId": failure.consumer or None,
+    }
+
+
+def _or_null(moment: int) -> str | None:
+    return iso(moment) if moment else None
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def read(text: bytes) -> Line:
+    """One line to its value, or BadInput naming the field."""
+    parts = members(text)
+    if parts is None:
+        raise BadInput("must be a JSON object", field="document")
+    kind = loads(parts.pop("kind", b"null"))
+    reader = READERS.get(kind) if isinstance(kind, str) else None
+    if reader is None:
+        raise BadInput(f"{kind!r} is not one of {', '.join(READERS)}", field="kind")
+    return reader(parts)
+
+
+def _read_opening(parts: dict[str, bytes]) -> Line:
+    fields = _fields(parts)
+    version = fields.whole("format", 0, least=1, most=LARGEST)
+    if version > FORMAT:
+        raise BadInput(f"{version} is newer than this version knows ({FORMAT}); upgrade yirangmq", field="format")
+    opening = Opening(_instant(fields, "exportedAt"))
+    fields.done()
+    return opening
+
+
+def _read_queue(parts: dict[str, bytes]) -> Line:
+    fields = _fields(parts)
+    queue = names.check_queue(fields.take("queue", None))
+    policy = fields.take("policy", None)
+    if policy is not None and not isinstance(policy, dict):
+        raise BadInput("must be an object or null", field="policy")
+    line = QueueLine(queue, policy, fields.whole("messages", 0, least=0, most=LARGEST))
+    fields.done()
+    return line
+
+
+def _read_closing(parts: dict[str, bytes]) -> Line:
+    fields = _fields(parts)
+    closing = Closing(fields.whole("messages", -1, least=0, most=LARGEST))
+    fields.done()
+    return closing
+
+
+def _read_message(parts: dict[str, bytes]) -> Line:
+    payload, is_json = _take_payload(parts)
+    header, key, rank = _take_header(parts)
+    fields = _fields(parts)
+    queue = names.check_queue(fields.take("queue", None))
+    id = names.check_id(fields.take("messageId", None))
+    given = fields.take("rank", rank)
+    rank = RANK_LAST if given is None else names.check_priority(given, "rank") or 0
+    sent = fields.inner("sent")
+    envelope = Envelope(
+        queue,
+        id,
+        rank,
+        _instant(sent, "publishedAt"),
+        _instant(sent, "availableAt"),
+        _instant(sent, "expiresAt", needed=False),
+        key,
+        header,
+        payload,
+        is_json,
+    )
+    sent.done()
+    failure = _read_failure(fields)
+    message = _read_card(fields, envelope)
+    fields.done()
+    return MessageLine(message, envelope, failure)
+
+
+READERS: dict[str, Callable[[dict[str, bytes]], Line]] = {
+    "export": _read_opening,
+    "queue": _read_queue,
+    "message": _read_message,
+    "end": _read_closing,
+}
+
+
+def _read_card(fields: Fields, envelope: Envelope) -> Message:
+    """``seq`` and ``place`` are 0: the store it goes to gives them out."""
+    state = State(fields.choice("state", "", STATES))
+    return Message(
+        0,
+        envelope.queue,
+        envelope.id,
+        state,
+        envelope.rank,
+        0,
+        fields.whole("attempt", 0, least=0, most=LARGEST),
+        fields.whole("leases", 0, least=0, most=LARGEST),
+        _instant(fields, "dueAt", needed=False),
+        _instant(fields, "expiresAt", needed=False),
+        _instant(fields, "changedAt"),
+        _consumer(fields),
+        _reason(fields),
+        fields.whole("repeats", 0, least=0, most=LARGEST),
+        True,
+    )
+
+
+def _read_failure(fields: Fields) -> Failure | None:
+    given = fields.take("failure", None)
+    if given is None:
+        return None
+    part = Fields(given, fields.name("failure"))
+    text = part.take("reasonMessage", "")
+    if not isinstance(text, str):
+        raise BadInput("must be a string", field=part.name("reasonMessage"))
+    failure = Failure(
+        _reason(part),
+        text,
+        _instant(part, "failedAt"),
+        part.whole("attempt", 0, least=0, most=LARGEST),
+        _consumer(part),
+    )
+    part.done()
+    return failure
+
+
+def _fields(parts: dict[str, bytes]) -> Fields:
+    return Fields({key: loads(raw) for key, raw in parts.items()})
+
+
+def _instant(fields: Fields, key: str, *, needed: bool = True) -> int:
+    given = fields.take(key, None)
+    if given is None and not needed:
+        return 0
+    try:
+        moment = datetime.fromisoformat(given if isinstance(given, str) else "")
+    except ValueError:
+        raise BadInput(f"must be ISO 8601 with an offset, not {given!r}", field=fields.name(key)) from None
+    if moment.tzinfo is None:
+        raise BadInput(f"has no offset from UTC: {given!r}", field=fields.name(key))
+    return round(moment.timestamp() * 1000)
+
+
+def _consumer(fields: Fields) -> str:
+    given = fields.take("consumerId", None)
+    return "" if given is None else names.check_consumer(given, fields.name("consumerId"))
+
+
+def _reason(fields: Fields) -> str:
+    given = fields.take("reasonCode", None)
+    return "" if given is None else check_reason(given, fields.name("reasonCode")).value
+
+
+def _take_header(parts: dict[str, bytes]) -> tuple[str, str | None, int | None]:
+    """Its exact text, the deduplication key in it, and the rank that follows from it."""
+    text = parts.pop("header", b"null")
+    header = loads(text)
+    if header is None:
+        return "", None, None
+    if not isinstance(header, dict):
+        raise BadInput("must be an object or null", field="header")
+    rank = check_header(header)
+    return text.decode(), header.get("deduplicationKey"), None if rank == RANK_LAST else rank
+
+
+def _take_payload(parts: dict[str, bytes]) -> tuple[bytes, bool]:
+    given = [key for key in ("payload", "payloadText", "payloadBase64") if key in parts]
+    if len(given) != 1:
+        raise BadInput("give one of payload, payloadText and payloadBase64", field="payload")
+    raw = parts.pop(given[0])
+    if given == ["payload"]:
+        return raw, True
+    text = loads(raw)
+    if not isinstance(text, str):
+        raise BadInput("must be a string", field=given[0])
+    try:
+        if given == ["payloadText"]:
+            loads(text.encode())
+            return text.encode(), True
+        return base64.b64decode(text, validate=True), False
+    except (BadInput, binascii.Error, ValueError) as error:
+        says = "JSON text" if given == ["payloadText"] else "Base64"
+        raise BadInput(f"is not {says}: {error}", field=given[0]) from None
