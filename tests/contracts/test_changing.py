@@ -97,8 +97,19 @@ def test_what_is_forgotten_leaves_no_trace(store: Store, place: Place, state: St
     assert after == before
     with place.reopen().transaction() as transaction:
         assert transaction.by_seq([card.seq]) == transaction.by_id(QUEUE, ["goes"]) == [None]
-        assert transaction.envelopes([card]) == transaction.failures([card]) == [None]
+        assert transaction.envelopes([card]) == [None]
+        assert transaction.failures([card]) == [None]
         assert not transaction.add([envelope("goes")], NOW, NOW)[0].duplicate
+
+
+def test_a_failure_goes_with_its_message_also_after_a_redrive(store: Store) -> None:
+    [card] = put(store, envelope("m"))
+    dead = move(store, bring(store, card, State.LEASED), State.DEAD, FAILURE)
+    ready = move(store, dead, State.READY, reason="", attempt=0)
+    with store.transaction() as transaction:
+        assert transaction.failures([ready]) == [FAILURE]
+        transaction.forget([ready])
+        assert transaction.failures([ready]) == [None]
 
 
 def test_places_only_grow(store: Store, place: Place) -> None:

@@ -117,7 +117,7 @@ def test_an_envelope_comes_back_whole(store: Store, place: Place, name: str) -> 
 
 
 def test_an_envelope_never_changes(store: Store) -> None:
-    """Also not when the message is given another life: a redriven one no longer expires, its envelope still says when."""
+    """Also not in another life: a redriven message no longer expires, its envelope still says when it would have."""
     sent = envelope("m", expires_at=NOW + 60_000, rank=2)
     [card] = put(store, sent)
     dead = bring(store, card, State.DEAD)

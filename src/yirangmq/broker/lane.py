@@ -47,13 +47,36 @@ class Lane:
             else:
                 self._busy = job.lead = True
         if job.wake is not None:
-            job.wake.wait()
+            self._await_turn(job, job.wake)
         if job.lead:
             self._lead(job)
         if job.error is not None:
             raise job.error
         answer: Answer = job.value
         return answer
+
+    def _await_turn(self, job: _Job, wake: threading.Event) -> None:
+        try:
+            wake.wait()
+        except BaseException:  # this thread is being stopped: the lane must not wait for it
+            with self._guard:
+                heir = None
+                if job in self._waiting:
+                    self._waiting.remove(job)
+                elif job.lead:
+                    heir = self._pass_on()
+            if heir is not None and heir.wake is not None:
+                heir.wake.set()
+            raise
+
+    def _pass_on(self) -> _Job | None:
+        """With the guard held: the next in line leads, or the lane is free."""
+        if not self._waiting:
+            self._busy = False
+            return None
+        heir = self._waiting.popleft()
+        heir.lead = True
+        return heir
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Work that changes nothing: no place in the lane, no sync."""
@@ -69,13 +92,8 @@ class Lane:
             self._commit(batch)
         finally:
             with self._guard:
-                if self._waiting:
-                    heir = self._waiting.popleft()
-                    heir.lead = True
-                    batch.append(heir)
-                else:
-                    self._busy = False
-            for job in batch:
+                heir = self._pass_on()
+            for job in [*batch, heir] if heir is not None else batch:
                 if job.wake is not None and job is not own:
                     job.wake.set()
 
@@ -91,14 +109,25 @@ class Lane:
             if len(batch) > 1:
                 for job in batch:
                     self._alone(job)
+        except BaseException:
+            for job in batch:
+                job.error = _interrupted()
+            raise
 
     def _alone(self, job: _Job) -> None:
-        job.error = None
         try:
             with self._store.transaction() as transaction:
+                job.error = None
                 _perform(job, transaction)
         except Exception as error:
             job.error = error
+        except BaseException:
+            job.error = _interrupted()
+            raise
+
+
+def _interrupted() -> StoreError:
+    return StoreError("interrupted before it was confirmed")
 
 
 def _perform(job: _Job, transaction: Transaction) -> None:

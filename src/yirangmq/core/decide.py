@@ -5,10 +5,10 @@
 from typing import NamedTuple
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
-from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.message import Envelope, Failure, Message, new_message
 from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
 from yirangmq.core.reasons import MAX_MESSAGE, Reason
-from yirangmq.core.states import State, Verb, after
+from yirangmq.core.states import TRANSITIONS, State, Verb
 
 FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT})
 """Trying again cannot help."""
@@ -81,7 +81,7 @@ def lease(message: Message, now: int, until: int, consumer: str) -> Message:
         repeats,
         body,
     )
-    return Message._make(card)
+    return new_message(card)
 
 
 def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
@@ -119,7 +119,7 @@ def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
     state = _follow(message.state, Verb.ACK)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, consumer, reason, repeats, _ = message
     card = (seq, queue, id, state, rank, place, attempt, leases, due, expires_at, now, consumer, reason, repeats, keep)
-    return Message._make(card)
+    return new_message(card)
 
 
 def extend(message: Message, now: int, until: int) -> Message:
@@ -240,7 +240,7 @@ def _earliest(*moments: int) -> int:
 
 
 def _follow(state: State | None, verb: Verb) -> State:
-    found = after(state, verb)
+    found = TRANSITIONS.get((state, verb))
     if found is None:
         raise WrongState(f"{verb} does not apply to a message that is {state or 'new'}")
     return found
