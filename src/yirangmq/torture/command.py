@@ -1,0 +1,115 @@
+"""``yirangmq torture``: the power-cut test as a command. Knows: flags, printing. Does not know: the work itself."""
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.torture.backends import BACKENDS
+from yirangmq.torture.progress import Bar
+from yirangmq.torture.run import Loss, Plan, Report, torture
+
+STEPS, SEED, STATES = 60, 1, 12
+SURVIVED, LOST = 0, 1
+MOST_STEPS = 100_000
+SHOWN = 3
+"""Losses, and complaints of each, that are printed; the rest is in the folder kept, and in the JSON."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags ``run`` understands."""
+    parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="which store to torture")
+    parser.add_argument("--steps", type=int, default=STEPS, help="calls in the recorded workload (%(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="another seed is another workload (%(default)s)")
+    parser.add_argument("--states", type=int, default=STATES, help="disks to try at each point (%(default)s)")
+    parser.add_argument("--point", type=int, help="cut at this point only, to replay a loss")
+    parser.add_argument("--keep-failures", metavar="DIR", help="where to keep the disks in which something was lost")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """0: everything confirmed survived everywhere. 1: something was lost."""
+    started = time.monotonic()
+    plan = _plan(args)
+    with Bar(sys.stderr, f"torture {plan.backend.name}") as bar:
+        report = torture(plan, bar.show)
+    seconds = time.monotonic() - started
+    if getattr(args, "json", False):
+        print(json.dumps(_as_json(plan, report, seconds)))
+    else:
+        _print(plan, report, seconds)
+    return LOST if report.losses else SURVIVED
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    if args.backend not in BACKENDS:
+        raise BadInput(f"{args.backend!r} is not one of {', '.join(BACKENDS)}", field="backend")
+    keep = getattr(args, "keep_failures", None)
+    point = getattr(args, "point", None)
+    return Plan(
+        backend=BACKENDS[args.backend](),
+        steps=names.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
+        seed=_given(args, "seed", SEED),
+        states=names.check_count(_given(args, "states", STATES), "states", most=MOST_STEPS),
+        keep=Path(keep) if keep else Path(tempfile.gettempdir()) / f"yirangmq-torture-{time.time_ns()}",
+        only=None if point is None else names.check_count(point, "point", least=0, most=2**53),
+    )
+
+
+def _given(args: argparse.Namespace, name: str, default: int) -> int:
+    value: int | None = getattr(args, name, None)
+    return default if value is None else value
+
+
+def _replay(plan: Plan, loss: Loss) -> str:
+    words = ["yirangmq", "torture", "--backend", plan.backend.name, "--seed", str(plan.seed)]
+    words += ["--steps", str(plan.steps), "--states", str(plan.states)]
+    return shlex.join([*words, "--point", str(loss.point)] if loss.point >= 0 else words)
+
+
+def _print(plan: Plan, report: Report, seconds: float) -> None:
+    print(
+        f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
+        f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
+    )
+    for loss in report.losses[:SHOWN]:
+        print(f"\nLOST at point {loss.point}, during: {loss.call}")
+        for complaint in loss.complaints[:SHOWN]:
+            print(f"  {complaint}")
+        print(f"  disk:   {loss.disk[:300]}")
+        if loss.kept:
+            print(f"  kept:   {loss.kept}")
+        print(f"  replay: {_replay(plan, loss)}")
+    if len(report.losses) > SHOWN:
+        print(f"\nand {len(report.losses) - SHOWN} more")
+    print("result: something was lost" if report.losses else "result: every confirmed message survived every cut")
+
+
+def _as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
+    return {
+        "ok": not report.losses,
+        "backend": plan.backend.name,
+        "seed": plan.seed,
+        "calls": report.calls,
+        "points": report.points,
+        "states": report.states,
+        "secondCuts": report.second_cuts,
+        "seconds": round(seconds, 3),
+        "losses": [
+            {
+                "point": loss.point,
+                "call": loss.call,
+                "disk": loss.disk,
+                "complaints": loss.complaints,
+                "kept": str(loss.kept) if loss.kept else None,
+                "replay": _replay(plan, loss),
+            }
+            for loss in report.losses
+        ],
+    }

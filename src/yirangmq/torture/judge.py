@@ -1,0 +1,100 @@
+"""Opens what a power cut left and looks whether every promise was kept. Knows: what was confirmed before the cut, and
+what was under way. Does not know: how the disk came to look like this."""
+
+from typing import NamedTuple
+
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Store
+from yirangmq.core.states import State
+from yirangmq.torture.snapshot import LIVING, Card, Key, Snapshot, miscounts, take
+from yirangmq.torture.workload import NumberedIds, StillClock
+
+LATER_MS = 600_000
+"""By then every delay and every lease of the workload is over."""
+PROBE = "probe"
+
+
+class Expected(NamedTuple):
+    """What the store knew before the call that was cut off, and what it would have known after it."""
+
+    before: Snapshot
+    after: Snapshot
+    now_ms: int
+    is_atomic: bool
+
+
+def judge(store: Store, expected: Expected) -> list[str]:
+    """What is wrong with this store; nothing, if every promise was kept. Uses it up: messages are taken and acked."""
+    try:
+        found = take(store)
+        complaints = [
+            *_differences(found, expected),
+            *miscounts(found),
+            *(f"check: {finding.kind} {finding.where}: {finding.text}" for finding in store.check(repair=False)),
+        ]
+        if not complaints:
+            complaints = _trial(store, found, expected.now_ms)
+        return complaints
+    except QueueError as error:
+        return [f"{error.code}: {error}"]
+
+
+def _differences(found: Snapshot, expected: Expected) -> list[str]:
+    before, after = expected.before, expected.after
+    complaints = [f"{'/'.join(key)} is in two states" for key in found.twice]
+    for key in found.cards.keys() | before.cards.keys() | after.cards.keys():
+        card, old, new = found.cards.get(key), before.cards.get(key), after.cards.get(key)
+        if card != old and card != new:
+            complaints.append(f"{'/'.join(key)} is {_show(card)}, not {_show(old)}" + _or(new, old))
+    for queue in found.policies.keys() | before.policies.keys():
+        policies = (before.policies.get(queue), after.policies.get(queue))
+        if found.policies.get(queue) not in policies:
+            complaints.append(f"queue {queue} has another policy than was set")
+    if not complaints and expected.is_atomic and found not in (before, after):
+        complaints.append("half of a call is there")
+    return sorted(complaints)
+
+
+def _or(new: Card | None, old: Card | None) -> str:
+    return "" if new == old else f" or {_show(new)}"
+
+
+def _show(card: Card | None) -> str:
+    if card is None:
+        return "absent"
+    message = card.message
+    size = len(card.envelope.payload) if card.envelope else 0
+    return f"{message.state} ({size} bytes, attempt {message.attempt}, lease {message.leases}, due {message.due_at})"
+
+
+def _trial(store: Store, found: Snapshot, now_ms: int) -> list[str]:
+    """Work with it: a new message goes through, and every old one that is owed comes, whole, and no other."""
+    queues = Queues(store, StillClock(now_ms), NumberedIds(PROBE), PROBE)
+    receipt = queues.publish(PROBE, b"is anybody there")
+    taken = queues.lease(PROBE)
+    if [delivery.id for delivery in taken] != [receipt.id]:
+        return ["a new message was published and not delivered"]
+    queues.ack(taken[0].lease_id)
+    clock = StillClock(now_ms + LATER_MS)
+    queues = Queues(store, clock, NumberedIds(PROBE), PROBE)
+    queues.sweep()
+    delivered: dict[Key, bytes] = {}
+    for queue in found.counts:
+        for delivery in queues.lease(queue, 10_000):
+            delivered[queue, delivery.id] = delivery.payload
+    after = take(store)
+    return [*_undelivered(found, delivered, after), *miscounts(after)]
+
+
+def _undelivered(found: Snapshot, delivered: dict[Key, bytes], after: Snapshot) -> list[str]:
+    complaints = []
+    for key, card in found.cards.items():
+        waiting = card.state in LIVING and card.state not in (State.DEAD, State.PARKED)
+        if key in delivered and not waiting:
+            complaints.append(f"{'/'.join(key)} is {card.state} and was delivered again")
+        elif waiting and key not in delivered and after.cards[key].state is not State.DEAD:
+            complaints.append(f"{'/'.join(key)} is {card.state} and was never delivered")
+        elif key in delivered and (card.envelope is None or delivered[key] != card.envelope.payload):
+            complaints.append(f"{'/'.join(key)} was delivered with another content")
+    return complaints

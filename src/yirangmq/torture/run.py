@@ -1,0 +1,186 @@
+"""The whole of it: record a day, cut it at every point, open what is left. Knows: the order of work, where wrecks are
+laid out and kept. Does not know: how a disk breaks (cuts.py), what was promised (judge.py), how it is shown."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from yirangmq.core.errors import QueueError
+from yirangmq.torture.backends import Backend
+from yirangmq.torture.cuts import Wreck, wrecks
+from yirangmq.torture.journal import Called, Event, Journal, Returned
+from yirangmq.torture.judge import Expected, judge
+from yirangmq.torture.shadow import Shadow
+from yirangmq.torture.snapshot import NOTHING, take
+from yirangmq.torture.tree import lay_out
+from yirangmq.torture.workload import START_MS, Call, tell
+
+MEMORY = Path("/dev/shm")
+"""Wrecks are made by the thousand and thrown away; where there is a disk in memory, it spares the real one."""
+SECOND_CUT = 6
+"""After one wreck in so many the power fails again, while the store is being opened."""
+MOST_LOSSES = 20
+"""Enough to see what is wrong."""
+
+
+class Plan(NamedTuple):
+    backend: Backend
+    steps: int
+    seed: int
+    states: int
+    """Different disks to try at each point."""
+    keep: Path | None = None
+    """Where to keep the wrecks in which something was lost."""
+    only: int | None = None
+    """Cut at this point and no other."""
+    enough: int = MOST_LOSSES
+    """Losses after which to stop."""
+
+
+class Loss(NamedTuple):
+    """A promise broken: where the cut was, during which call, on what disk, and what was wrong."""
+
+    point: int
+    call: str
+    disk: str
+    complaints: list[str]
+    kept: Path | None
+
+
+class Report(NamedTuple):
+    calls: int
+    points: int
+    states: int
+    second_cuts: int
+    losses: list[Loss]
+
+
+def torture(plan: Plan, progress: Callable[[int, int], None] = lambda done, total: None) -> Report:
+    """Cut at every point of one recorded day; stops early once enough losses are found."""
+    folder = tempfile.mkdtemp(prefix="yirangmq-torture-", dir=MEMORY if MEMORY.is_dir() else None)
+    try:
+        return _Torture(plan, Path(folder)).run(progress)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Torture:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._calls: list[Call] = []
+        self._returned = 0
+        self._under_way = False
+        self._seen: set[tuple[bytes, int, bool]] = set()
+        self._states = 0
+        self._second_cuts = 0
+        self._losses: list[Loss] = []
+
+    def run(self, progress: Callable[[int, int], None]) -> Report:
+        day = self._folder / "day"
+        day.mkdir()
+        story = tell(self._plan.backend, day, self._plan.seed, self._plan.steps)
+        self._calls = story.calls
+        if story.complaints:
+            self._losses.append(Loss(-1, story.calls[-1].text, "no cut at all", story.complaints, None))
+        events = story.journal.events
+        shadow = Shadow(story.journal.start)
+        points = 0
+        for point in range(len(events) + 1):
+            if len(self._losses) >= self._plan.enough or story.complaints:
+                break
+            if self._plan.only in (None, point):
+                self._cut(point, shadow)
+                points += 1
+            if point < len(events):
+                self._pass(shadow, events[point])
+            progress(point, len(events))
+        return Report(len(self._calls), points, self._states, self._second_cuts, self._losses)
+
+    def _pass(self, shadow: Shadow, event: Event) -> None:
+        shadow.feed(event)
+        if isinstance(event, Called):
+            self._under_way = True
+        elif isinstance(event, Returned):
+            self._under_way = False
+            self._returned = event.call + 1
+
+    def _expected(self) -> Expected:
+        returned = self._returned
+        before = self._calls[returned - 1].after if returned else NOTHING
+        now = self._calls[returned - 1].now_ms if returned else START_MS
+        if not self._under_way or returned >= len(self._calls):
+            return Expected(before, before, now, self._plan.backend.is_atomic)
+        call = self._calls[returned]
+        return Expected(before, call.after, call.now_ms, self._plan.backend.is_atomic)
+
+    def _cut(self, point: int, shadow: Shadow) -> None:
+        chance = Random(f"cut {self._plan.seed} {point}")
+        for wreck in wrecks(shadow, self._plan.states, chance):
+            key = (wreck.digest, self._returned, self._under_way)
+            if key in self._seen:
+                continue
+            self._seen.add(key)
+            if self._survives(point, wreck, "") and chance.randrange(SECOND_CUT) == 0:
+                self._cut_again(point, wreck, chance)
+            if len(self._losses) >= self._plan.enough:
+                return
+
+    def _cut_again(self, point: int, wreck: Wreck, chance: Random) -> None:
+        """The power fails again while the store is opened; whatever mends it must itself be safe."""
+        folder = self._laid_out(wreck)
+        journal = Journal(folder, wreck.tree)
+        try:
+            with self._plan.backend.recorded(folder, journal) as open_store:
+                store = open_store()
+                take(store)
+                store.close()
+        finally:
+            shutil.rmtree(folder)
+        shadow = Shadow(wreck.tree)
+        for event in journal.events[: chance.randint(0, len(journal.events))]:
+            shadow.feed(event)
+        for second in wrecks(shadow, 2, chance):
+            self._second_cuts += 1
+            self._survives(point, second, f"{wreck.describe()}; then, cut again while opening: ")
+
+    def _survives(self, point: int, wreck: Wreck, first: str) -> bool:
+        self._states += 1
+        folder = self._laid_out(wreck)
+        try:
+            complaints = self._judged(folder)
+        finally:
+            shutil.rmtree(folder)
+        if complaints:
+            call = self._calls[min(self._returned, len(self._calls) - 1)].text if self._under_way else "between calls"
+            disk = first + wreck.describe()
+            self._losses.append(Loss(point, call, disk, complaints, self._kept(point, wreck, disk, complaints)))
+        return not complaints
+
+    def _judged(self, folder: Path) -> list[str]:
+        try:
+            store = self._plan.backend.plain(folder)
+        except QueueError as error:
+            return [f"does not open: {error.code}: {error}"]
+        try:
+            return judge(store, self._expected())
+        finally:
+            store.close()
+
+    def _laid_out(self, wreck: Wreck) -> Path:
+        folder = self._folder / "wreck"
+        folder.mkdir()
+        lay_out(wreck.tree, folder)
+        return folder
+
+    def _kept(self, point: int, wreck: Wreck, disk: str, complaints: list[str]) -> Path | None:
+        if self._plan.keep is None:
+            return None
+        folder = self._plan.keep / f"point-{point}-state-{self._states}"
+        (folder / "disk").mkdir(parents=True)
+        lay_out(wreck.tree, folder / "disk")
+        (folder / "why.txt").write_text("\n".join([*complaints, "", disk, ""]))
+        return folder

@@ -1,0 +1,99 @@
+"""``yirangmq torture``: what it prints, what it returns, what it refuses."""
+
+import argparse
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core.errors import BadInput
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.torture import backends
+from yirangmq.torture.backends import SqliteBackend
+from yirangmq.torture.command import add_arguments, run
+from yirangmq.torture.progress import Bar
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
+
+
+class OnlyTheSystem(SqliteBackend):
+    def _open(self, top: Path, vfs: str | None) -> SqliteStore:
+        return SqliteStore(top / "queue.db", vfs=vfs, durability="os")
+
+
+def test_it_says_how_much_it_tried_and_that_all_survived(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
+    out = capsys.readouterr().out
+    assert "points of power cut" in out
+    assert out.endswith("result: every confirmed message survived every cut\n")
+
+
+def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2", "--seed", "3", "--json")) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["seed"] == 3
+    assert report["states"] > 0
+    assert report["losses"] == []
+
+
+def test_a_loss_is_kept_and_can_be_replayed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
+    words = ("--backend", "sqlite", "--steps", "6", "--states", "2", "--keep-failures", str(tmp_path), "--json")
+    assert run(parsed(*words)) == 1
+    report = json.loads(capsys.readouterr().out)
+    loss = report["losses"][0]
+    assert Path(loss["kept"], "disk").is_dir()
+    assert loss["replay"].startswith("yirangmq torture --backend sqlite --seed 1 --steps 6 --states 2 --point ")
+    assert run(parsed(*loss["replay"].split()[2:], "--keep-failures", str(tmp_path / "again"), "--json")) == 1
+    again = json.loads(capsys.readouterr().out)
+    assert again["points"] == 1
+    assert again["losses"][0]["complaints"] == loss["complaints"]
+
+
+def test_a_loss_is_told_to_people(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
+    words = ("--backend", "sqlite", "--steps", "6", "--states", "2", "--keep-failures", str(tmp_path))
+    assert run(parsed(*words)) == 1
+    out = capsys.readouterr().out
+    assert "\nLOST at point " in out
+    assert f"kept:   {tmp_path}" in out
+    assert "replay: yirangmq torture " in out
+    assert out.endswith("result: something was lost\n")
+
+
+@pytest.mark.parametrize(("flag", "value"), [("steps", "0"), ("states", "0"), ("steps", "-3"), ("point", "-1")])
+def test_numbers_that_make_no_sense_are_refused_by_name(flag: str, value: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        run(parsed("--backend", "sqlite", f"--{flag}", value))
+    assert caught.value.field == flag
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_bar_is_drawn_on_a_terminal_and_wiped_at_the_end() -> None:
+    stream = Terminal()
+    with Bar(stream, "torture") as bar:
+        bar.show(0, 10)
+        bar.show(10, 10)
+    assert "\rtorture [##############################] 10/10" in stream.getvalue()
+    assert stream.getvalue().endswith("\r\033[K")
+
+
+def test_where_there_is_no_terminal_there_is_no_bar() -> None:
+    stream = io.StringIO()
+    with Bar(stream, "torture") as bar:
+        bar.show(5, 10)
+    assert stream.getvalue() == ""

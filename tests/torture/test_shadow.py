@@ -1,0 +1,165 @@
+"""The model of a disk, rule by rule: what fsync makes safe, and what it does not."""
+
+from collections.abc import Iterable
+from itertools import product
+from pathlib import Path
+
+from yirangmq.torture.journal import Journal, SyncAll, SyncFile, SyncFolder, Truncate, Write
+from yirangmq.torture.keep import Hollow, Kept, Lost, Scattered, Torn
+from yirangmq.torture.shadow import Shadow
+
+TOP = Path("/disk")
+
+
+def shadow_of(journal: Journal) -> Shadow:
+    shadow = Shadow(journal.start)
+    for event in journal.events:
+        shadow.feed(event)
+    return shadow
+
+
+def possible_names(journal: Journal) -> set[frozenset[str]]:
+    """Every set of names that could be found after a cut now."""
+    shadow = shadow_of(journal)
+    names = sorted(shadow.open_names)
+    spans = [range(shadow.least[name], len(shadow.versions[name])) for name in names]
+    found = set()
+    for picks in product(*spans):
+        closed = shadow.closed(dict(zip(names, picks, strict=True)))
+        found.add(frozenset(shadow.rebuild(closed, {})))
+    return found
+
+
+def sets(*names: Iterable[str]) -> set[frozenset[str]]:
+    return {frozenset(each) for each in names}
+
+
+def folder_node(journal: Journal, path: Path) -> int:
+    node = journal.node(path)
+    assert node is not None
+    return node
+
+
+def test_a_new_name_may_be_lost_until_its_folder_is_synced() -> None:
+    journal = Journal(TOP)
+    node = journal.create(TOP / "a")
+    journal.add(SyncFile(node))
+    assert possible_names(journal) == sets([], ["a"])
+    journal.add(SyncFolder(0))
+    assert possible_names(journal) == sets(["a"])
+
+
+def test_content_is_safe_after_its_own_sync_and_not_after_the_folders() -> None:
+    journal = Journal(TOP)
+    node = journal.create(TOP / "a")
+    journal.add(Write(node, 0, b"hello"))
+    journal.add(SyncFolder(0))
+    assert shadow_of(journal).rebuild({}, {}) == {"a": b""}
+    journal.add(SyncFile(node))
+    assert shadow_of(journal).rebuild({}, {}) == {"a": b"hello"}
+
+
+def test_a_rename_leaves_the_old_name_the_new_name_or_both_but_never_neither() -> None:
+    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal.rename(TOP / "in" / "a", TOP / "out" / "a")
+    folders = ["in", "out"]
+    assert possible_names(journal) == sets([*folders, "in/a"], [*folders, "out/a"], [*folders, "in/a", "out/a"])
+
+
+def test_syncing_the_old_folder_makes_the_new_name_certain_too() -> None:
+    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal.rename(TOP / "in" / "a", TOP / "out" / "a")
+    journal.add(SyncFolder(folder_node(journal, TOP / "in")))
+    assert possible_names(journal) == sets(["in", "out", "out/a"])
+
+
+def test_syncing_the_new_folder_alone_may_leave_both_names() -> None:
+    journal = Journal(TOP, {"in": None, "out": None, "in/a": b"x"})
+    journal.rename(TOP / "in" / "a", TOP / "out" / "a")
+    journal.add(SyncFolder(folder_node(journal, TOP / "out")))
+    assert possible_names(journal) == sets(["in", "out", "out/a"], ["in", "out", "in/a", "out/a"])
+
+
+def test_a_chain_of_renames_keeps_the_file_somewhere() -> None:
+    journal = Journal(TOP, {"a": b"x"})
+    journal.rename(TOP / "a", TOP / "b")
+    journal.rename(TOP / "b", TOP / "c")
+    assert frozenset() not in possible_names(journal)
+    assert sets(["a"], ["c"], ["b"]) <= possible_names(journal)
+
+
+def test_a_rename_onto_a_name_leaves_the_old_content_or_the_new() -> None:
+    journal = Journal(TOP, {"a": b"old", "b": b"new"})
+    journal.rename(TOP / "b", TOP / "a")
+    shadow = shadow_of(journal)
+    name = journal.name(TOP / "a")
+    assert shadow.rebuild(shadow.closed({name: 0}), {}) == {"a": b"old", "b": b"new"}
+    assert shadow.rebuild(shadow.closed({journal.name(TOP / "b"): 1}), {}) == {"a": b"new"}
+
+
+def test_a_folder_moves_whole_or_not_at_all() -> None:
+    journal = Journal(TOP, {"a": None, "a/x": b"1"})
+    journal.rename(TOP / "a", TOP / "b")
+    assert possible_names(journal) == sets(["a", "a/x"], ["b", "b/x"])
+
+
+def test_a_lost_folder_takes_synced_files_with_it() -> None:
+    journal = Journal(TOP)
+    inner = journal.create(TOP / "new", is_folder=True)
+    journal.add(SyncFile(journal.create(TOP / "new" / "a")))
+    journal.add(SyncFolder(inner))
+    assert possible_names(journal) == sets([], ["new", "new/a"])
+
+
+def test_an_unlinked_name_may_come_back() -> None:
+    journal = Journal(TOP, {"a": b"x"})
+    journal.remove(TOP / "a")
+    assert possible_names(journal) == sets([], ["a"])
+    journal.add(SyncFolder(0))
+    assert possible_names(journal) == sets([])
+
+
+def test_a_link_may_be_lost_without_the_first_name() -> None:
+    journal = Journal(TOP, {"a": b"x"})
+    journal.link(TOP / "a", TOP / "b")
+    assert possible_names(journal) == sets(["a"], ["a", "b"])
+
+
+def test_syncing_everything_leaves_one_possibility() -> None:
+    journal = Journal(TOP, {"in": None, "out": None})
+    node = journal.create(TOP / "in" / "a")
+    journal.add(Write(node, 0, b"x"))
+    journal.rename(TOP / "in" / "a", TOP / "out" / "a")
+    journal.add(SyncAll())
+    shadow = shadow_of(journal)
+    assert not shadow.is_open()
+    assert shadow.rebuild({}, {}) == {"in": None, "out": None, "out/a": b"x"}
+
+
+CHANGES: list[Write | Truncate] = [Write(1, 2, b"BBBB"), Truncate(1, 3), Write(1, 3, b"CC")]
+
+
+def test_what_was_not_synced_is_lost_kept_or_torn() -> None:
+    assert Lost().left(b"aaaa", CHANGES) == b"aaaa"
+    assert Kept().left(b"aaaa", CHANGES) == b"aaBCC"
+    assert Torn(0, 3).left(b"aaaa", CHANGES) == b"aaBBB"
+    assert Torn(2, 1).left(b"aaaa", CHANGES) == b"aaBC"
+    assert Hollow().left(b"aa", [Write(1, 2, b"BBBB")]) == b"aa\0\0\0\0"
+
+
+def test_sectors_are_kept_in_any_combination() -> None:
+    write: list[Write | Truncate] = [Write(1, 256, b"1" * 256 + b"2" * 512 + b"3" * 10)]
+    safe = b"a" * 512
+    seen = {Scattered(seed, 512, False).left(safe, write) for seed in range(100)}
+    first, second, third = safe[:256] + b"1" * 256, b"2" * 512, b"3" * 10
+    assert first in seen
+    assert first + second + third in seen
+    assert safe + bytes(512) + third in seen, "a later sector without the one before it"
+    assert len(seen) == 8
+
+
+def test_junk_fills_holes_of_new_ground_only() -> None:
+    write: list[Write | Truncate] = [Write(1, 4, b"1" * 508), Write(1, 512, b"2" * 512)]
+    for seed in range(50):
+        left = Scattered(seed, 512, True).left(b"safe", write)
+        assert left.startswith(b"safe")

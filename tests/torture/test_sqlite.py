@@ -1,0 +1,87 @@
+"""SQLite under power cuts: nothing confirmed is lost with full durability, and the method sees it when it is."""
+
+import ctypes
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from yirangmq.core.ports import Store
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.torture.backends import SqliteBackend
+from yirangmq.torture.journal import SyncFolder
+from yirangmq.torture.run import Plan, torture
+from yirangmq.torture.workload import tell
+
+
+class CarelessSqlite(SqliteBackend):
+    """The store with its syncs turned down, as a tuning guide on the web would have it."""
+
+    def __init__(self, synchronous: str) -> None:
+        self._synchronous = synchronous
+
+    def _open(self, top: Path, vfs: str | None) -> Store:
+        store = SqliteStore(top / "queue.db", vfs=vfs)
+        store._db.execute(f"PRAGMA synchronous = {self._synchronous}")
+        return store
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
+    report = torture(Plan(SqliteBackend(), steps=12, seed=seed, states=4))
+    assert report.losses == []
+    assert report.points > 100
+    assert report.states > report.points
+    assert report.second_cuts > 0
+
+
+@pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])
+def test_without_a_sync_at_each_commit_messages_are_lost_and_it_is_seen(synchronous: str) -> None:
+    report = torture(Plan(CarelessSqlite(synchronous), steps=12, seed=1, states=4, enough=1))
+    assert len(report.losses) == 1
+
+
+def test_durability_os_is_what_it_says(tmp_path: Path) -> None:
+    """It promises to survive a killed process only; the torture shows that it does not survive a power cut."""
+
+    class OnlyTheSystem(SqliteBackend):
+        def _open(self, top: Path, vfs: str | None) -> Store:
+            return SqliteStore(top / "queue.db", vfs=vfs, durability="os")
+
+    report = torture(Plan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, enough=1))
+    (loss,) = report.losses
+    assert any("absent" in complaint or "not" in complaint for complaint in loss.complaints)
+    assert loss.kept is not None
+    assert (loss.kept / "why.txt").read_text().startswith(loss.complaints[0])
+    assert (loss.kept / "disk").is_dir()
+
+
+@pytest.fixture
+def synced_folders() -> Iterator[list[bytes]]:
+    """Each time SQLite itself opens a folder, which it does in order to sync it."""
+    kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p, ctypes.POINTER(ctypes.c_int))
+    vfs = apsw.VFS("watch-folders", "unix")
+    pointer = vfs.xGetSystemCall("openDirectory")
+    assert pointer is not None
+    original = kind(pointer)
+    opened: list[bytes] = []
+
+    def open_directory(path: bytes, descriptor: object) -> int:
+        opened.append(path)
+        return int(original(path, descriptor))
+
+    watching = kind(open_directory)
+    vfs.xSetSystemCall("openDirectory", ctypes.cast(watching, ctypes.c_void_p).value or 0)
+    yield opened
+    vfs.xSetSystemCall("openDirectory", 0)
+    vfs.unregister()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_sqlite_syncs_folders_exactly_where_the_recorder_says(
+    synced_folders: list[bytes], tmp_path: Path, seed: int
+) -> None:
+    story = tell(SqliteBackend(), tmp_path, seed, 40)
+    recorded = sum(isinstance(event, SyncFolder) for event in story.journal.events)
+    assert recorded == len(synced_folders) > 0
