@@ -22,7 +22,7 @@ def put(store: Store, *envelopes: Envelope, now: int = NOW) -> list[Message]:
     """Add to one queue and hand back the cards."""
     with store.transaction() as transaction:
         stored = transaction.add(envelopes, now, now + 300_000)
-        return cards(transaction, [seq for seq, _, _ in stored])
+        return cards(transaction, [one.seq for one in stored])
 
 
 def cards(transaction: Transaction, seqs: Sequence[int]) -> list[Message]:

@@ -7,7 +7,7 @@ import pytest
 from tests.contracts.parts import NOW, QUEUE, REACHED, bring, cards, envelope, listed, put
 from yirangmq.core import decide
 from yirangmq.core.message import Counts
-from yirangmq.core.ports import Change, Store
+from yirangmq.core.ports import Change, Store, Stored
 from yirangmq.core.states import State
 
 WINDOW = 300_000
@@ -17,10 +17,10 @@ def test_messages_are_numbered_in_the_order_given(store: Store) -> None:
     with store.transaction() as transaction:
         first = transaction.add([envelope(f"a{n}") for n in range(5)], NOW, NOW + WINDOW)
         second = transaction.add([envelope(f"b{n}") for n in range(5)], NOW, NOW + WINDOW)
-    assert [id for _, id, _ in first + second] == [f"{letter}{n}" for letter in "ab" for n in range(5)]
-    seqs = [seq for seq, _, _ in first + second]
+    assert [one.id for one in first + second] == [f"{letter}{n}" for letter in "ab" for n in range(5)]
+    seqs = [one.seq for one in first + second]
     assert seqs == sorted(set(seqs))
-    assert not any(duplicate for _, _, duplicate in first + second)
+    assert not any(one.duplicate for one in first + second)
 
 
 def test_an_empty_batch_stores_nothing(store: Store) -> None:
@@ -52,7 +52,7 @@ def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
     with store.transaction() as transaction:
         counts = transaction.counts(QUEUE)
         new, again = transaction.add([envelope("n"), envelope("m", payload=b"changed")], NOW, NOW + WINDOW)
-        assert again == (card.seq, "m", True)
+        assert again == Stored(card.seq, "m", True)
         assert not new.duplicate
         assert transaction.counts(QUEUE) == counts._replace(ready=counts.ready + 1, published=counts.published + 1)
 
@@ -64,7 +64,7 @@ def test_a_remembered_id_without_content_is_known(store: Store) -> None:
         dropped = decide.drop(card, policy, NOW)
         transaction.swap([Change(card, dropped)])
     with store.transaction() as transaction:
-        assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [(card.seq, "m", True)]
+        assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [Stored(card.seq, "m", True)]
         transaction.forget([dropped])
         assert not transaction.add([envelope("m")], NOW, NOW + WINDOW)[0].duplicate
 
@@ -74,7 +74,7 @@ def test_the_same_id_twice_in_one_batch_is_stored_once(store: Store) -> None:
         stored = transaction.add(
             [envelope("m", payload=b"first"), envelope("n"), envelope("m", payload=b"second")], NOW, NOW + WINDOW
         )
-        assert [duplicate for _, _, duplicate in stored] == [False, False, True]
+        assert [one.duplicate for one in stored] == [False, False, True]
         assert stored[2].seq == stored[0].seq
         assert [sent.payload for _, sent in transaction.heads(QUEUE, 9)] == [b"first", b"payload"]
 
@@ -95,13 +95,13 @@ def test_a_key_holds_until_its_window_ends(store: Store) -> None:
     with store.transaction() as transaction:
         last_moment = NOW + WINDOW - 1
         again = transaction.add([envelope("m2", dedup_key="k")], last_moment, last_moment + WINDOW)
-        assert again == [(first.seq, "m1", True)]
+        assert again == [Stored(first.seq, "m1", True)]
     with store.transaction() as transaction:
         [third] = transaction.add([envelope("m3", dedup_key="k")], NOW + WINDOW, NOW + 2 * WINDOW)
         assert third.duplicate is False
     with store.transaction() as transaction:
         fourth = transaction.add([envelope("m4", dedup_key="k")], NOW + WINDOW + 1, NOW + 3 * WINDOW)
-        assert fourth == [(third.seq, "m3", True)]
+        assert fourth == [Stored(third.seq, "m3", True)]
 
 
 def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
@@ -111,15 +111,15 @@ def test_a_key_holds_within_one_batch_and_one_transaction(store: Store) -> None:
             NOW,
             NOW + WINDOW,
         )
-        assert (two, other.duplicate) == ((one.seq, "m1", True), False)
-        assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [(other.seq, "m3", True)]
+        assert (two, other.duplicate) == (Stored(one.seq, "m1", True), False)
+        assert transaction.add([envelope("m4", dedup_key="l")], NOW, NOW + WINDOW) == [Stored(other.seq, "m3", True)]
 
 
 def test_a_window_of_no_length_holds_nothing(store: Store) -> None:
     with store.transaction() as transaction:
         batch = transaction.add([envelope("m1", dedup_key="k"), envelope("m2", dedup_key="k")], NOW, NOW)
         later = transaction.add([envelope("m3", dedup_key="k")], NOW, NOW)
-    assert [duplicate for _, _, duplicate in batch + later] == [False, False, False]
+    assert [one.duplicate for one in batch + later] == [False, False, False]
 
 
 def test_a_key_outlives_its_message(store: Store) -> None:
@@ -127,7 +127,7 @@ def test_a_key_outlives_its_message(store: Store) -> None:
     with store.transaction() as transaction:
         transaction.forget([card])
     with store.transaction() as transaction:
-        assert transaction.add([envelope("n", dedup_key="k")], NOW + 1, NOW + WINDOW) == [(card.seq, "m", True)]
+        assert transaction.add([envelope("n", dedup_key="k")], NOW + 1, NOW + WINDOW) == [Stored(card.seq, "m", True)]
 
 
 def test_a_known_id_does_not_take_the_key_that_came_with_it(store: Store) -> None:
@@ -143,8 +143,8 @@ def test_keys_are_told_apart_by_queue_and_to_the_letter(store: Store) -> None:
         with store.transaction() as transaction:
             sent = [envelope(f"m{n}-{again}", queue, dedup_key=key) for n, key in enumerate(keys)]
             stored = transaction.add(sent, NOW, NOW + WINDOW)
-        assert [duplicate for _, _, duplicate in stored] == [again] * len(keys)
-        assert [id for _, id, _ in stored] == [f"m{n}-False" for n in range(len(keys))]
+        assert [one.duplicate for one in stored] == [again] * len(keys)
+        assert [one.id for one in stored] == [f"m{n}-False" for n in range(len(keys))]
 
 
 def test_a_batch_of_a_thousand_is_all_there(store: Store) -> None:

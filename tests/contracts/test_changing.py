@@ -46,6 +46,21 @@ def test_a_batch_of_every_kind_of_move(store: Store, place: Place) -> None:
         assert sorted(card for state in State for card in listed(transaction, QUEUE, state)) == sorted(after)
 
 
+def test_one_that_comes_back_among_the_heads_is_not_taken_with_them(store: Store) -> None:
+    """Callers share transactions: what one has looked at may stand between what another has put back."""
+    first, middle, last = put(store, envelope("a"), envelope("b"), envelope("c"))
+    held = move(store, middle, State.LEASED)
+    with store.transaction() as transaction:
+        heads = [head for head, _ in transaction.heads(QUEUE, 9)]
+        assert heads == [first, last]
+        back = held._replace(state=State.READY, due_at=0)
+        transaction.swap([Change(held, back)])
+        transaction.swap([Change(head, moved(head, State.LEASED, 0)) for head in heads])
+        assert [head for head, _ in transaction.heads(QUEUE, 9)] == [back]
+    with store.transaction(write=False) as transaction:
+        assert [head for head, _ in transaction.heads(QUEUE, 9)] == [back]
+
+
 def test_a_change_within_a_state_is_kept(store: Store, place: Place) -> None:
     """An extended lease, a ready message that takes another place, a done one that loses its content."""
     one, two, three = put(store, envelope("a"), envelope("b"), envelope("c", expires_at=LATER))

@@ -98,7 +98,7 @@ def test_keys_go_when_their_window_is_over(store: Store) -> None:
         assert transaction.forget_keys(NOW + 40, 3) == 0
     with store.transaction() as transaction:
         again = transaction.add([envelope(f"n{n}", dedup_key=f"k{n}") for n in range(6)], NOW, NOW + 5)
-        assert [duplicate for _, _, duplicate in again] == [False] * 4 + [True] * 2
+        assert [one.duplicate for one in again] == [False] * 4 + [True] * 2
 
 
 def test_forgetting_keys_harms_no_message(store: Store) -> None:
