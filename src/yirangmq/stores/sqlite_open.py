@@ -1,6 +1,7 @@
 """Opening a SQLite file as a store: settings, schema, migration; and SQLite's errors as ours."""
 
 import errno
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -122,10 +123,14 @@ def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
         code = db.system_errno if db is not None else 0
         if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(f"no space left for {path}; free some and try again: nothing was stored") from error
+        if code == errno.EROFS:
+            raise StoreReadOnly(f"{path} cannot be written: its disk is read-only now") from error
         raise StoreError(f"{path}: {error} (system error {code})") from error
     except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
         raise StoreReadOnly(f"{path} cannot be written: {error}") from error
     except apsw.CantOpenError as error:
+        if _is_on_read_only_disk(path):
+            raise StoreReadOnly(f"{path} cannot be opened: its disk is read-only") from error
         raise StoreError(
             f"{path} cannot be opened: {error}; does its folder exist, and may you write there?"
         ) from error
@@ -135,3 +140,10 @@ def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
         raise StoreBusy(f"{path} is held by another process; try again") from error
     except apsw.ConnectionClosedError as error:
         raise StoreError(f"{path} was closed") from error
+
+
+def _is_on_read_only_disk(path: Path) -> bool:
+    try:
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
