@@ -15,12 +15,12 @@ from yirangmq.broker.validate import Schemas
 from yirangmq.broker.waiters import Waiters
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound, QueueError, TooLarge
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, split_lease_id
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope, split_lease_id
 from yirangmq.core.policy import Chance, QueuePolicy, read_policy, show_policy
-from yirangmq.core.ports import Change, Clock, Finding, Ids, Store, Stored, Transaction
+from yirangmq.core.ports import Change, Clock, Finding, Ids, Store, Stored, Transaction, new_change
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.delivery import Delivery, Look, new_delivery
 from yirangmq.format.envelope import NewMessage, build, read
 from yirangmq.format.jsontext import dumps
 
@@ -77,7 +77,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
         if type(message) is bytes:
-            return Envelope(queue, id, RANK_LAST, now, now, 0, None, "", message, False)
+            return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", message, False))
         new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
         return build(queue, new, id, now)
 
@@ -161,8 +161,8 @@ class Queues(AbstractContextManager["Queues"]):
         changes, deliveries = [], []
         for before, envelope in heads:
             after = decide.lease(before, now, until, who)
-            changes.append(Change(before, after))
-            deliveries.append(Delivery(after, envelope, policy))
+            changes.append(new_change((before, after, None)))
+            deliveries.append(new_delivery((after, envelope, policy)))
         transaction.swap(changes)
         return deliveries
 
@@ -183,7 +183,7 @@ class Queues(AbstractContextManager["Queues"]):
             if decide.acked_before(message, fence):
                 return None
             before = decide.held(message, fence, consumer, now, lease)
-            return Change(before, decide.ack(before, transaction.policy(before.queue), now))
+            return new_change((before, decide.ack(before, transaction.policy(before.queue), now), None))
 
         return self._settle(leases, settle)
 

@@ -3,7 +3,6 @@
 from yirangmq.core import decide
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.core.states import State
 
 MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
@@ -43,7 +42,3 @@ def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int
     transaction.swap(changes)
     transaction.forget(over)
     return count + len(surplus)
-
-
-def made_ready(changes: list[Change]) -> bool:
-    return any(change.after.state is State.READY for change in changes)

@@ -1,7 +1,9 @@
 """What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
 thousands of them (docs/decisions/0003-values-are-tuples.md)."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from yirangmq.core.states import State
 
@@ -79,6 +81,11 @@ class Counts(NamedTuple):
     redriven: int = 0
 
 
+# The same as Message._make and its like, without a Python frame for each: a third of the time, and there are many.
+new_envelope = cast("Callable[[tuple[Any, ...]], Envelope]", partial(tuple.__new__, Envelope))
+new_message = cast("Callable[[tuple[Any, ...]], Message]", partial(tuple.__new__, Message))
+
+
 def lease_id(message: Message) -> str:
     """The fencing token of the lease in force."""
     return f"{message.seq}-{message.leases}"
@@ -86,7 +93,7 @@ def lease_id(message: Message) -> str:
 
 def split_lease_id(lease: str) -> tuple[int, int] | None:
     """(seq, leases) of a lease id, or None when it is not one."""
-    seq, dash, leases = lease.partition("-")
-    if not dash or not seq.isdecimal() or not leases.isdecimal() or len(lease) > 40:
-        return None
-    return int(seq), int(leases)
+    seq, _, leases = lease.partition("-")
+    if len(lease) <= 40 and seq.isdecimal() and leases.isdecimal():
+        return int(seq), int(leases)
+    return None

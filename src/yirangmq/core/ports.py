@@ -3,9 +3,10 @@
 A store is used through transactions. Inside one, a caller sees a state nobody else changes; leaving the ``with``
 block without an error means: all of it is on disk. Leaving it with an error means: none of it happened."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
 
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy
@@ -40,6 +41,10 @@ class Stored(NamedTuple):
     id: str
     duplicate: bool
     refused: str = ""
+
+
+new_change = cast("Callable[[tuple[Message, Message, Failure | None]], Change]", partial(tuple.__new__, Change))
+new_stored = cast("Callable[[tuple[Any, ...]], Stored]", partial(tuple.__new__, Stored))
 
 
 class Page(NamedTuple):

@@ -1,6 +1,8 @@
 """What a consumer is handed: the message, its lease, the policy it is under."""
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
@@ -68,6 +70,9 @@ class Delivery(NamedTuple):
             "attempt": self.attempt,
         }
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
+
+
+new_delivery = cast("Callable[[tuple[Message, Envelope, QueuePolicy]], Delivery]", partial(tuple.__new__, Delivery))
 
 
 class Look(NamedTuple):

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import Counts, Envelope, Message
+from yirangmq.core.message import Counts, Envelope, Message, new_envelope, new_message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
+from yirangmq.format.jsontext import dumps
 
 COUNTED = Counts._fields
 _IS_READY = State.READY
@@ -36,13 +37,17 @@ UPDATE_LIFE = """
 UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, expires_at = ?10, changed_at = ?11,
     consumer = ?12, reason = ?13, repeats = ?14, body = ?15
 WHERE seq = ?1"""
-SETTLE_LIFE = "UPDATE life SET state = ?, due_at = ?, changed_at = ?, body = ? WHERE seq = ?"
+SETTLE_LIFE = """
+UPDATE life SET state = 'done', due_at = ?, changed_at = ?, body = ? WHERE seq """
+END_LIVES = "DELETE FROM life WHERE seq "
 END_LIFE = "DELETE FROM life WHERE seq = ?"
 INSERT_READY = "INSERT INTO ready VALUES (?2, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14)"
 END_READY = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?"
+END_READY_RUN = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place BETWEEN ? AND ?"
 MOVE_NAME = "UPDATE name SET place = ? WHERE queue = ? AND id = ?"
 END_NAME = "DELETE FROM name WHERE queue = ? AND id = ?"
 END_MESSAGE = "DELETE FROM message WHERE seq = ?"
+END_MESSAGES = "DELETE FROM message WHERE seq "
 SET_FAILURE = "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)"
 END_FAILURE = "DELETE FROM failure WHERE seq = ?"
 
@@ -52,7 +57,7 @@ SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.change
 FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ? ORDER BY r.rank, r.place LIMIT ?"""
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
-LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq IN (SELECT value FROM json_each(?))"
+LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq "
 READY_BY_NAME = f"""
 SELECT {_READY} FROM name n CROSS JOIN message m ON m.seq = n.seq
 CROSS JOIN ready r ON r.queue = n.queue AND r.rank = m.rank AND r.place = n.place
@@ -75,9 +80,17 @@ SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payl
 FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"
 
 
+def among(seqs: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
+    """The end of a statement that ends in "seq ", with its bindings. Those taken together are mostly a run."""
+    low, high = min(seqs), max(seqs)
+    if high - low + 1 == len(seqs) == len(set(seqs)):
+        return "BETWEEN ? AND ?", (low, high)
+    return "IN (SELECT value FROM json_each(?))", (dumps(list(seqs)).decode(),)
+
+
 def message_of(row: Sequence[Any], queue: str) -> Message:
     """A row in the order of ``Message``; the queue's number becomes its name."""
-    return Message._make((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1))
+    return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1))
 
 
 def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
@@ -103,7 +116,7 @@ def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
     is_json = type(payload) is str
     body = payload.encode() if is_json else payload
     sent = (queue, id, rank, published, available, sent_expires, key, header, body, is_json)
-    return Message._make((*card, True)), Envelope._make(sent)
+    return new_message((*card, True)), new_envelope(sent)
 
 
 def envelope_of(

@@ -9,9 +9,9 @@ import apsw
 
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.core.ports import Change, Page, Stored
+from yirangmq.core.ports import Change, Page, Stored, new_stored
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
 
 
@@ -31,6 +31,7 @@ class SqliteTransaction:
         self._deltas: dict[int, defaultdict[str, int]] = {}
         self._last: int | None = None
         self._policies: dict[str, QueuePolicy] = {}
+        self._runs: dict[tuple[int, int], list[int]] = {}
 
     # -- numbers and names ----------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class SqliteTransaction:
         except apsw.ConstraintError:
             self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
             return self._add_checked(queue, envelopes, now, dedup_until)
-        return [Stored(seq, envelope[1], False) for seq, envelope in enumerate(envelopes, first)]
+        return [new_stored((seq, envelope[1], False, "")) for seq, envelope in enumerate(envelopes, first)]
 
     def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
@@ -213,13 +214,17 @@ class SqliteTransaction:
         number = self._queue(queue)
         if number is None:
             return []
-        return [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
+        found = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
+        self._runs.clear()
+        for message, _ in found:
+            self._runs.setdefault((number, message[4]), []).append(message[5])
+        return found
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
-        if len(seqs) == 1:
-            rows = self._db.execute(sql.LIFE_BY_SEQ, (seqs[0],))
-        else:
-            rows = self._db.execute(sql.LIFE_BY_SEQS, (dumps(list(seqs)).decode(),))
+        if not seqs:
+            return []
+        which, bindings = sql.among(seqs)
+        rows = self._db.execute(sql.LIFE_BY_SEQS + which, bindings)
         found = {row[0]: self._message(row) for row in rows}
         return [found[seq] if seq in found else self._ready_by_seq(seq) for seq in seqs]
 
@@ -281,23 +286,42 @@ class SqliteTransaction:
         # Places are left before they are taken, also across kinds.
         for kind, alike in kinds.items():
             if kind[1] is State.READY:
-                queue = self._made_queue(kind[0])
-                self._db.executemany(sql.END_READY, [(queue, before[4], before[5]) for before, _, _ in alike])
+                self._leave_line(self._made_queue(kind[0]), alike)
         for kind, alike in kinds.items():
             self._swap_alike(self._made_queue(kind[0]), kind[1], kind[3], alike)
             self._count_changes(*kind, len(alike))
 
+    def _leave_line(self, queue: int, changes: list[Change]) -> None:
+        """Take messages out of line: a whole run as ``heads`` found it in one go, others one by one."""
+        ranks: dict[int, list[int]] = {}
+        for before, _, _ in changes:
+            ranks.setdefault(before[4], []).append(before[5])
+        for rank, places in ranks.items():
+            if places == self._runs.pop((queue, rank), None):
+                self._db.execute(sql.END_READY_RUN, (queue, rank, places[0], places[-1]))
+            else:
+                self._db.executemany(sql.END_READY, [(queue, rank, place) for place in places])
+
+    def _settle(self, changes: list[Change]) -> None:
+        """The commonest changes, leased to done and done to remembered, alike for all acknowledged together."""
+        together: dict[tuple[int, int, bool], list[int]] = {}
+        for _, after, _ in changes:
+            together.setdefault((after[8], after[10], after[14]), []).append(after[0])
+        for (due_at, changed_at, body), seqs in together.items():
+            which, bindings = sql.among(seqs)
+            self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
+            if not body:
+                self._db.execute(sql.END_MESSAGES + which, bindings)
+
     def _swap_alike(self, queue: int, old: State, new: State, changes: list[Change]) -> None:
         """Changes of one queue, all from one state to another."""
-        many = self._db.executemany
-        if new is State.DONE and old is State.LEASED:
-            # The commonest change: only what an ack alters.
-            many(sql.SETTLE_LIFE, [(after[3], after[8], after[10], after[14], after[0]) for _, after, _ in changes])
-            if not changes[0].after.body:
-                many(sql.END_MESSAGE, [(after[0],) for _, after, _ in changes])
+        if new is State.DONE and old in (State.LEASED, State.DONE):
+            self._settle(changes)
             return
+        many = self._db.executemany
         rows = [(after[0], queue, *after[2:]) for _, after, _ in changes]
         if new is State.READY:
+            self._runs.clear()  # this one may stand inside a run
             if old is not State.READY:
                 many(sql.END_LIFE, [row[:1] for row in rows])
             many(sql.INSERT_READY, [row[:14] for row in rows])
@@ -335,9 +359,10 @@ class SqliteTransaction:
         for message in messages:
             if _is_counted(message.state, message.body):
                 self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
-        seqs = [(message.seq,) for message in messages]
-        self._db.executemany(sql.END_LIFE, seqs)
-        self._db.executemany(sql.END_MESSAGE, [(message.seq,) for message in messages if message.body])
+        which, bindings = sql.among([message.seq for message in messages])
+        self._db.execute(sql.END_LIVES + which, bindings)
+        if any(message.body for message in messages):
+            self._db.execute(sql.END_MESSAGES + which, bindings)
         self._db.executemany(sql.END_FAILURE, seqs)  # a redriven message has no reason, but still its failure
         ready = [(self._made_queue(m.queue), m.rank, m.place) for m in messages if m.state is State.READY]
         self._db.executemany(sql.END_READY, ready)
