@@ -35,11 +35,12 @@ def open_connection(path: Path, durability: str, busy_seconds: float, vfs: str |
     # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
-        _settle(db, path, busy_seconds)
-        db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
-        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-        db.execute("PRAGMA temp_store = MEMORY")
+        with translated(db, path):
+            _settle(db, path, busy_seconds)
+            db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+            db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            db.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         db.close()
         raise

@@ -1,0 +1,87 @@
+"""kill -9, a hundred times each for producers and consumers: what was confirmed is there, nothing comes twice."""
+
+import random
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import yirangmq
+from tests.scenarios.workers import Crew, Fact, consume, crew, produce
+from yirangmq.broker.queues import Queues
+from yirangmq.clock import SystemClock
+from yirangmq.core.states import State
+from yirangmq.stores.open import open_store
+from yirangmq.testing import CountingIds, ManualClock
+from yirangmq.torture.snapshot import LIVING, Snapshot, miscounts, take
+
+pytestmark = pytest.mark.process
+KILLS = 100
+LONGEST_LIFE = 0.06
+"""Seconds a worker lives at most after it was started; opening the store takes a few thousandths of that."""
+LATER_MS = 7_200_000
+
+
+@pytest.fixture(params=["sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:{tmp_path / 'store'}"
+
+
+def killed_in_turn(team: Crew, url: str, chance: random.Random) -> list[Fact]:
+    """One producer and one consumer at work together, each killed at a moment of its own."""
+    workers = [team.start(work, url, chance.getrandbits(32)) for work in (produce, consume)]
+    chance.shuffle(workers)
+    facts: list[Fact] = []
+    for worker in workers:
+        time.sleep(chance.uniform(0, LONGEST_LIFE))  # the moment of the kill is the point of the test
+        facts += worker.kill()
+    return facts
+
+
+@pytest.mark.timeout(300)
+def test_a_hundred_killed_producers_and_consumers_lose_and_double_nothing(url: str) -> None:
+    chance = random.Random(20260113)
+    with yirangmq.open(url) as queues:
+        queues.set_policy("work", {"retry": {"limit": 1_000}})
+    facts: list[Fact] = []
+    with crew() as team:
+        for _ in range(KILLS):
+            facts += killed_in_turn(team, url, chance)
+    heard: dict[str, Counter[str]] = {}
+    for what, which in facts:
+        heard.setdefault(what, Counter())[which] += 1
+    assert len(heard["published"]) > KILLS
+    assert len(heard["acked"]) > KILLS
+    look_over(url, heard)
+
+
+def look_over(url: str, heard: dict[str, Counter[str]]) -> None:
+    published, acked, leased = set(heard["published"]), set(heard["acked"]), heard["leased"]
+    store = open_store(url)
+    try:
+        found = take(store)
+        states = {id: card.state for (_, id), card in found.cards.items()}
+        assert found.twice == ()
+        assert miscounts(found) == []
+        assert list(store.check(repair=False)) == []
+        assert published - states.keys() == set(), "confirmed and gone"
+        assert {id for id in acked if states[id] is not State.DONE} == set(), "acked and not done"
+        assert max(heard["token"].values()) == 1, "one lease id given out twice"
+        doubled = {id for id, times in leased.items() if times > 1 + heard["giving back"][id]}
+        assert doubled == set(), "leased again while a lease was live"
+        drain(Queues(store, ManualClock(SystemClock().now_ms() + LATER_MS), CountingIds(), "last"), found, acked)
+    finally:
+        store.close()
+
+
+def drain(queues: Queues, found: Snapshot, acked: set[str]) -> None:
+    """Hours later every lease has lapsed: all that is owed comes, and nothing that was acked."""
+    queues.sweep()
+    rest: list[str] = []
+    while batch := queues.lease("work", 1000):
+        rest += [delivery.id for delivery in batch]
+        queues.ack([delivery.lease_id for delivery in batch])
+    assert len(rest) == len(set(rest))
+    assert set(rest) & acked == set()
+    assert set(rest) == {id for (_, id), card in found.cards.items() if card.state in LIVING}
