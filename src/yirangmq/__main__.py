@@ -1,0 +1,7 @@
+"""``python -m yirangmq`` is the command ``yirangmq``."""
+
+import sys
+
+from yirangmq.cli.main import run
+
+sys.exit(run())

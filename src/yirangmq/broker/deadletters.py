@@ -1,0 +1,253 @@
+"""The dead letters: found, counted, sent round again, set aside, given up. One thing with two views: state ``dead``
+of the source queue, and the name in that queue's ``dlq.queue``. Either name is understood everywhere here."""
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.search import matching, search
+from yirangmq.broker.verbs import MOST_PER_CALL
+from yirangmq.core import decide, names
+from yirangmq.core.errors import BadInput, NotFound, WrongState
+from yirangmq.core.filter import parse
+from yirangmq.core.filter_nodes import Node, names_state
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import iso
+
+MOST_PER_COMMIT = 500
+"""Messages moved in one commit: a large redrive shares the lane with everybody else."""
+SAMPLE = 10
+KINDS = {"dead": (State.DEAD,), "parked": (State.PARKED,), "all": (State.DEAD, State.PARKED)}
+"""What a caller may ask for. Parked ones are in no answer but to ``parked``, ``all``, or a filter ``state=parked``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How many, and the ids of the first few."""
+
+    count: int
+    ids: list[str]
+
+
+class Move(NamedTuple):
+    """One way to move dead letters. A message named by id that is in ``goal`` already is no error: repeating a call
+    that has succeeded succeeds."""
+
+    goal: State
+    decide: Callable[[Transaction, Sequence[Message], int], list[Message]]
+
+
+class Choice(NamedTuple):
+    """Which dead letters: by filter and state, or by id (and then whatever their state)."""
+
+    queue: str
+    filter: str
+    ids: Sequence[str] | None
+    state: str
+
+
+class DeadLetters:
+    """The operator's verbs. Moving works in pages of one commit each; nothing is held up for long."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def sources(self, queue: str) -> list[str]:
+        """The queues whose dead letters go by this name: those whose ``dlq.queue`` it is, and the queue itself."""
+        names.check_queue(queue)
+
+        def work(transaction: Transaction) -> list[str]:
+            return [name for name in transaction.queues() if queue in (name, transaction.policy(name).dlq.queue)]
+
+        return self._queues.read(work)
+
+    def shown_by(self, queue: str) -> list[str]:
+        """The queues whose dead letters this name shows, if it is such a name and no queue of its own."""
+        sources = self.sources(queue)
+        return [] if queue in sources else sources
+
+    def find(
+        self, queue: str, filter: str = "", state: str = "dead", limit: int | None = None, *, bodies: bool = True
+    ) -> Iterator[Look]:
+        """Dead letters that match, those of each source queue oldest first."""
+        node = parse(filter)
+        states = _states(state, node)
+        left = limit
+        for source in self.sources(queue):
+            for wanted in states:
+                for look in search(self._queues, source, wanted, node, bodies=bodies):
+                    if left is not None:
+                        if left <= 0:
+                            return
+                        left -= 1
+                    yield look
+
+    def show(self, queue: str, id: str) -> Look:
+        """One dead letter, by either name of its queue."""
+        for source in self.sources(queue):
+            try:
+                look = self._queues.show(source, id)
+            except NotFound:
+                continue
+            if look.message.state not in KINDS["all"]:
+                raise WrongState(f"message {id!r} of queue {source!r} is {look.message.state}, not a dead letter")
+            return look
+        raise NotFound(f"no dead letter {id!r} under {queue!r}")
+
+    def stats(self, queue: str) -> dict[str, Any]:
+        """How many, why, and since when; ``byDay`` is how they grew, by the day (UTC) on which they died."""
+        reasons: Counter[str] = Counter()
+        days: dict[str, Counter[str]] = {}
+        oldest = newest = None
+        for look in self.find(queue, bodies=False):
+            reason, moment = look.message.reason, look.message.changed_at
+            reasons[reason] += 1
+            days.setdefault(iso(moment)[:10], Counter())[reason] += 1
+            oldest = moment if oldest is None else min(oldest, moment)
+            newest = moment if newest is None else max(newest, moment)
+        sources = self.sources(queue)
+        return {
+            "queue": queue,
+            "sources": sources,
+            "total": reasons.total(),
+            "parked": sum(self._queues.counts(source).parked for source in sources),
+            "byReason": dict(reasons.most_common()),
+            "byDay": [
+                {"day": day, "total": counted.total(), "byReason": dict(counted.most_common())}
+                for day, counted in sorted(days.items())
+            ],
+            "oldest": None if oldest is None else iso(oldest),
+            "newest": None if newest is None else iso(newest),
+        }
+
+    # -- moving ---------------------------------------------------------------------------------------------------
+
+    def requeue(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        dry_run: bool = False,
+    ) -> Moved:
+        """Back in line, first arrived first, with their attempts reset."""
+        return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state), dry_run)
+
+    def quarantine(
+        self, queue: str, filter: str = "", ids: Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> Moved:
+        """Set aside: parked ones stay for good and move only when named."""
+        return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead"), dry_run)
+
+    def purge(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        dry_run: bool = False,
+    ) -> Moved:
+        """Give up for good."""
+        return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state), dry_run)
+
+    def _move(self, move: Move, choice: Choice, dry_run: bool) -> Moved:
+        """Choose first, then move page by page; each page looks again, because the world went on meanwhile."""
+        node = parse(choice.filter)
+        states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
+        states = tuple(state for state in states if state is not move.goal)
+        chosen, sample = self._chosen(choice, node, states, move.goal)
+        if dry_run:
+            return Moved(len(chosen), sample)
+        count = 0
+        moved: list[str] = []
+        for begin in range(0, len(chosen), MOST_PER_COMMIT):
+            page = chosen[begin : begin + MOST_PER_COMMIT].tolist()
+            done = self._queues.run(partial(self._apply, seqs=page, node=node, states=states, move=move))
+            count += len(done)
+            moved.extend(done[: SAMPLE - len(moved)])
+        return Moved(count, moved)
+
+    def _chosen(
+        self, choice: Choice, node: Node, states: Sequence[State], goal: State
+    ) -> tuple["array[int]", list[str]]:
+        """Their numbers in order of first arrival (eight bytes each, whatever their size), and a sample of ids."""
+        sources = self.sources(choice.queue)
+        found: Iterable[Message]
+        if choice.ids is not None:
+            found = self._named(choice, sources, node, states, goal)
+        else:
+            found = (
+                look.message
+                for source in sources
+                for state in states
+                for look in search(self._queues, source, state, node, bodies=False)
+            )
+        chosen: array[int] = array("q")
+        sample: list[str] = []
+        for message in found:
+            chosen.append(message.seq)
+            if len(sample) < SAMPLE:
+                sample.append(message.id)
+        return array("q", sorted(chosen)), sample
+
+    def _named(
+        self, choice: Choice, sources: list[str], node: Node, states: Sequence[State], goal: State
+    ) -> list[Message]:
+        """All of them are dead letters, or an error and nothing moves."""
+        ids = choice.ids or []
+        names.check_count(len(ids), "ids", most=MOST_PER_CALL)
+        wanted = list(dict.fromkeys(names.check_id(id) for id in ids))
+
+        def work(transaction: Transaction) -> list[Message]:
+            columns = [transaction.by_id(source, wanted) for source in sources]
+            found: list[Message] = []
+            for id, *row in zip(wanted, *columns, strict=True):
+                known = [message for message in row if message is not None]
+                if not known:
+                    raise NotFound(f"no message {id!r} under {choice.queue!r}", field="id")
+                movable = [message for message in known if message.state in states]
+                if not movable and all(message.state is not goal for message in known):
+                    raise WrongState(f"message {id!r} is {known[0].state}, not a dead letter", field="id")
+                found.extend(movable)
+            return [look.message for look in matching(transaction, found, node)]
+
+        return self._queues.read(work)
+
+    def _apply(
+        self, transaction: Transaction, *, seqs: list[int], node: Node, states: Sequence[State], move: Move
+    ) -> list[str]:
+        found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
+        found = [look.message for look in matching(transaction, found, node)]
+        afters = move.decide(transaction, found, self._queues.now_ms())
+        transaction.swap([Change(before, after) for before, after in zip(found, afters, strict=True)])
+        return [message.id for message in found]
+
+
+def _states(state: str, node: Node) -> tuple[State, ...]:
+    if state not in KINDS:
+        raise BadInput(f"{state!r} is not one of {', '.join(KINDS)}", field="state")
+    return KINDS["all"] if names_state(node, State.PARKED) else KINDS[state]
+
+
+def _redriven(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    place = transaction.places(len(messages)) if messages else 0
+    return [decide.redrive(message, now, place + offset) for offset, message in enumerate(messages)]
+
+
+def _parked(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    return [decide.park(message, now) for message in messages]
+
+
+def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
+    return [decide.drop(message, transaction.policy(message.queue), now) for message in messages]

@@ -1,0 +1,69 @@
+"""What a command is: its words, its options, what it runs. One value each, so that the parser, the help, the
+documentation and the tests all read the same thing."""
+
+import argparse
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, NoReturn
+
+from yirangmq.cli.screen import Screen
+from yirangmq.core.errors import BadInput
+
+Run = Callable[[argparse.Namespace, Screen], int]
+LINE = 90
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are our errors: one line, one exit code, also as JSON."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise BadInput(f"{message}; see '{self.prog} --help'")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            known = [str(choice) for choice in action.choices]
+            near = get_close_matches(str(value), known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{value!r} is not one of them; {hint}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """``examples`` are (what it does, the line as typed). A command has ``run``, or further ``verbs``."""
+
+    about: str
+    examples: tuple[tuple[str, str], ...] = ()
+    options: Callable[[argparse.ArgumentParser], None] | None = None
+    run: Run | None = None
+    verbs: Mapping[str, tuple[str, "Command"]] = field(default_factory=dict)
+    has_json: bool = False
+    """Its options bring ``--json`` along; to all others it is added here."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        parser.description = filled(self.about)
+        parser.epilog = epilog(self.examples)
+        if self.options is not None:
+            self.options(parser)
+        if self.run is not None:
+            if not self.has_json:
+                parser.add_argument("--json", action="store_true", help="one JSON document a line, for programs")
+            parser.set_defaults(run=self.run)
+        if self.verbs:
+            inner = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+            for name, (summary, command) in self.verbs.items():
+                command.configure(inner.add_parser(name, help=summary))
+
+
+def filled(text: str) -> str:
+    """Paragraphs, each filled to a line that is easy to read."""
+    return "\n\n".join(textwrap.fill(part, LINE) for part in text.split("\n\n"))
+
+
+def epilog(examples: tuple[tuple[str, str], ...]) -> str:
+    lines = [f"  # {what}\n  {line}" if what else f"  {line}" for what, line in examples]
+    return "examples:\n" + "\n".join(lines)

@@ -1,0 +1,113 @@
+"""``consume``: take messages, print them, acknowledge what was printed."""
+
+import argparse
+import signal
+import threading
+from types import FrameType
+from typing import NoReturn
+
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import exits, options, place
+from yirangmq.cli.command import Command
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.views import delivery_block
+from yirangmq.core.reasons import Reason
+from yirangmq.format.delivery import Delivery
+
+FOLLOW_SECONDS = 3600
+"""One wait of --follow; then it waits again."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    options.queue(parser)
+    parser.add_argument("--max", type=int, metavar="N", help="stop after so many")
+    parser.add_argument("--batch", type=int, default=1, metavar="N", help="take so many at a time (default: 1)")
+    parser.add_argument("--wait", type=float, default=0, metavar="SECONDS", help="wait so long for a message to come")
+    parser.add_argument("--follow", action="store_true", help="wait for more until stopped")
+    parser.add_argument("--no-ack", action="store_true", help="leave them leased; ack, nack or extend by lease id")
+    parser.add_argument("--lease-seconds", type=float, metavar="SECONDS", help="how long (default: the queue's policy)")
+    options.consumer(parser)
+    parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
+    parser.add_argument("--fail-empty", action="store_true", help=f"exit with {exits.EMPTY} if there was nothing")
+    options.store(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    _stop_on_terminate()
+    with place.opened(args) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue)
+        if shown:
+            screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
+        count = 0
+        while args.max is None or count < args.max:
+            taken = _taken(args, queues, count)
+            if not taken and not args.follow:
+                break
+            _hand_over(args, queues, screen, taken)
+            count += len(taken)
+    if count == 0:
+        screen.note(f"nothing to consume in {args.queue}")
+        return exits.EMPTY if args.fail_empty else exits.OK
+    return exits.OK
+
+
+def _taken(args: argparse.Namespace, queues: Queues, count: int) -> list[Delivery]:
+    limit = args.batch if args.max is None else min(args.batch, args.max - count)
+    wait = FOLLOW_SECONDS if args.follow else args.wait
+    return queues.lease(args.queue, limit, wait=wait, lease_seconds=args.lease_seconds)
+
+
+def _hand_over(args: argparse.Namespace, queues: Queues, screen: Screen, taken: list[Delivery]) -> None:
+    """Print, then acknowledge. If printing is cut short, they go back in line at once instead of at the lease's end."""
+    printed = 0
+    try:
+        for delivery in taken:
+            _print(args, screen, delivery)
+            printed += 1
+        screen.flush()
+    except BaseException:
+        left = taken[printed:] if args.no_ack else taken
+        leases = [delivery.lease_id for delivery in left]
+        queues.nack_many(leases, Reason.HANDLER_ERROR, "the consumer stopped before it was printed", delay=0)
+        raise
+    if not args.no_ack:
+        queues.ack([delivery.lease_id for delivery in taken])
+
+
+def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None:
+    if args.raw:
+        screen.write(delivery.payload + b"\n")
+    elif screen.json:
+        screen.line(delivery.as_json())
+    else:
+        screen.say(delivery_block(delivery))
+
+
+def _stop_on_terminate() -> None:
+    """SIGTERM ends like Ctrl-C: what is in hand goes back."""
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        raise SystemExit(exits.TERMINATED)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
+
+
+COMMANDS = {
+    "consume": Command(
+        about="Take messages from a queue, print each and acknowledge it once it is printed, until the queue is "
+        "empty.\n\n"
+        'With --json each message is one line: {"message": …, "lease": …, "policy": …}.',
+        examples=(
+            ("everything that is ready now", "yirangmq consume --queue telemetry"),
+            ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),
+            (
+                "take one, work on it, then: yirangmq ack LEASE",
+                "yirangmq consume --queue telemetry --max 1 --no-ack --lease-seconds 300",
+            ),
+        ),
+        options=add_options,
+        run=run,
+    )
+}

@@ -1,0 +1,165 @@
+"""``status`` and ``queues``: how many messages are where."""
+
+import argparse
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import exits, options, place
+from yirangmq.cli.command import Command
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.table import Column
+from yirangmq.cli.values import span
+from yirangmq.core import names
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+
+STATES = ("ready", "delayed", "leased", "dead", "parked", "done")
+TOTALS = ("published", "acked", "failed", "dropped", "redriven")
+
+
+def status_options(parser: argparse.ArgumentParser) -> None:
+    options.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
+    options.store(parser)
+
+
+def queues_options(parser: argparse.ArgumentParser) -> None:
+    options.store(parser)
+
+
+def run_status(args: argparse.Namespace, screen: Screen) -> int:
+    at = place.of(args)
+    with place.seen(args, screen) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
+        wanted = shown or ([args.queue] if args.queue is not None else None)
+        overdue, rows = queues.read(partial(_rows, wanted=wanted, now=queues.now_ms()))
+        durability = queues.durability()
+    value = {
+        "store": at.url,
+        "backend": at.backend,
+        "path": at.path,
+        "durability": args.durability if not at.exists else durability,
+        "overdue": overdue,
+        "deadLettersOf": shown if args.queue is not None and shown else None,
+        "queues": rows,
+    }
+    if screen.json:
+        screen.document({"ok": True, **value})
+        return exits.OK
+    _print(args, screen, value)
+    return exits.OK
+
+
+def _rows(transaction: Transaction, wanted: list[str] | None, now: int) -> tuple[bool, list[dict[str, Any]]]:
+    known = transaction.queues()
+    due = transaction.next_due()
+    chosen = known if wanted is None else [names.check_queue(name) for name in wanted]
+    return due is not None and due <= now, [_row(transaction, name, name in known, now) for name in chosen]
+
+
+def _row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
+    counts = transaction.counts(queue)
+    states = {name: getattr(counts, name) for name in STATES}
+    return {
+        "queue": queue,
+        "exists": exists,
+        "backlog": counts.ready + counts.delayed,
+        **states,
+        "headAgeSec": _head_age(transaction, queue, now),
+        "dlqQueue": transaction.policy(queue).dlq.queue,
+        "totals": {name: getattr(counts, name) for name in TOTALS},
+    }
+
+
+def _head_age(transaction: Transaction, queue: str, now: int) -> float | None:
+    """How long ago the message next in line was published. (With priorities an older one may wait behind it.)"""
+    head = transaction.scan(queue, State.READY, 1).messages
+    envelope = transaction.envelopes(head)[0] if head else None
+    return None if envelope is None else max(0, now - envelope.published_at) / 1000
+
+
+def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:
+    screen.say(f"{value['store']}  backend {value['backend']}  durability {value['durability']}")
+    if value["deadLettersOf"]:
+        screen.say(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
+    rows = value["queues"]
+    if not rows:
+        screen.note("no queues yet; publishing to one makes it")
+        return
+    columns = [Column("queue", shrinks=True), Column("backlog", right=True)]
+    columns += [Column(name, right=True) for name in STATES]
+    columns += [Column("head age", right=True)] + [Column(name, right=True) for name in TOTALS]
+    screen.table(columns, [_cells(row) for row in rows])
+    for row in rows:
+        if not row["exists"]:
+            screen.note(f"nothing was ever published to {row['queue']}")
+    if value["overdue"]:
+        screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
+
+
+def _cells(row: dict[str, Any]) -> list[object]:
+    counted = [row[name] for name in STATES]
+    totals = [row["totals"][name] for name in TOTALS]
+    return [row["queue"], row["backlog"], *counted, span(row["headAgeSec"]), *totals]
+
+
+def run_queues(args: argparse.Namespace, screen: Screen) -> int:
+    with place.seen(args, screen) as queues:
+        rows = _listed(queues)
+    if screen.json:
+        screen.document({"ok": True, "queues": rows})
+    elif rows:
+        columns = [Column("queue"), Column("backlog", right=True), Column("dead", right=True)]
+        columns += [Column("dead letters shown as"), Column("policy")]
+        cells = [
+            (row["queue"], row["backlog"], row["dead"], row["dlqQueue"], "own" if row["hasPolicy"] else "defaults")
+            for row in rows
+        ]
+        screen.table(columns, cells)
+    else:
+        screen.note("no queues yet; publishing to one makes it")
+    return exits.OK
+
+
+def _listed(queues: Queues) -> list[dict[str, Any]]:
+    def work(transaction: Transaction) -> list[dict[str, Any]]:
+        rows = []
+        for name in transaction.queues():
+            counts = transaction.counts(name)
+            rows.append(
+                {
+                    "queue": name,
+                    "backlog": counts.ready + counts.delayed,
+                    "dead": counts.dead,
+                    "dlqQueue": transaction.policy(name).dlq.queue,
+                    "hasPolicy": transaction.policy_text(name) is not None,
+                }
+            )
+        return rows
+
+    return queues.read(work)
+
+
+COMMANDS = {
+    "status": Command(
+        about="How many messages of each queue are where, and what has passed through it.\n\n"
+        "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
+        examples=(
+            ("all queues", "yirangmq status"),
+            ("one queue, in a folder of JSON files", "yirangmq status --backend fs --queue telemetry"),
+            ("by the name of its dead-letter queue, for programs", "yirangmq status --queue telemetry-dlq --json"),
+        ),
+        options=status_options,
+        run=run_status,
+    ),
+    "queues": Command(
+        about="List the queues of a store. A queue comes to be with the first message, or with its policy.",
+        examples=(
+            ("in ./yirang.db", "yirangmq queues"),
+            ("in a folder of JSON files, for programs", "yirangmq queues --path /var/yirang/queues --json"),
+        ),
+        options=queues_options,
+        run=run_queues,
+    ),
+}

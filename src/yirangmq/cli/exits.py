@@ -1,0 +1,48 @@
+"""The one table from what happened to the exit code; ``docs/cli.md`` is printed from it. Codes are a promise."""
+
+OK = 0
+EMPTY = 6
+REFUSED = 7
+INTERRUPTED = 130
+PIPE_CLOSED = 141
+TERMINATED = 143
+
+MEANING: dict[int, str] = {
+    OK: "it worked",
+    1: "a fault in yirangmq itself; please report it",
+    2: "bad input: a wrong option, name, document, policy or filter; nothing was changed",
+    3: "there is no such message, queue or store",
+    4: "the message is in another state, or the lease is no longer in force",
+    5: "the store refused: full, read-only, damaged, newer than this version, busy",
+    EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
+    REFUSED: "published, but refused by its schema: it lies among the dead letters",
+    8: "an optional package is missing; the text says which",
+    INTERRUPTED: "interrupted with Ctrl-C",
+    PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
+    TERMINATED: "stopped by SIGTERM",
+}
+
+EXIT_OF: dict[str, int] = {
+    "internal_error": 1,
+    "bad_input": 2,
+    "too_large": 2,
+    "bad_policy": 2,
+    "bad_filter": 2,
+    "not_found": 3,
+    "wrong_state": 4,
+    "lease_lost": 4,
+    "lease_expired": 4,
+    "lease_mismatch": 4,
+    "store_error": 5,
+    "store_full": 5,
+    "store_read_only": 5,
+    "store_damaged": 5,
+    "store_too_new": 5,
+    "store_busy": 5,
+    "missing_extra": 8,
+}
+"""From ``QueueError.code``; a test sees that every error has its line."""
+
+
+def exit_code(code: str) -> int:
+    return EXIT_OF.get(code, 1)

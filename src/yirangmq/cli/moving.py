@@ -1,0 +1,138 @@
+"""``export`` and ``import``: queues to a file of JSON lines and back, into a store of either kind."""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from yirangmq.broker import transfer
+from yirangmq.cli import exits, options, place
+from yirangmq.cli.command import Command
+from yirangmq.cli.progress import Progress
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.values import counted, open_input
+from yirangmq.core.errors import BadInput, StoreError, StoreFull
+
+
+def export_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="where to (default: - for stdout)")
+    parser.add_argument(
+        "-q", "--queue", action="append", metavar="NAME", help="this queue; may be repeated (default: all)"
+    )
+    parser.add_argument("--force", action="store_true", help="write over a file that is there")
+    options.store(parser)
+
+
+def import_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE", help="an export, or - for stdin")
+    parser.add_argument(
+        "--policies",
+        choices=transfer.POLICIES,
+        default="keep",
+        help="keep (default): set a policy only where the queue has none; replace: always; skip: never",
+    )
+    options.dry_run(parser)
+    options.store(parser)
+
+
+def run_export(args: argparse.Namespace, screen: Screen) -> int:
+    with place.existing(args) as queues:
+        total = transfer.total(queues, args.queue)
+        with _output(args) as stream, Progress("exporting", total, shown=screen.shows_progress) as show:
+            done = transfer.export(
+                queues, stream.write, args.queue, lambda messages, _: show(messages, f"{messages:,} messages")
+            )
+    text = f"exported {counted(done.messages, 'message')} of {counted(len(done.queues), 'queue')}"
+    if args.file == "-":
+        screen.note(text)
+    else:
+        value = {"file": args.file, "queues": done.queues, "messages": done.messages, "bytes": done.bytes}
+        screen.answer(value, f"{text} to {args.file}")
+    return exits.OK
+
+
+@contextmanager
+def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
+    """stdout, or a file that appears under its name only when it is whole and on disk."""
+    if args.file == "-":
+        yield sys.stdout.buffer
+        return
+    target = Path(args.file)
+    if target.exists() and not args.force:
+        raise BadInput(f"{target} is there already; --force writes over it", field="file")
+    partial = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with partial.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(target)
+    except OSError as error:
+        kind = StoreFull if error.errno == 28 else StoreError
+        raise kind(f"{target} cannot be written: {error.strerror}") from None
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def run_import(args: argparse.Namespace, screen: Screen) -> int:
+    with open_input(args.file) as stream:
+        size = Path(args.file).stat().st_size if args.file != "-" and Path(args.file).is_file() else None
+        with (
+            place.seen(args, screen) if args.dry_run else place.opened(args) as queues,
+            Progress("importing", size, shown=screen.shows_progress) as show,
+        ):
+            done = transfer.load(
+                queues,
+                _lines(stream),
+                policies=args.policies,
+                dry_run=args.dry_run,
+                progress=lambda messages, read: show(read if size else messages, f"{messages:,} messages"),
+            )
+    value = {
+        "queues": done.queues,
+        "stored": done.stored,
+        "duplicates": done.duplicates,
+        "policies": done.policies,
+        "policiesKept": done.kept,
+        "dryRun": args.dry_run,
+    }
+    text = f"{'would have been imported' if args.dry_run else 'imported'}: {counted(done.stored, 'message')}"
+    if done.duplicates:
+        text += f"; {done.duplicates:,} were there already"
+    screen.answer(value, text)
+    for queue in done.kept:
+        screen.note(f"{queue} keeps its own policy, which differs; --policies replace takes the one from the export")
+    return exits.OK
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    while line := stream.readline(transfer.LONGEST_LINE + 1):
+        yield line
+
+
+COMMANDS = {
+    "export": Command(
+        about="Write queues with their policies, messages and failures to a file of JSON lines (docs/transfer.md).",
+        examples=(
+            ("everything", "yirangmq export backup.jsonl"),
+            ("two queues of a folder of JSON files", "yirangmq export some.jsonl --path queues -q mail -q telemetry"),
+            ("to a pipe", "yirangmq export - --queue telemetry"),
+        ),
+        options=export_options,
+        run=run_export,
+    ),
+    "import": Command(
+        about="Read an export into a store, of either kind. Order and states are kept; a message that was leased "
+        "becomes ready. Nothing is stored twice: importing again adds only what is not there.",
+        examples=(
+            ("into ./yirang.db", "yirangmq import backup.jsonl"),
+            ("how much of it is new?", "yirangmq import backup.jsonl --dry-run"),
+            ("from a SQLite file to a folder", "yirangmq import backup.jsonl --backend fs --path /var/yirang/queues"),
+        ),
+        options=import_options,
+        run=run_import,
+    ),
+}

@@ -1,0 +1,55 @@
+"""All commands, and the parser made of them. Only the module of the command that was asked for is loaded; the others
+are known by name and summary."""
+
+from argparse import ArgumentParser
+from importlib import import_module
+
+from yirangmq.cli.command import Command, Parser, epilog
+
+TABLE: dict[str, tuple[str, str]] = {
+    "publish": ("publishing", "put messages into a queue"),
+    "consume": ("consuming", "take messages, print them, acknowledge them"),
+    "ack": ("settling", "say that the work on a leased message is done"),
+    "nack": ("settling", "say that it failed: retried later, or dead"),
+    "extend": ("settling", "keep a leased message longer"),
+    "peek": ("looking", "see the next messages without taking them"),
+    "show": ("looking", "see one message, wherever it stands"),
+    "status": ("counting", "how many messages are where"),
+    "queues": ("counting", "list the queues"),
+    "policy": ("policies", "see, check and set the numbers that govern a queue"),
+    "dlq": ("burials", "find, count and move the dead letters"),
+    "drop": ("upkeep", "give messages up, or a whole queue"),
+    "sweep": ("upkeep", "do at once what time brings: delays, lapsed leases, retention"),
+    "check": ("upkeep", "look for damage in a store"),
+    "repair": ("upkeep", "mend what check finds"),
+    "export": ("moving", "write queues to a file of JSON lines"),
+    "import": ("moving", "read such a file into a store, of either kind"),
+    "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),
+    "torture": ("torture", "cut the power of a store again and again, and count what was promised"),
+    "completion": ("completion", "print a completion script for your shell"),
+}
+ABOUT = "Yi-Rang MQ: a durable message queue that begins as a folder on one device."
+EXAMPLES = (
+    ("put a message in, see it, take it", 'yirangmq publish --queue mail \'{"to": "ann"}\''),
+    ("", "yirangmq status"),
+    ("", "yirangmq consume --queue mail"),
+    ("see what the others do", "yirangmq publish --help"),
+)
+
+
+def load(name: str) -> Command:
+    module = import_module(f"yirangmq.cli.{TABLE[name][0]}")
+    commands: dict[str, Command] = module.COMMANDS
+    return commands[name]
+
+
+def build(*, only: str | None = None) -> ArgumentParser:
+    """The parser; with ``only`` the other commands have their names but not their options."""
+    parser = Parser(prog="yirangmq", description=ABOUT, epilog=epilog(EXAMPLES))
+    parser.add_argument("--version", action="store_true", help="print the version")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
+    for name, (_, summary) in TABLE.items():
+        inner = commands.add_parser(name, help=summary)
+        if only in (None, name):
+            load(name).configure(inner)
+    return parser

@@ -1,0 +1,117 @@
+"""From options and environment to an open store. The only reader of the environment."""
+
+import argparse
+import errno
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import yirangmq
+from yirangmq.broker.queues import Queues
+from yirangmq.cli.screen import Screen
+from yirangmq.core.errors import BadInput, NotFound, StoreError, StoreFull, StoreReadOnly
+from yirangmq.stores.open import SCHEMES
+
+BACKENDS = {"sqlite": "sqlite", "files": "fs", "memory": "memory"}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    scheme: str
+    path: str
+
+    @property
+    def url(self) -> str:
+        return f"{self.scheme}:{self.path}"
+
+    @property
+    def backend(self) -> str:
+        return BACKENDS[self.scheme]
+
+    @property
+    def exists(self) -> bool:
+        return self.scheme == "memory" or Path(self.path).exists()
+
+
+def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
+    """``--store``; or ``--backend``, ``--db``, ``--path``; or $YIRANGMQ_STORE; or the defaults."""
+    said = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
+    if args.store is not None:
+        if said:
+            raise BadInput(f"says where already; leave --{said[0]} out", field="--store")
+        return _from_url(args.store, "--store")
+    if not said and env.get("YIRANGMQ_STORE"):
+        return _from_url(env["YIRANGMQ_STORE"], "YIRANGMQ_STORE")
+    if args.db is not None and args.path is not None:
+        raise BadInput("belongs to sqlite and --path to fs; give one of them", field="--db")
+    backend = args.backend or ("fs" if args.path is not None else "sqlite")
+    if backend == "fs":
+        if args.db is not None:
+            raise BadInput("belongs to --backend sqlite; the files store has --path FOLDER", field="--db")
+        return Place("files", args.path or env.get("YIRANGMQ_PATH") or "yirang-queues")
+    if args.path is not None:
+        raise BadInput("belongs to --backend fs; the SQLite store has --db FILE", field="--path")
+    return Place("sqlite", args.db or env.get("YIRANGMQ_DB") or "yirang.db")
+
+
+def _from_url(url: str, field: str) -> Place:
+    scheme, _, path = url.partition(":")
+    if scheme not in SCHEMES or (scheme != "memory" and not path):
+        raise BadInput(f"{url!r} is not a store; use sqlite:FILE or files:FOLDER", field=field)
+    return Place(scheme, path)
+
+
+def of(args: argparse.Namespace) -> Place:
+    return chosen(args, os.environ)
+
+
+def opened(args: argparse.Namespace) -> Queues:
+    """For a command that may change something: a store that is not there yet is made, with its folder."""
+    place = of(args)
+    if place.scheme != "memory":
+        folder = Path(place.path).absolute()
+        _make_folder(folder.parent)
+    return _open(place, args)
+
+
+def seen(args: argparse.Namespace, screen: Screen) -> Queues:
+    """For a command that only looks: a store that is not there yet is an empty one, and stays away."""
+    place = of(args)
+    if place.exists:
+        return _open(place, args)
+    screen.note(f"there is no store at {place.path} yet")
+    return yirangmq.open("memory:")
+
+
+def existing(args: argparse.Namespace) -> Queues:
+    """For a command that makes no sense without a store."""
+    place = of(args)
+    if not place.exists:
+        raise NotFound(f"there is no store at {place.path}", field="store")
+    return _open(place, args)
+
+
+def _open(place: Place, args: argparse.Namespace) -> Queues:
+    return yirangmq.open(place.url, durability=args.durability, consumer=getattr(args, "consumer_id", None))
+
+
+def _make_folder(folder: Path) -> None:
+    """Missing folders, their names on disk before anything is stored in them."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        for parent in reversed(missing):
+            parent.mkdir(exist_ok=True)
+            _sync(parent.parent)
+    except OSError as error:
+        kind = {errno.ENOSPC: StoreFull, errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly}
+        wrong = kind.get(error.errno or 0, StoreError)
+        raise wrong(f"the folder {folder} cannot be made: {error.strerror}") from None
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,258 @@
+"""``publish``: one document, JSON lines, or any bytes."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import exits, options, place
+from yirangmq.cli.command import Command
+from yirangmq.cli.progress import Progress
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.values import attribute, open_input, read_input
+from yirangmq.core.errors import BadInput, TooLarge
+from yirangmq.core.policy import MAX_BODY
+from yirangmq.core.ports import Stored
+from yirangmq.format.envelope import MARKS, MAX_HEADER, NewMessage, read
+from yirangmq.format.jsontext import dumps, loads, members
+
+MOST_PER_BATCH = 1000
+BYTES_PER_BATCH = 4 * 1024 * 1024
+LONGEST = MAX_BODY * 4 // 3 + MAX_HEADER + 1024
+"""The largest payload as Base64 with its envelope."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    options.queue(parser, what="the queue; it need not exist")
+    parser.add_argument("payload", nargs="?", metavar="JSON", help="the payload or the whole envelope, as JSON text")
+    parser.add_argument("--payload", dest="text", metavar="JSON", help="the same, as an option")
+    parser.add_argument("--file", metavar="FILE", help="read it from a file, or from stdin with -")
+    parser.add_argument("--lines", action="store_true", help="the file has one JSON document a line")
+    parser.add_argument("--raw", action="store_true", help="any bytes, passed on untouched; no envelope is looked for")
+    message = parser.add_argument_group("message")
+    message.add_argument("--id", metavar="ID", help="message id (default: a new one)")
+    message.add_argument("--type", metavar="NAME", help="message type; a policy may have a schema for it")
+    message.add_argument("--type-version", type=int, metavar="N", help="version of that type")
+    message.add_argument("--priority", type=int, metavar="N", help="0 goes first, larger later, none last")
+    message.add_argument("--delay", type=float, default=0, metavar="SECONDS", help="not to be taken before")
+    message.add_argument("--ttl", type=float, metavar="SECONDS", help="not to be taken after")
+    message.add_argument("--dedup-key", metavar="KEY", help="the same key again within the window stores nothing")
+    message.add_argument("--trace-id", metavar="ID", help="carried along for your logs")
+    message.add_argument(
+        "--attribute", action="append", default=[], metavar="NAME=VALUE", help="may be repeated; JSON or text"
+    )
+    message.add_argument("--content-type", metavar="TYPE", help="with --raw: what the bytes are")
+    options.store(parser)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    _check(args)
+    with place.opened(args) as queues:
+        shown = DeadLetters(queues).shown_by(args.queue)
+        if shown:
+            raise BadInput(
+                f"{args.queue!r} shows the dead letters of {shown[0]!r}; publish there, or name another queue",
+                field="queue",
+            )
+        if args.lines:
+            return _publish_lines(args, queues, screen)
+        return _publish_one(args, queues, screen)
+
+
+def _check(args: argparse.Namespace) -> None:
+    given = [source for source in (args.payload, args.text, args.file) if source is not None]
+    if len(given) != 1:
+        raise BadInput("give one of: JSON text, --payload JSON, --file FILE (or --file -)", field="payload")
+    if args.lines and args.file is None:
+        raise BadInput("needs --file FILE (or --file -)", field="--lines")
+    if args.lines and (args.id is not None or args.dedup_key is not None):
+        field = "--id" if args.id is not None else "--dedup-key"
+        raise BadInput("names one message, and --lines brings many; put it into each line", field=field)
+    if args.content_type is not None and not args.raw:
+        raise BadInput("goes with --raw; everything else is JSON", field="--content-type")
+
+
+# -- one ------------------------------------------------------------------------------------------------------------
+
+
+def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+    text = read_input(args.file, LONGEST) if args.file is not None else (args.payload or args.text or "").encode()
+    receipt = _sent(args, queues, [text])[0]
+    value = {
+        "queue": args.queue,
+        "messageId": receipt.id,
+        "duplicate": receipt.duplicate,
+        "refused": receipt.refused or None,
+    }
+    screen.answer(value, _said(args.queue, receipt))
+    return exits.REFUSED if receipt.refused else exits.OK
+
+
+def _said(queue: str, receipt: Stored) -> str:
+    if receipt.refused:
+        return f"refused: {receipt.refused} ({receipt.id} lies among the dead letters of {queue})"
+    if receipt.duplicate:
+        return f"known already: {receipt.id} in {queue}; nothing was stored"
+    return f"published {receipt.id} to {queue}"
+
+
+def _sent(args: argparse.Namespace, queues: Queues, texts: list[bytes]) -> list[Stored]:
+    if args.raw:
+        return queues.publish_many(args.queue, [_raw(args, text) for text in texts])
+    extra = _extra(args)
+    documents = [overlaid(text, *extra) for text in texts]
+    return queues.publish_text(args.queue, documents, delay=args.delay, ttl=args.ttl)
+
+
+def _raw(args: argparse.Namespace, payload: bytes) -> NewMessage:
+    return NewMessage(
+        payload=payload,
+        id=args.id,
+        type=args.type,
+        version=args.type_version,
+        attributes=dict(attribute(text) for text in args.attribute),
+        trace_id=args.trace_id,
+        deduplication_key=args.dedup_key,
+        priority=args.priority,
+        delay=args.delay,
+        ttl=args.ttl,
+        content_type=args.content_type,
+    )
+
+
+def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Envelope members and attributes given as options."""
+    given = {
+        "messageId": args.id,
+        "type": args.type,
+        "version": args.type_version,
+        "traceId": args.trace_id,
+        "deduplicationKey": args.dedup_key,
+    }
+    attributes = dict(attribute(text) for text in args.attribute)
+    if args.priority is not None:
+        attributes["priority"] = args.priority
+    return {name: value for name, value in given.items() if value is not None}, attributes
+
+
+def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+    """The document with options laid over its envelope; a bare payload gets one. The payload's text stays as it is."""
+    if not extra and not attributes:
+        return text
+    parts = members(text)
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
+        parts = {"payload": text.strip()}
+    if attributes:
+        there = loads(parts.get("attributes", b"{}"))
+        if not isinstance(there, dict):
+            raise BadInput("must be an object", field="attributes")
+        extra = {**extra, "attributes": {**there, **attributes}}
+    parts.update({name: dumps(value) for name, value in extra.items()})
+    return b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())
+
+
+# -- many -----------------------------------------------------------------------------------------------------------
+
+
+def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
+    """A file is checked to its last line before anything is stored; a stream is stored as it comes."""
+    with open_input(args.file) as stream:
+        size = None
+        if args.file != "-" and Path(args.file).is_file():
+            size = Path(args.file).stat().st_size
+            _check_lines(args, queues, stream)
+            stream.seek(0)
+        total = {"published": 0, "duplicates": 0, "refused": 0}
+        done = number = 0
+        with Progress("publishing", size, shown=screen.shows_progress) as show:
+            for batch in _batches(stream):
+                try:
+                    receipts = _sent(args, queues, batch)
+                except BadInput as error:
+                    raise _at_line(error, number, batch, args, total["published"]) from None
+                _tally(total, receipts)
+                number += len(batch)
+                done += sum(len(text) + 1 for text in batch)
+                show(done if size else number, f"{number:,} messages")
+    text = f"published {total['published']:,} to {args.queue}"
+    if total["duplicates"]:
+        text += f", {total['duplicates']:,} known already"
+    if total["refused"]:
+        text += f", {total['refused']:,} refused by their schema (see 'yirangmq dlq list --queue {args.queue}')"
+    screen.answer({"queue": args.queue, **total}, text)
+    return exits.REFUSED if total["refused"] else exits.OK
+
+
+def _tally(total: dict[str, int], receipts: list[Stored]) -> None:
+    for receipt in receipts:
+        total["duplicates" if receipt.duplicate else "refused" if receipt.refused else "published"] += 1
+
+
+def _lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines without their end; empty ones are passed over."""
+    while line := stream.readline(LONGEST + 1):
+        if len(line) > LONGEST:
+            raise TooLarge(f"a line is longer than {LONGEST} bytes", field="file")
+        text = line.rstrip(b"\r\n")
+        if text.strip():
+            yield text
+
+
+def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for text in _lines(stream):
+        batch.append(text)
+        size += len(text)
+        if len(batch) >= MOST_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
+    most: int = queues.policy(args.queue)["maxBytes"]
+    extra = _extra(args)
+    for number, text in enumerate(_lines(stream), 1):
+        try:
+            _check_line(args, text, most, extra)
+        except BadInput as error:
+            raise type(error)(f"document {number}: {error}; nothing was stored", field="file") from None
+
+
+def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    size = len(text)
+    if not args.raw:
+        size = len(read(args.queue, overlaid(text, *extra), "checked", 0, delay=args.delay, ttl=args.ttl).payload)
+    if size > most:
+        raise TooLarge(f"{size} bytes, this queue takes {most}", field="payload")
+
+
+def _at_line(error: BadInput, before: int, batch: list[bytes], args: argparse.Namespace, stored: int) -> BadInput:
+    """Which document of the batch it was, found by looking at each."""
+    for number, text in enumerate(batch, before + 1):
+        try:
+            _check_line(args, text, MAX_BODY, _extra(args))
+        except BadInput as found:
+            return type(found)(f"document {number}: {found}; {stored} before it are stored", field="file")
+    return type(error)(f"documents {before + 1} to {before + len(batch)}: {error}; {stored} stored", field="file")
+
+
+COMMANDS = {
+    "publish": Command(
+        about="Put messages into a queue. Returns when they are on disk.\n\n"
+        "A JSON document with a payload and at least one more member of the envelope (messageId, type, "
+        "attributes …) is taken as an envelope; any other is wrapped as a payload.",
+        examples=(
+            ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
+            ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
+            ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
+            ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
+        ),
+        options=add_options,
+        run=run,
+    )
+}
