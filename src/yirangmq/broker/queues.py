@@ -1,4 +1,5 @@
-"""The queue's verbs. Each takes and returns many, decides by ``core.decide`` and goes through the lane once."""
+"""The queues of one store, as a program uses them: each verb checks what it is given, goes through the lane once, and
+returns when the change is on disk."""
 
 import os
 import socket
@@ -10,29 +11,20 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from yirangmq.broker.lane import Lane
-from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
-from yirangmq.broker.validate import Schemas
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.core import decide, names
-from yirangmq.core.errors import BadInput, NotFound, QueueError, TooLarge
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope, split_lease_id
-from yirangmq.core.policy import Chance, QueuePolicy, read_policy, show_policy
-from yirangmq.core.ports import Change, Clock, Finding, Ids, Store, Stored, Transaction, new_change
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
+from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery, Look, new_delivery
+from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 from yirangmq.format.jsontext import dumps
 
 Answer = TypeVar("Answer")
-TIDY_MS = 1_000
-TIDY_AFTER = 500
-"""Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
-twice as many as came in, so that what is kept stays within its bounds at any rate."""
-MOST_SWEEPS = 20
-"""Sweeps one lease may do before it takes what is left; the rest is due at the next call."""
-MOST_PER_CALL = 10_000
-"""Messages in one call; a larger batch gains nothing and holds the lane."""
 
 
 class Queues(AbstractContextManager["Queues"]):
@@ -44,9 +36,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._ids = ids
         self._lane = Lane(store)
         self._waiters = Waiters(store)
-        self._schemas = Schemas()
-        self._tidied_at = 0
-        self._settled = 0
+        self._verbs = Verbs(clock, ids)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
 
     # -- producing ------------------------------------------------------------------------------------------------
@@ -87,42 +77,8 @@ class Queues(AbstractContextManager["Queues"]):
             raise BadInput(f"{len(envelopes)} in one call, at most {MOST_PER_CALL}", field="messages")
         if not envelopes:
             return []
-        receipts = self._lane.run(lambda transaction: self._publish(transaction, queue, envelopes))
+        receipts = self._lane.run(lambda transaction: self._verbs.publish(transaction, queue, envelopes))
         self._waiters.ring()
-        return receipts
-
-    def _publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
-        now = self._clock.now_ms()
-        policy = transaction.policy(queue)
-        largest = max(len(envelope.payload) for envelope in envelopes)
-        if largest > policy.max_body:
-            raise TooLarge(f"{largest} bytes, this queue takes {policy.max_body}", field="payload")
-        if policy.ttl_ms:
-            envelopes = [
-                e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
-            ]
-        stored = transaction.add(envelopes, now, now + policy.dedup_ms)
-        if policy.schemas:
-            return self._refuse_unfit(transaction, policy, envelopes, stored, now)
-        return stored
-
-    def _refuse_unfit(
-        self,
-        transaction: Transaction,
-        policy: QueuePolicy,
-        envelopes: Sequence[Envelope],
-        stored: list[Stored],
-        now: int,
-    ) -> list[Stored]:
-        receipts, changes = [], []
-        for envelope, (seq, id, duplicate, _) in zip(envelopes, stored, strict=True):
-            complaint = "" if duplicate else self._schemas.complaint(envelope, policy)
-            receipts.append(Stored(seq, id, duplicate, complaint))
-            if complaint:
-                before = decide.fresh(envelope, seq, now)
-                outcome = decide.refuse(before, policy, now, complaint)
-                changes.append(Change(before, outcome.message, outcome.failure))
-        transaction.swap(changes)
         return receipts
 
     # -- consuming ------------------------------------------------------------------------------------------------
@@ -144,27 +100,11 @@ class Queues(AbstractContextManager["Queues"]):
         until = time.monotonic() + names.check_milliseconds(wait, "wait") / 1000
         while True:
             seen = self._waiters.generation
-            deliveries = self._lane.run(lambda transaction: self._lease(transaction, queue, limit, span, who))
+            deliveries = self._lane.run(lambda transaction: self._verbs.lease(transaction, queue, limit, span, who))
             left = until - time.monotonic()
             if deliveries or left <= 0:
                 return deliveries
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
-
-    def _lease(self, transaction: Transaction, queue: str, limit: int, span: int | None, who: str) -> list[Delivery]:
-        now = self._clock.now_ms()
-        self._pass_time(transaction, now)
-        heads = _live_heads(transaction, queue, limit, now)
-        if not heads:
-            return []
-        policy = transaction.policy(queue)
-        until = now + (policy.visibility_ms if span is None else span)
-        changes, deliveries = [], []
-        for before, envelope in heads:
-            after = decide.lease(before, now, until, who)
-            changes.append(new_change((before, after, None)))
-            deliveries.append(new_delivery((after, envelope, policy)))
-        transaction.swap(changes)
-        return deliveries
 
     def _seconds_to_next_due(self) -> float:
         due = self._lane.read(lambda transaction: transaction.next_due())
@@ -174,18 +114,9 @@ class Queues(AbstractContextManager["Queues"]):
         """It worked. Raises the first error, after all the others were acknowledged."""
         _raise_first(self.ack_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
 
-    def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> list[QueueError | None]:
+    def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
-
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            if decide.acked_before(message, fence):
-                return None
-            before = decide.held(message, fence, consumer, now, lease)
-            return new_change((before, decide.ack(before, transaction.policy(before.queue), now), None))
-
-        return self._settle(leases, settle)
+        return self._settle(leases, lambda work, checked: self._verbs.ack(work, checked, consumer))
 
     def nack(
         self,
@@ -208,23 +139,13 @@ class Queues(AbstractContextManager["Queues"]):
         *,
         delay: float | None = None,
         consumer: str | None = None,
-    ) -> list[QueueError | None]:
+    ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
         delay_ms = None if delay is None else names.check_milliseconds(delay, "delay")
         cause = decide.Cause(check_reason(reason), text, delay_ms)
-
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            if decide.nacked_before(message, fence):
-                return None
-            before = decide.held(message, fence, consumer, now, lease)
-            chance = Chance(self._ids.fraction())
-            policy = transaction.policy(before.queue)
-            outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
-            return Change(before, outcome.message, outcome.failure)
-
-        return self._settle(leases, settle)
+        return self._settle(
+            leases, lambda transaction, checked: self._verbs.nack(transaction, checked, consumer, cause)
+        )
 
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
         """Keep it longer: the lease ends ``seconds`` from now (the queue's visibility time-out if not said)."""
@@ -233,48 +154,15 @@ class Queues(AbstractContextManager["Queues"]):
 
     def extend_many(
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
-    ) -> list[QueueError | None]:
+    ) -> Results:
         span = None if seconds is None else names.check_milliseconds(seconds, "seconds", least=0.001)
+        return self._settle(
+            leases, lambda transaction, checked: self._verbs.extend(transaction, checked, consumer, span)
+        )
 
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            before = decide.held(message, fence, consumer, now, lease)
-            length = transaction.policy(before.queue).visibility_ms if span is None else span
-            return Change(before, decide.extend(before, now, now + length))
-
-        return self._settle(leases, settle)
-
-    def _settle(
-        self, leases: Sequence[str], settle: Callable[[Message | None, int, str, Transaction, int], Change | None]
-    ) -> list[QueueError | None]:
-        """Look the leases up, decide each, swap all at once. A stale one is its own error and harms no other."""
-        if len(leases) > MOST_PER_CALL:
-            raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
-        keys = [_checked_lease(lease) for lease in leases]
-        if len(set(keys)) != len(keys):
-            raise BadInput("the same lease twice in one call", field="leases")
-
-        def work(transaction: Transaction) -> list[QueueError | None]:
-            now = self._clock.now_ms()
-            found = transaction.by_seq([seq for seq, _ in keys])
-            errors: list[QueueError | None] = []
-            changes: list[Change] = []
-            for message, (_, fence), lease in zip(found, keys, leases, strict=True):
-                try:
-                    change = settle(message, fence, lease, transaction, now)
-                except QueueError as error:
-                    errors.append(error)
-                    continue
-                errors.append(None)
-                if change is not None:
-                    changes.append(change)
-            transaction.swap(changes)
-            self._settled += len(changes)
-            self._tidy_in_passing(transaction, now)
-            return errors
-
-        errors = self._lane.run(work) if keys else []
+    def _settle(self, leases: Sequence[str], verb: Callable[[Transaction, Leases], Results]) -> Results:
+        checked = Leases(leases)
+        errors = self._lane.run(lambda transaction: verb(transaction, checked)) if leases else []
         self._waiters.ring()
         return errors
 
@@ -283,26 +171,10 @@ class Queues(AbstractContextManager["Queues"]):
     def sweep(self) -> int:
         """Do what time brings, now and completely; how many messages changed."""
         total = 0
-        while changed := self._lane.run(self._sweep_once):
+        while changed := self._lane.run(self._verbs.sweep):
             total += changed
             self._waiters.ring()
         return total
-
-    def _sweep_once(self, transaction: Transaction) -> int:
-        now = self._clock.now_ms()
-        return sweep(transaction, now) + tidy(transaction, now)
-
-    def _pass_time(self, transaction: Transaction, now: int) -> None:
-        sweep(transaction, now)
-        self._tidy_in_passing(transaction, now)
-
-    def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
-        if 0 <= now - self._tidied_at < TIDY_MS and self._settled < TIDY_AFTER:
-            return
-        most = MOST_PER_SWEEP + 2 * self._settled
-        self._tidied_at, self._settled = now, 0
-        sweep(transaction, now, most)
-        tidy(transaction, now, most)
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -357,7 +229,7 @@ class Queues(AbstractContextManager["Queues"]):
         """Read a policy document without setting it; its full form, or an error naming the field."""
         names.check_queue(queue)
         policy = read_policy(document, queue)
-        self._schemas.check_policy(policy)
+        self._verbs.schemas.check_policy(policy)
         return show_policy(policy)
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
@@ -367,28 +239,11 @@ class Queues(AbstractContextManager["Queues"]):
         self._lane.run(lambda transaction: transaction.set_policy(queue, text))
         return full
 
-    def drop(self, queue: str, ids: Sequence[str]) -> list[QueueError | None]:
+    def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state; for each None, or why not."""
         names.check_queue(queue)
 
-        def work(transaction: Transaction) -> list[QueueError | None]:
-            now = self._clock.now_ms()
-            policy = transaction.policy(queue)
-            errors: list[QueueError | None] = []
-            changes: list[Change] = []
-            for id, message in zip(ids, transaction.by_id(queue, ids), strict=True):
-                try:
-                    if message is None:
-                        raise NotFound(f"queue {queue!r} has no message {id!r}")
-                    if message.state is not State.DROPPED:
-                        changes.append(Change(message, decide.drop(message, policy, now)))
-                    errors.append(None)
-                except QueueError as error:
-                    errors.append(error)
-            transaction.swap(changes)
-            return errors
-
-        return self._lane.run(work)
+        return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
 
     # -- work that is not a verb of its own (dead letters, transfer) ----------------------------------------------
 
@@ -444,24 +299,7 @@ def _page(transaction: Transaction, queue: str, state: State, limit: int, cursor
     return page.cursor, looks(transaction, page.messages)
 
 
-def _live_heads(transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
-    """Whose time ran out is not handed out, however much is due at once."""
-    for _ in range(MOST_SWEEPS):
-        heads = transaction.heads(queue, limit)
-        if not any(0 < message.expires_at <= now for message, _ in heads):
-            return heads
-        sweep(transaction, now)
-    return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
-
-
-def _checked_lease(lease: object) -> tuple[int, int]:
-    key = split_lease_id(lease) if isinstance(lease, str) else None
-    if key is None:
-        raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
-    return key
-
-
-def _raise_first(errors: list[QueueError | None]) -> None:
+def _raise_first(errors: Results) -> None:
     for error in errors:
         if error is not None:
             raise error

@@ -1,8 +1,8 @@
 """What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
 
 from yirangmq.core import decide
-from yirangmq.core.message import Message
-from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.message import Message, new_message
+from yirangmq.core.ports import Change, Transaction, new_change
 
 MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
@@ -38,7 +38,8 @@ def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int
         if remembered_until <= now:
             over.append(message)
         else:
-            changes.append(Change(message, message._replace(body=False, due_at=remembered_until)))
+            after = new_message((*message[:8], remembered_until, *message[9:14], False))
+            changes.append(new_change((message, after, None)))
     transaction.swap(changes)
     transaction.forget(over)
     return count + len(surplus)

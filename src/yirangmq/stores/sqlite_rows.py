@@ -49,7 +49,7 @@ END_NAME = "DELETE FROM name WHERE queue = ? AND id = ?"
 END_MESSAGE = "DELETE FROM message WHERE seq = ?"
 END_MESSAGES = "DELETE FROM message WHERE seq "
 SET_FAILURE = "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)"
-END_FAILURE = "DELETE FROM failure WHERE seq = ?"
+END_FAILURES = "DELETE FROM failure WHERE seq "
 
 HEADS = """
 SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.changed_at, r.consumer, r.reason, r.repeats,

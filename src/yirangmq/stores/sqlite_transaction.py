@@ -363,7 +363,7 @@ class SqliteTransaction:
         self._db.execute(sql.END_LIVES + which, bindings)
         if any(message.body for message in messages):
             self._db.execute(sql.END_MESSAGES + which, bindings)
-        self._db.executemany(sql.END_FAILURE, seqs)  # a redriven message has no reason, but still its failure
+        self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
         ready = [(self._made_queue(m.queue), m.rank, m.place) for m in messages if m.state is State.READY]
         self._db.executemany(sql.END_READY, ready)
         self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])

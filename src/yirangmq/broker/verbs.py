@@ -1,0 +1,216 @@
+"""What each verb does inside one transaction: load, decide by ``core.decide``, swap. Many at a time, never half-done.
+
+A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing."""
+
+from collections.abc import Callable, Sequence
+
+from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
+from yirangmq.broker.validate import Schemas
+from yirangmq.core import decide
+from yirangmq.core.errors import BadInput, NotFound, QueueError, TooLarge
+from yirangmq.core.message import Envelope, Message, split_lease_id
+from yirangmq.core.policy import Chance, QueuePolicy
+from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery, new_delivery
+
+TIDY_MS = 1_000
+TIDY_AFTER = 500
+"""Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
+twice as many as came in, so that what is kept stays within its bounds at any rate."""
+MOST_SWEEPS = 20
+"""Sweeps one lease may do before it takes what is left; the rest is due at the next call."""
+MOST_PER_CALL = 10_000
+"""Messages in one call; a larger batch gains nothing and holds the lane."""
+
+Results = list[QueueError | None]
+"""For each message None, or why not."""
+Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
+
+
+class Leases:
+    """Lease ids of one call, read and checked: how many, each well formed, none twice."""
+
+    def __init__(self, leases: Sequence[str]) -> None:
+        if len(leases) > MOST_PER_CALL:
+            raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
+        self.texts = leases
+        self.keys = [_checked_lease(lease) for lease in leases]
+        if len(set(self.keys)) != len(self.keys):
+            raise BadInput("the same lease twice in one call", field="leases")
+
+
+class Verbs:
+    """The verbs of one store's queues. Used from the lane, so by one thread at a time."""
+
+    def __init__(self, clock: Clock, ids: Ids) -> None:
+        self._clock = clock
+        self._ids = ids
+        self.schemas = Schemas()
+        self._tidied_at = 0
+        self._settled = 0
+
+    # -- producing ------------------------------------------------------------------------------------------------
+
+    def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
+        """New envelopes of one queue, already well formed."""
+        now = self._clock.now_ms()
+        policy = transaction.policy(queue)
+        largest = max(len(envelope.payload) for envelope in envelopes)
+        if largest > policy.max_body:
+            raise TooLarge(f"{largest} bytes, this queue takes {policy.max_body}", field="payload")
+        if policy.ttl_ms:
+            envelopes = [
+                e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
+            ]
+        stored = transaction.add(envelopes, now, now + policy.dedup_ms)
+        if policy.schemas:
+            return self._refuse_unfit(transaction, policy, envelopes, stored, now)
+        return stored
+
+    def _refuse_unfit(
+        self,
+        transaction: Transaction,
+        policy: QueuePolicy,
+        envelopes: Sequence[Envelope],
+        stored: list[Stored],
+        now: int,
+    ) -> list[Stored]:
+        receipts, changes = [], []
+        for envelope, (seq, id, duplicate, _) in zip(envelopes, stored, strict=True):
+            complaint = "" if duplicate else self.schemas.complaint(envelope, policy)
+            receipts.append(Stored(seq, id, duplicate, complaint))
+            if complaint:
+                before = decide.fresh(envelope, seq, now)
+                outcome = decide.refuse(before, policy, now, complaint)
+                changes.append(Change(before, outcome.message, outcome.failure))
+        transaction.swap(changes)
+        return receipts
+
+    # -- consuming ------------------------------------------------------------------------------------------------
+
+    def lease(self, transaction: Transaction, queue: str, limit: int, span: int | None, who: str) -> list[Delivery]:
+        """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says)."""
+        now = self._clock.now_ms()
+        self._pass_time(transaction, now)
+        heads = _live_heads(transaction, queue, limit, now)
+        if not heads:
+            return []
+        policy = transaction.policy(queue)
+        until = now + (policy.visibility_ms if span is None else span)
+        changes, deliveries = [], []
+        for before, envelope in heads:
+            after = decide.lease(before, now, until, who)
+            changes.append(new_change((before, after, None)))
+            deliveries.append(new_delivery((after, envelope, policy)))
+        transaction.swap(changes)
+        return deliveries
+
+    def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            if decide.acked_before(message, fence):
+                return None
+            before = decide.held(message, fence, consumer, now, lease)
+            return new_change((before, decide.ack(before, transaction.policy(before.queue), now), None))
+
+        return self._settle(transaction, leases, settle)
+
+    def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            if decide.nacked_before(message, fence):
+                return None
+            before = decide.held(message, fence, consumer, now, lease)
+            chance = Chance(self._ids.fraction())
+            policy = transaction.policy(before.queue)
+            outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
+            return Change(before, outcome.message, outcome.failure)
+
+        return self._settle(transaction, leases, settle)
+
+    def extend(self, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            before = decide.held(message, fence, consumer, now, lease)
+            length = transaction.policy(before.queue).visibility_ms if span is None else span
+            return Change(before, decide.extend(before, now, now + length))
+
+        return self._settle(transaction, leases, settle)
+
+    def _settle(self, transaction: Transaction, leases: Leases, settle: Settle) -> Results:
+        """Look the leases up, decide each, swap all at once. A stale one is its own error and harms no other."""
+        now = self._clock.now_ms()
+        found = transaction.by_seq([seq for seq, _ in leases.keys])
+        errors: Results = []
+        changes: list[Change] = []
+        for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
+            try:
+                change = settle(message, fence, lease, transaction, now)
+            except QueueError as error:
+                errors.append(error)
+                continue
+            errors.append(None)
+            if change is not None:
+                changes.append(change)
+        transaction.swap(changes)
+        self._settled += len(changes)
+        self._tidy_in_passing(transaction, now)
+        return errors
+
+    def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        """Give messages up, in any state."""
+        now = self._clock.now_ms()
+        policy = transaction.policy(queue)
+        errors: Results = []
+        changes: list[Change] = []
+        for id, message in zip(ids, transaction.by_id(queue, ids), strict=True):
+            try:
+                if message is None:
+                    raise NotFound(f"queue {queue!r} has no message {id!r}")
+                if message.state is not State.DROPPED:
+                    changes.append(Change(message, decide.drop(message, policy, now)))
+                errors.append(None)
+            except QueueError as error:
+                errors.append(error)
+        transaction.swap(changes)
+        return errors
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def sweep(self, transaction: Transaction) -> int:
+        """What time brings, as far as one commit goes; how many messages changed."""
+        now = self._clock.now_ms()
+        return sweep(transaction, now) + tidy(transaction, now)
+
+    def _pass_time(self, transaction: Transaction, now: int) -> None:
+        sweep(transaction, now)
+        self._tidy_in_passing(transaction, now)
+
+    def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
+        if 0 <= now - self._tidied_at < TIDY_MS and self._settled < TIDY_AFTER:
+            return
+        most = MOST_PER_SWEEP + 2 * self._settled
+        self._tidied_at, self._settled = now, 0
+        sweep(transaction, now, most)
+        tidy(transaction, now, most)
+
+
+def _live_heads(transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
+    """Whose time ran out is not handed out, however much is due at once."""
+    for _ in range(MOST_SWEEPS):
+        heads = transaction.heads(queue, limit)
+        if not any(0 < message.expires_at <= now for message, _ in heads):
+            return heads
+        sweep(transaction, now)
+    return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
+
+
+def _checked_lease(lease: object) -> tuple[int, int]:
+    key = split_lease_id(lease) if isinstance(lease, str) else None
+    if key is None:
+        raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
+    return key
