@@ -278,7 +278,7 @@ def _stored(transaction: Transaction, page: list[MessageLine], now: int) -> int:
     until = max(envelope.published_at for envelope in envelopes) + policy.dedup_ms
     stored = transaction.add(envelopes, now, until)
     fresh = [(line, one.seq) for line, one in zip(page, stored, strict=True) if not one.duplicate]
-    moved = [(line, seq) for line, seq in fresh if _has_a_past(line)]
+    moved = [(line, seq) for line, seq in fresh if _has_a_past(line, now)]
     changes: list[Change] = []
     for (line, _), before in zip(moved, transaction.by_seq([seq for _, seq in moved]), strict=True):
         if before is not None:
@@ -293,11 +293,12 @@ def _with_open_window(envelope: Envelope, policy: QueuePolicy, now: int) -> Enve
     return envelope._replace(dedup_key=None) if over and envelope.dedup_key is not None else envelope
 
 
-def _has_a_past(line: MessageLine) -> bool:
-    """Anything that publishing its envelope again would not give by itself."""
+def _has_a_past(line: MessageLine, now: int) -> bool:
+    """Anything that publishing its envelope again would not give by itself. (Our clock may be behind theirs.)"""
     message, envelope = line.message, line.envelope
     untouched = message.state in (State.READY, State.DELAYED) and not message.leases and not message.reason
-    return not untouched or line.failure is not None or message.expires_at != envelope.expires_at
+    waits = message.state is State.READY and envelope.available_at > now
+    return not untouched or waits or line.failure is not None or message.expires_at != envelope.expires_at
 
 
 def _arrived(before: Message, old: Message) -> Message:

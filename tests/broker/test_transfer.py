@@ -1,0 +1,308 @@
+"""Queues out of one store and into another: every pair of stores."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import KINDS, Place
+from yirangmq.broker import transfer
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.format.envelope import NewMessage, as_json
+from yirangmq.format.jsontext import loads
+from yirangmq.testing import CountingIds, ManualClock, open_for_test
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "export-v1.jsonl"
+PAYLOADS: tuple[object, ...] = (
+    {"temp": 36.1},
+    b"\x00\xff\r\n raw",
+    b"",
+    NewMessage(payload=b'{\n  "pretty": true\r\n}', content_type="application/json"),
+    NewMessage(payload=b' {"spaces": 1.50e0} ', content_type="application/json"),
+    NewMessage(payload="이랑 \u2028 \\u0000 text", type="note", version=3, trace_id="t-1", attributes={"x": [1, None]}),
+    None,
+)
+
+Opener = Callable[..., Queues]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
+    """A fresh store of a kind at each call, on the test's clock unless it is given another."""
+    places: list[Place] = []
+
+    def make(kind: str, own_clock: ManualClock | None = None) -> Queues:
+        folder = tmp_path / str(len(places))
+        folder.mkdir()
+        places.append(Place(kind, folder))
+        return open_for_test(store=places[-1].open(), clock=own_clock or clock, ids=CountingIds(f"s{len(places)}"))
+
+    yield make
+    for place in places:
+        place.close()
+
+
+def exported(queues: Queues, wanted: list[str] | None = None) -> list[bytes]:
+    lines: list[bytes] = []
+    transfer.export(queues, lines.append, wanted)
+    return lines
+
+
+def documents(lines: list[bytes]) -> list[dict[str, Any]]:
+    return [loads(line) for line in lines]
+
+
+def settled(line: bytes) -> dict[str, Any]:
+    """A line without what may differ: a message that nothing has happened to counts from its arrival in this store."""
+    document: dict[str, Any] = loads(line)
+    document.pop("exportedAt", None)
+    if document.get("leases") == 0 and document["state"] in ("ready", "delayed"):
+        del document["changedAt"]
+    return document
+
+
+def populate(queues: Queues, clock: ManualClock) -> None:
+    """Every state a message can be in, in two queues, with priorities and failures."""
+    queues.set_policy("mail", {"retry": {"limit": 3, "initialDelaySec": 60}, "dlq": {"queue": "graves"}})
+    queues.publish_many("mail", [NewMessage(payload=n, id=f"mail-{n}") for n in range(12)])
+    taken = queues.lease("mail", 7)
+    queues.ack([taken[0].lease_id, taken[1].lease_id])
+    queues.nack(taken[2].lease_id, "TIMEOUT", "slow")
+    queues.nack([taken[4].lease_id, taken[3].lease_id], "REJECTED", "no")
+    queues.nack(taken[5].lease_id, delay=0)
+    DeadLetters(queues).quarantine("mail", ids=["mail-3"])
+    queues.publish("mail", NewMessage(payload="soon", id="soon", delay=30, ttl=3600))
+    queues.publish("mail", NewMessage(payload="now", id="urgent", priority=0))
+    clock.advance(1_234)
+    queues.publish_many("things", PAYLOADS)
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(KINDS, KINDS)))
+def test_everything_arrives_as_it_was(opened: Opener, clock: ManualClock, source: str, target: str) -> None:
+    first, second = opened(source), opened(target)
+    populate(first, clock)
+    lines = exported(first)
+    done = transfer.load(second, lines)
+    assert (done.queues, done.stored, done.duplicates, done.policies) == (["mail", "things"], 21, 0, 1)
+    assert second.policy("mail") == first.policy("mail")
+    there, here = [settled(line) for line in exported(second)], [settled(line) for line in lines]
+    leased = [line for line in here if line.get("state") == "leased"]
+    assert [line["messageId"] for line in leased] == ["mail-6"]
+    for line in leased:
+        line.update(state="ready", dueAt=None, consumerId=None)
+    by_id = {line["messageId"]: line for line in there if line["kind"] == "message"}
+    assert by_id == {line["messageId"]: line for line in here if line["kind"] == "message"}
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_the_order_is_kept(opened: Opener, clock: ManualClock, target: str) -> None:
+    first, second = opened("memory"), opened(target)
+    populate(first, clock)
+    transfer.load(second, exported(first))
+    expected = ["urgent", "mail-6", "mail-7", "mail-8", "mail-9", "mail-10", "mail-11", "mail-5"]
+    assert [delivery.id for delivery in second.lease("mail", 100, lease_seconds=3600)] == expected
+    clock.advance(60_000)
+    assert [delivery.id for delivery in second.lease("mail", 2, consumer="later")] == ["soon", "mail-2"]
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_a_queue_that_keeps_places_keeps_them(opened: Opener, clock: ManualClock, target: str) -> None:
+    first, second = opened("memory"), opened(target)
+    first.set_policy("jobs", {"requeue": "front", "retry": {"initialDelaySec": 1}})
+    first.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abcd"])
+    for delivery in first.lease("jobs", 2):
+        first.nack(delivery.lease_id)
+    transfer.load(second, exported(first))
+    clock.advance(1_000)
+    assert [delivery.id for delivery in second.lease("jobs", 10)] == ["a", "b", "c", "d"]
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_dead_letters_keep_the_order_of_their_first_arrival(opened: Opener, clock: ManualClock, target: str) -> None:
+    first, second = opened("memory"), opened(target)
+    first.publish_many("jobs", [NewMessage(payload=1, id=id) for id in "abc"])
+    for delivery in reversed(first.lease("jobs", 3)):
+        clock.advance(1_000)
+        first.nack(delivery.lease_id, "REJECTED")
+    transfer.load(second, exported(first))
+    assert [look.message.id for look in DeadLetters(second).find("jobs")] == ["c", "b", "a"]
+    DeadLetters(second).requeue("jobs")
+    assert [delivery.id for delivery in second.lease("jobs", 10)] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("target", KINDS)
+def test_payloads_arrive_to_the_byte(opened: Opener, clock: ManualClock, target: str) -> None:
+    first, second = opened("memory"), opened(target)
+    first.publish_many("things", PAYLOADS)
+    transfer.load(second, exported(first))
+    sent, got = first.lease("things", 100), second.lease("things", 100)
+    assert [delivery.payload for delivery in got] == [delivery.payload for delivery in sent]
+    assert [as_json(delivery.envelope) for delivery in got] == [as_json(delivery.envelope) for delivery in sent]
+    assert [delivery.envelope for delivery in got] == [delivery.envelope for delivery in sent]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_importing_twice_stores_nothing_twice(opened: Opener, clock: ManualClock, kind: str) -> None:
+    first, second = opened(kind), opened(kind)
+    populate(first, clock)
+    lines = exported(first)
+    transfer.load(second, lines)
+    counts = {queue: second.counts(queue) for queue in second.queues()}
+    again = transfer.load(second, lines)
+    assert (again.stored, again.duplicates, again.policies, again.kept) == (0, 21, 0, [])
+    assert {queue: second.counts(queue) for queue in second.queues()} == counts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_dry_run_says_what_an_import_would_do(opened: Opener, clock: ManualClock, kind: str) -> None:
+    first, second = opened("memory"), opened(kind)
+    populate(first, clock)
+    lines = exported(first)
+    assert transfer.load(second, lines, dry_run=True).stored == 21
+    assert second.queues() == []
+    transfer.load(second, exported(first, ["things"]))
+    tried = transfer.load(second, lines, dry_run=True)
+    assert (tried.stored, tried.duplicates, tried.policies) == (14, 7, 1)
+    assert second.queues() == ["things"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_messages_with_one_key_from_different_windows_stay_two(
+    opened: Opener, clock: ManualClock, kind: str
+) -> None:
+    first, second = opened("memory"), opened(kind)
+    for id in ("old", "new"):
+        first.publish("jobs", NewMessage(payload=1, id=id, deduplication_key="k"))
+        clock.advance(300_000)
+    first.publish("jobs", NewMessage(payload=1, id="fresh", deduplication_key="k"))
+    assert transfer.load(second, exported(first)).stored == 3
+    assert second.publish("jobs", NewMessage(payload=2, deduplication_key="k")).id == "fresh"
+    keys = [delivery.header["deduplicationKey"] for delivery in second.lease("jobs", 10)]
+    assert keys == ["k", "k", "k"]
+
+
+def test_one_queue_may_be_chosen(opened: Opener, clock: ManualClock) -> None:
+    queues = opened("memory")
+    populate(queues, clock)
+    lines = documents(exported(queues, ["things"]))
+    assert {line["queue"] for line in lines if "queue" in line} == {"things"}
+    assert transfer.total(queues) == 21
+    assert transfer.total(queues, ["things"]) == 7
+    with pytest.raises(NotFound, match="thinks"):
+        exported(queues, ["thinks"])
+
+
+def test_policies_are_kept_replaced_or_skipped(opened: Opener) -> None:
+    first = opened("memory")
+    first.set_policy("jobs", {"ttlSec": 5})
+    lines = exported(first)
+    for how, seconds, kept in (("keep", 9, ["jobs"]), ("skip", 9, []), ("replace", 5, [])):
+        second = opened("memory")
+        second.set_policy("jobs", {"ttlSec": 9})
+        assert transfer.load(second, lines, policies=how).kept == kept
+        assert second.policy("jobs")["ttlSec"] == seconds
+    with pytest.raises(BadInput, match="policies"):
+        transfer.load(opened("memory"), lines, policies="merge")
+
+
+def test_progress_is_told(opened: Opener, clock: ManualClock) -> None:
+    first, second = opened("memory"), opened("memory")
+    populate(first, clock)
+    lines: list[bytes] = []
+    out: list[tuple[int, int]] = []
+    back: list[tuple[int, int]] = []
+    done = transfer.export(first, lines.append, progress=lambda messages, size: out.append((messages, size)))
+    assert (out[-1][0], done.messages, done.bytes) == (21, 21, sum(map(len, lines)))
+    transfer.load(second, lines, progress=lambda messages, size: back.append((messages, size)))
+    assert back[-1][0] == 21
+    assert back[-1][1] <= done.bytes
+
+
+def test_large_pages_and_large_payloads(opened: Opener) -> None:
+    first, second = opened("sqlite"), opened("sqlite")
+    first.publish_many("small", range(1_700))
+    first.publish_many("large", [b"x" * 900_000 for _ in range(12)])
+    transfer.load(second, exported(first))
+    assert (second.counts("small").ready, second.counts("large").ready) == (1_700, 12)
+    assert [delivery.value() for delivery in second.lease("small", 2_000)] == list(range(1_700))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda lines: [], "cut off"),
+        (lambda lines: lines[:-1], "cut off"),
+        (lambda lines: lines[1:], "line 1: an export begins"),
+        (lambda lines: [*lines, lines[-1]], "line 6: there is more after"),
+        (lambda lines: [*lines[:2], lines[0], *lines[2:]], "line 3: an export begins"),
+        (lambda lines: [lines[0].replace(b'"format":1', b'"format":2'), *lines[1:]], "newer than this version"),
+        (lambda lines: [lines[0], *lines[2:-2], lines[-1]], "line 3: messages: 1 messages came before it"),
+        (lambda lines: [*lines[:2], b"not json\n", *lines[2:]], "line 3: malformed JSON"),
+        (lambda lines: [*lines[:2], b"[1]\n", *lines[2:]], "line 3: document: must be a JSON object"),
+        (lambda lines: [*lines[:2], b'{"kind":"letter"}\n'], "line 3: kind: 'letter'"),
+        (lambda lines: [line.replace(b'"state":"ready"', b'"state":"gone"') for line in lines], "line 3: state"),
+        (lambda lines: [line.replace(b'"attempt":0', b'"attempt":-1') for line in lines], "line 3: attempt"),
+        (lambda lines: [line.replace(b'"queue":"jobs"', b'"queue":"../x"') for line in lines], "line 2: queue"),
+        (lambda lines: [line.replace(b'"messageId":"a"', b'"messageId":7') for line in lines], "line 3: messageId"),
+        (lambda lines: [line.replace(b'"leases":0', b'"leasis":0') for line in lines], "did you mean 'leases'"),
+        (
+            lambda lines: [line.replace(b'"payload":1', b'"payload":1,"payloadText":"1"') for line in lines],
+            "give one of",
+        ),
+        (lambda lines: [line.replace(b'"payload":1', b'"payloadText":"{"') for line in lines], "is not JSON text"),
+        (lambda lines: [line.replace(b'"payload":1', b'"payloadBase64":"*"') for line in lines], "is not Base64"),
+        (lambda lines: [line.replace(b'"header":null', b'"header":{"version":-1}') for line in lines], "version"),
+        (lambda lines: [line.replace(b'"header":null', b'"header":[]') for line in lines], "header"),
+        (lambda lines: [line.replace(b"+00:00", b"") for line in lines], "no offset"),
+        (lambda lines: [line.replace(b'"policy":{}', b'"policy":{"ttlSec":-1}') for line in lines], "line 2: ttlSec"),
+    ],
+)
+def test_a_broken_export_is_refused_with_its_line(
+    opened: Opener, change: Callable[[list[bytes]], list[bytes]], says: str
+) -> None:
+    first = opened("memory")
+    first.set_policy("jobs", {})
+    first.publish_many("jobs", [NewMessage(payload=1, id="a"), NewMessage(payload=2, id="b")])
+    lines = exported(first)
+    assert len(lines) == 5
+    with pytest.raises(BadInput, match="import") as refused:
+        transfer.load(opened("memory"), change(lines))
+    assert says in str(refused.value)
+
+
+def test_a_cut_off_import_can_be_repeated(opened: Opener) -> None:
+    first, second = opened("memory"), opened("memory")
+    first.publish_many("jobs", range(600))
+    lines = exported(first)
+    with pytest.raises(BadInput, match="550 messages before it are stored"):
+        transfer.load(second, lines[:552])
+    done = transfer.load(second, lines)
+    assert (done.stored, done.duplicates) == (50, 550)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_format_stands_still(opened: Opener, clock: ManualClock, kind: str) -> None:
+    """Last release's export still opens, and means what it meant."""
+    queues = opened(kind)
+    golden = GOLDEN.read_bytes().splitlines(keepends=True)
+    clock.advance(1_000)
+    transfer.load(queues, golden)
+    assert exported(queues) == golden
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ready_ones_are_ready_where_the_clock_is_behind(opened: Opener, clock: ManualClock, kind: str) -> None:
+    clock.advance(60_000)
+    ahead, behind = opened("memory"), opened(kind, ManualClock())
+    ahead.publish_many("jobs", [1, 2, 3])
+    transfer.load(behind, exported(ahead))
+    assert [delivery.value() for delivery in behind.lease("jobs", 10)] == [1, 2, 3]

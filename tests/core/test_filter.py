@@ -1,0 +1,238 @@
+"""The filter language, on values in a dictionary."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yirangmq.core.errors import BadFilter
+from yirangmq.core.filter import matches, parse
+from yirangmq.core.filter_nodes import FIELDS, Everything, fields_of, names_state
+from yirangmq.core.filter_text import instant
+from yirangmq.core.states import State
+
+NOON = instant("2026-01-13T12:00:00Z")
+LETTER: dict[str, Any] = {
+    "reasonCode": "TIMEOUT",
+    "reasonMessage": "the lease of attempt 3 lapsed",
+    "failedAt": NOON,
+    "attempt": 3,
+    "consumerId": "consumer-01",
+    "messageId": "1234",
+    "sourceQueue": "telemetry",
+    "type": "sensor.reading",
+    "version": 1,
+    "priority": 0,
+    "publishedAt": NOON,
+    "state": "dead",
+    "attributes": {"deviceId": "device-001", "site": {"floor": 2}, "a.b": "dotted", "urgent": True},
+    "payload": {
+        "temp": 36.5,
+        "count": "10",
+        "when": "2026-01-13T21:00:00+09:00",
+        "tags": ["red", 7],
+        "rows": [{"id": 1}, {"id": 2}],
+        "nothing": None,
+    },
+}
+
+
+def lookup(field: str) -> object:
+    assert field in FIELDS
+    return LETTER.get(field)
+
+
+def found(text: str, by: Callable[[str], object] = lookup) -> bool:
+    return matches(parse(text), by)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "reasonCode=TIMEOUT",
+        "reasonCode=timeout",
+        "reasonCode~TIME",
+        "reasonCode=TIMEOUT and attempt>=3 and failedAt<2026-01-14",
+        "reasonCode = TIMEOUT AND NOT attempt < 3",
+        "reasonCode=POISON or attempt=3",
+        "not reasonCode=POISON",
+        "not (reasonCode=POISON or reasonCode=EXPIRED)",
+        "reasonCode=POISON and attempt=3 or state=dead",
+        "reasonCode!=POISON",
+        'reasonMessage~"ATTEMPT 3"',
+        "reasonMessage~'lapsed'",
+        "failedAt>=2026-01-13",
+        "failedAt=2026-01-13T12:00",
+        "failedAt=2026-01-13T21:00:00+09:00",
+        "failedAt>2026-01-13T11:59:59.999Z",
+        "messageId=1234",
+        'messageId="1234"',
+        "version=1",
+        "version=1.0",
+        "priority=0",
+        "traceId=null",
+        "consumerId!=null",
+        "traceId!=t-1",
+        "attributes.deviceId=device-001",
+        "attributes.site.floor<=2",
+        'attributes."a.b"=dotted',
+        "attributes.urgent=true",
+        "attributes.missing=null",
+        "payload.temp>36",
+        "payload.temp<3.7e1",
+        "payload.count>9",
+        "payload.count=10",
+        'payload.count="10"',
+        "payload.when=2026-01-13T12:00:00Z",
+        "payload.when<2026-01-14",
+        "payload.tags~red",
+        "payload.tags~7",
+        "payload.tags.0=red",
+        "payload.rows.1.id=2",
+        "payload.nothing=null",
+        "payload.rows.9.id=null",
+        "type=sensor.reading",
+        "type>sensor",
+    ],
+)
+def test_a_filter_that_matches(text: str) -> None:
+    assert found(text)
+    assert not found(f"not ({text.strip() or 'attempt=3'})")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "reasonCode=POISON",
+        "attempt>3",
+        "attempt!=3",
+        "failedAt<2026-01-13",
+        "traceId=t-1",
+        "traceId~t",
+        "traceId<z",
+        "attributes.urgent=false",
+        'attributes.urgent="true"',
+        "attributes.missing>0",
+        'payload.temp="36.5"',
+        "payload.temp=warm",
+        "payload.temp>warm",
+        "payload.temp~3",
+        "payload.count>99",
+        "payload.rows=1",
+        "payload.rows.x=1",
+        "payload.temp.deeper=1",
+        "payload.tags~blue",
+        "reasonMessage=lapsed",
+    ],
+)
+def test_a_filter_that_does_not_match(text: str) -> None:
+    assert not found(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "says"),
+    [
+        ("reasonCod=TIMEOUT", 0, "did you mean 'reasonCode'?"),
+        ("weather=fine", 0, "known: reasonCode"),
+        ("attempt=3 and atempt>1", 14, "did you mean 'attempt'?"),
+        ("reasonCode=TIMEOT", 11, "did you mean TIMEOUT?"),
+        ("state=ded", 6, "did you mean dead?"),
+        ("reasonCode=SUNSHINE", 11, "known: VALIDATION_ERROR"),
+        ("reasonCode>TIMEOUT", 10, "no order"),
+        ("attempt>=three", 9, "is a number"),
+        ("attempt~3", 7, "~ looks into text"),
+        ("failedAt<yesterday", 9, "2026-01-14"),
+        ("failedAt<2026-13-45", 9, "2026-01-14"),
+        ("attempt<null", 7, "null can only be compared with = and !="),
+        ("payload=3", 0, "payload.NAME"),
+        ("attempt.x=3", 0, "has no parts"),
+        ("payload..x=3", 0, "is not a field"),
+        ("(attempt=3", 0, "never closed"),
+        ("attempt=3)", 9, "no '('"),
+        ("(attempt=3 type=x)", 11, "expected 'and', 'or' or ')'"),
+        ("attempt=3 attempt=4", 10, "expected 'and', 'or' or the end"),
+        ("attempt 3", 8, "after attempt"),
+        ("attempt=", 8, "expected a value after ="),
+        ("attempt=(3)", 8, "expected a value after ="),
+        ("=3", 0, "expected a field"),
+        ("attempt=3 and", 13, "expected a field"),
+        ("not", 3, "expected a field"),
+        ("()", 1, "expected a field"),
+        ("type='x", 5, "this quote is never closed"),
+        ("attempt!3", 7, "does not belong here"),
+        ("not " * 60 + "attempt=3", 200, "levels deep"),
+    ],
+)
+def test_a_bad_filter_is_refused_with_a_finger_on_the_place(text: str, at: int, says: str) -> None:
+    with pytest.raises(BadFilter) as refused:
+        parse(text)
+    assert (refused.value.code, refused.value.field) == ("bad_filter", "filter")
+    complaint, shown, caret = str(refused.value).split("\n")
+    assert says in complaint
+    pointed = caret.index("^") - 2
+    assert shown[2:][pointed : pointed + 5] == text[at : at + 5]
+
+
+def test_a_filter_as_long_as_a_book_is_refused() -> None:
+    with pytest.raises(BadFilter, match="at most"):
+        parse("attempt=3 or " * 2000 + "attempt=3")
+
+
+def test_nothing_is_a_filter_that_asks_for_nothing() -> None:
+    assert parse("") == Everything()
+    assert fields_of(parse("")) == frozenset()
+
+
+def test_a_filter_names_the_fields_it_needs() -> None:
+    node = parse("reasonCode=TIMEOUT and (payload.a.b=1 or not attributes.x=2)")
+    assert fields_of(node) == {"reasonCode", "payload", "attributes"}
+
+
+def test_values_that_are_not_needed_are_not_asked_for() -> None:
+    def careful(field: str) -> object:
+        assert field != "payload"
+        return LETTER.get(field)
+
+    assert not found("reasonCode=POISON and payload.x=1", careful)
+    assert found("reasonCode=TIMEOUT or payload.x=1", careful)
+
+
+def test_parked_ones_are_meant_only_where_the_filter_says_so() -> None:
+    assert names_state(parse("attempt=1 and (state=PARKED or type=x)"), State.PARKED)
+    assert not names_state(parse("state!=dead and attempt=1"), State.PARKED)
+    assert not names_state(parse("type=parked"), State.PARKED)
+
+
+@given(st.text(alphabet="reasonCd=<>!~()\"'\\. and1", max_size=40))
+def test_any_text_is_a_filter_or_a_clear_refusal(text: str) -> None:
+    answer = ""
+    try:
+        matches(parse(text), lookup)
+    except BadFilter as error:
+        answer = str(error)
+    assert not answer or answer.startswith("filter: ")
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), st.lists))
+def test_any_payload_can_be_held_against_any_value(value: object) -> None:
+    def by(field: str) -> object:
+        return {"x": value} if field == "payload" else None
+
+    for sign in ("=", "!=", "<", "<=", ">", ">=", "~"):
+        for word in ("3", "2026-01-14", "true", "'a'", "b"):
+            assert matches(parse(f"payload.x{sign}{word}"), by) in (True, False)
+
+
+@given(st.text(min_size=1))
+def test_a_quoted_text_is_found_as_it_is(text: str) -> None:
+    quoted = '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+    def by(field: str) -> object:
+        return text
+
+    assert matches(parse(f"type={quoted}"), by)
+    assert matches(parse(f"reasonMessage~{quoted}"), by)
