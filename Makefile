@@ -9,7 +9,7 @@ LOCK_FLAGS   ?=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-all check fmt bench bench-store lock clean
+.PHONY: help setup serve test test-all check fmt bench bench-store soak-store torture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,13 @@ bench: bench-store ## all benchmarks
 
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
+
+soak-store: setup ## eight producers and eight consumers on one store for a minute, for each store
+	YIRANGMQ_SOAK_SECONDS=60 $(BIN)/pytest -m process tests/scenarios/test_crowd.py
+
+torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
+	$(BIN)/yirangmq torture --backend sqlite --steps 150
+	$(BIN)/yirangmq torture --backend fs --steps 150
 
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \

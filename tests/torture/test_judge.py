@@ -1,0 +1,115 @@
+"""The judge sees what it is there to see: each broken promise is named, and an unbroken store passes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yirangmq.broker.queues import Queues
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.torture.judge import Expected, differences, judge
+from yirangmq.torture.ledger import Ledger
+from yirangmq.torture.snapshot import NOTHING, Snapshot, take
+from yirangmq.torture.workload import START_MS, NumberedIds, StillClock
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[SqliteStore]:
+    """Four messages: m-1 and m-2 ready, m-3 leased, m-4 acked."""
+    made = SqliteStore(tmp_path / "queue.db", durability="os")
+    queues = Queues(made, StillClock(), NumberedIds("m"), "tester")
+    queues.publish_many("orders", [b"four", b"three"])
+    queues.ack(queues.lease("orders")[0].lease_id)
+    queues.lease("orders")
+    queues.publish_many("orders", [b"one", b"two"])
+    yield made
+    made.close()
+
+
+def verdict(
+    store: SqliteStore, before: Snapshot, after: Snapshot | None = None, *, is_atomic: bool = True
+) -> list[str]:
+    return judge(store, Expected(before, after or before, START_MS, is_atomic))
+
+
+def test_a_store_that_kept_its_promises_passes(store: SqliteStore) -> None:
+    assert verdict(store, take(store)) == []
+
+
+def test_a_call_under_way_may_be_there_or_not(store: SqliteStore) -> None:
+    before = take(store)
+    Queues(store, StillClock(), NumberedIds("late"), "tester").publish("orders", b"late")
+    after = take(store)
+    assert verdict(store, before, after) == []
+
+
+def test_something_nobody_sent_is_seen(store: SqliteStore) -> None:
+    before = take(store)
+    Queues(store, StillClock(), NumberedIds("late"), "tester").publish("orders", b"late")
+    assert verdict(store, before)[0].startswith("orders/late-1 is ready")
+
+
+def test_half_a_call_is_seen_where_calls_are_whole(store: SqliteStore) -> None:
+    before = take(store)
+    queues = Queues(store, StillClock(), NumberedIds("late"), "tester")
+    queues.publish("orders", b"first half")
+    half = take(store)
+    queues.publish("orders", b"second half")
+    whole = take(store)
+    # As the files store may leave it: one of two messages is there, and counted right.
+    assert verdict_of(half, before, whole, is_atomic=False) == []
+    assert verdict_of(half, before, whole, is_atomic=True) == ["half of a call is there"]
+
+
+def verdict_of(found: Snapshot, before: Snapshot, after: Snapshot, *, is_atomic: bool) -> list[str]:
+    return differences(found, Expected(before, after, START_MS, is_atomic))
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "lost": ("DELETE FROM ready WHERE seq = 3", "orders/m-3 is absent, not ready"),
+    "another content": ("UPDATE message SET payload = x'00' WHERE seq = 3", "orders/m-3 is ready (1 bytes"),
+    "come back": ("UPDATE life SET state = 'leased' WHERE seq = 1", "orders/m-1 is leased"),
+    "a lease forgotten": ("UPDATE life SET leases = 0 WHERE seq = 2", "orders/m-2 is leased"),
+    "miscounted": ("UPDATE queue SET ready = 7", "queue orders says 7 ready, there are 2"),
+    "two states": (
+        "INSERT INTO ready SELECT queue, rank, 99, seq, 0, 0, 0, 0, '', '', 0 FROM message WHERE seq = 2",
+        "orders/m-2 is in two states",
+    ),
+    "policy": ("UPDATE queue SET policy = '{}'", "queue orders has another policy than was set"),
+}
+
+
+@pytest.mark.parametrize("sort", sorted(BROKEN))
+def test_each_broken_promise_is_named(store: SqliteStore, sort: str) -> None:
+    before = take(store)
+    tampering, complaint = BROKEN[sort]
+    store._db.execute(tampering)
+    found = verdict(store, before)
+    assert any(each.startswith(complaint) for each in found), found
+
+
+def test_a_damaged_file_is_a_complaint_and_no_crash(store: SqliteStore) -> None:
+    before = take(store)
+    store._db.execute("DROP TABLE failure")
+    assert verdict(store, before) != []
+
+
+def test_the_ledger_does_not_take_the_stores_word(store: SqliteStore) -> None:
+    ledger = Ledger()
+    ledger.published(("orders", "m-3"), b"one")
+    ledger.done(("orders", "m-1"))
+    assert ledger.complaints(take(store)) == []
+    ledger.published(("orders", "m-4"), b"something else")
+    ledger.published(("orders", "m-9"), b"never came")
+    ledger.done(("orders", "m-2"))
+    assert sorted(ledger.complaints(take(store))) == [
+        "orders/m-2 was finished and is leased",
+        "orders/m-4 has not the content that was sent",
+        "orders/m-9 was confirmed and is gone",
+    ]
+
+
+def test_an_empty_store_is_what_it_is(tmp_path: Path) -> None:
+    made = SqliteStore(tmp_path / "queue.db", durability="os")
+    assert judge(made, Expected(NOTHING, NOTHING, START_MS, True)) == []
+    made.close()
