@@ -8,8 +8,8 @@ MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
 
 
-def sweep(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
-    """Apply what is due; how many messages changed."""
+def sweep(transaction: Transaction, now: int, touched: set[str], limit: int = MOST_PER_SWEEP) -> int:
+    """Apply what is due; how many messages changed. Queues that have more to take now are added to ``touched``."""
     due = transaction.due(now, limit)
     if not due:
         return 0
@@ -22,6 +22,7 @@ def sweep(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> in
             over.append(message)
         else:
             changes.append(Change(message, outcome.message, outcome.failure))
+            touched.add(message.queue)
     transaction.swap(changes)
     transaction.forget(over)
     return len(due)

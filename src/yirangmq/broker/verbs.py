@@ -49,6 +49,8 @@ class Verbs:
         self.schemas = Schemas()
         self._tidied_at = 0
         self._settled = 0
+        self.touched: set[str] = set()
+        """Queues that may have something to take since somebody last cleared this."""
 
     # -- producing ------------------------------------------------------------------------------------------------
 
@@ -64,6 +66,7 @@ class Verbs:
                 e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
             ]
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
+        self.touched.add(queue)
         if policy.schemas:
             return self._refuse_unfit(transaction, policy, envelopes, stored, now)
         return stored
@@ -93,7 +96,7 @@ class Verbs:
         """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says)."""
         now = self._clock.now_ms()
         self._pass_time(transaction, now)
-        heads = _live_heads(transaction, queue, limit, now)
+        heads = self._live_heads(transaction, queue, limit, now)
         if not heads:
             return []
         policy = transaction.policy(queue)
@@ -105,6 +108,15 @@ class Verbs:
             deliveries.append(new_delivery((after, envelope, policy)))
         transaction.swap(changes)
         return deliveries
+
+    def _live_heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
+        """Whose time ran out is not handed out, however much is due at once."""
+        for _ in range(MOST_SWEEPS):
+            heads = transaction.heads(queue, limit)
+            if not any(0 < message.expires_at <= now for message, _ in heads):
+                return heads
+            sweep(transaction, now, self.touched)
+        return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
 
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
         def settle(
@@ -127,7 +139,20 @@ class Verbs:
             chance = Chance(self._ids.fraction())
             policy = transaction.policy(before.queue)
             outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
+            self.touched.add(before.queue)
             return Change(before, outcome.message, outcome.failure)
+
+        return self._settle(transaction, leases, settle)
+
+    def release(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
+        """Give back what was never worked on: at once in line again, and the attempt does not count."""
+
+        def settle(
+            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
+        ) -> Change | None:
+            before = decide.held(message, fence, consumer, now, lease)
+            self.touched.add(before.queue)
+            return Change(before, decide.release(before, transaction.policy(before.queue), now, transaction.places(1)))
 
         return self._settle(transaction, leases, settle)
 
@@ -184,10 +209,10 @@ class Verbs:
     def sweep(self, transaction: Transaction) -> int:
         """What time brings, as far as one commit goes; how many messages changed."""
         now = self._clock.now_ms()
-        return sweep(transaction, now) + tidy(transaction, now)
+        return sweep(transaction, now, self.touched) + tidy(transaction, now)
 
     def _pass_time(self, transaction: Transaction, now: int) -> None:
-        sweep(transaction, now)
+        sweep(transaction, now, self.touched)
         self._tidy_in_passing(transaction, now)
 
     def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
@@ -195,18 +220,8 @@ class Verbs:
             return
         most = MOST_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
-        sweep(transaction, now, most)
+        sweep(transaction, now, self.touched, most)
         tidy(transaction, now, most)
-
-
-def _live_heads(transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
-    """Whose time ran out is not handed out, however much is due at once."""
-    for _ in range(MOST_SWEEPS):
-        heads = transaction.heads(queue, limit)
-        if not any(0 < message.expires_at <= now for message, _ in heads):
-            return heads
-        sweep(transaction, now)
-    return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
 
 
 def _checked_lease(lease: object) -> tuple[int, int]:

@@ -143,6 +143,11 @@ def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: i
     return Outcome(message._replace(state=_follow(message.state, Verb.RETRY), due_at=due, changed_at=now), failure)
 
 
+def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+    """Given back untouched, by a consumer that stops or never got it: the attempt did not happen, the fence stays."""
+    return _release(message._replace(attempt=message.attempt - 1, consumer=""), policy, now, place)
+
+
 def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome | None:
     """Time acts on it. None: it is over, forget it entirely."""
     match message.state:

@@ -56,6 +56,12 @@ class LeaseMismatch(LeaseLost):
     code = "lease_mismatch"
 
 
+class NotAllowed(QueueError):
+    """Wrong or missing token, or a thing this client may not do."""
+
+    code = "not_allowed"
+
+
 class StoreError(QueueError):
     """The place where messages are kept refused. Nothing of the failed batch was confirmed."""
 

@@ -120,6 +120,18 @@ def _checked(
     return Envelope(queue, id, rank, now, now + delay_ms, expires_at, key, text.decode(), payload, is_json)
 
 
+def check_header_text(text: str) -> dict[str, Any]:
+    """A header given as JSON text, as the wire carries it."""
+    if len(text) > MAX_HEADER:
+        raise TooLarge(
+            f"the envelope without its payload has {len(text)} characters, at most {MAX_HEADER}", field="header"
+        )
+    header = loads(text.encode())
+    if not isinstance(header, dict):
+        raise BadInput(f"must be an object, not {kind(header)}", field="header")
+    return header
+
+
 def check_header(header: dict[str, Any]) -> int:
     """Types of the members we know; the rank that follows."""
     for name in ("type", "traceId", "deduplicationKey", "contentType"):

@@ -2,6 +2,7 @@
 so that a device can run the files store on bare Python."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +17,38 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is out of range")
+    return value
+
+
+_reader = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _decoder = json.JSONDecoder(parse_constant=_no_constant)
+"""For text that is passed on as it is: a number of any size will do."""
 
 
 def _plain_loads(data: bytes) -> Any:
     try:
-        return _decoder.decode(data.decode())
+        text = data.decode()
+        value = _reader.decode(text)
+        _refuse_halves(text, value)
+        return value
     except (ValueError, RecursionError) as error:
         raise BadInput(f"malformed JSON: {error}") from None
+
+
+def _refuse_halves(text: str, value: Any) -> None:
+    """Half of a surrogate pair is no character, and could not be written again."""
+    if "\\u" in text:
+        json.dumps(value, ensure_ascii=False).encode()
 
 
 def _plain_dumps(value: Any) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise BadInput(f"cannot be written as JSON: {error}") from None
 
 
@@ -39,7 +58,7 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
         text = data.decode()
         at = _skip(text, 0)
         if text[at : at + 1] != "{":
-            _decoder.decode(text)
+            _plain_loads(data)
             return None
         found: dict[str, bytes] = {}
         at = _skip(text, at + 1)
@@ -49,7 +68,8 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
             if not isinstance(key, str) or text[at : at + 1] != ":":
                 raise ValueError(f"expected a member name and a colon at character {at}")
             begin = _skip(text, at + 1)
-            _, end = _decoder.raw_decode(text, begin)
+            value, end = _decoder.raw_decode(text, begin)
+            _refuse_halves(text, [key, value])
             found[key] = text[begin:end].encode()
             at = _skip(text, end)
             if text[at : at + 1] == ",":
@@ -63,6 +83,15 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
         return found
     except (ValueError, RecursionError) as error:
         raise BadInput(f"malformed JSON: {error}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """No NaN and no infinity in it: msgspec would write them as null, and nobody would know."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list | tuple) else True
 
 
 def _skip(text: str, at: int) -> int:
@@ -92,12 +121,16 @@ else:
 
     def _fast_dumps(value: Any) -> bytes:
         try:
-            return _encode(value)
+            text = _encode(value)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(f"cannot be written as JSON: {error}") from None
+        if b"null" in text and not _is_finite(value):
+            raise BadInput("cannot be written as JSON: it holds a number that is infinite or none")
+        return text
 
     def _fast_members(data: bytes) -> dict[str, bytes] | None:
         try:
+            data.decode()  # raw members are skipped over, not looked into
             return {key: bytes(raw) for key, raw in _decode_members(data).items()}
         except msgspec.ValidationError:
             _fast_loads(data)

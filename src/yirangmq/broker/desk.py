@@ -1,0 +1,202 @@
+"""Many callers, one commit: everything asked for in one turn of the loop becomes one transaction with one sync, and
+consumers that wait are served in that same transaction.
+
+Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever runs it hands in ``soon``, which calls
+back when the current turn is over, and ``later``, which calls back after some seconds."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.format.delivery import Delivery
+
+Answer = TypeVar("Answer")
+MOST_PER_COMMIT = 1000
+"""Requests in one commit; past this it only gets later, not cheaper."""
+MOST_PER_TAKER = 256
+"""Messages handed to one consumer in one commit, so that the others get some too."""
+LONGEST_SLEEP = 3600.0
+
+
+class Taker(Protocol):
+    """A consumer that waits: a subscription with credit left, or a lease that found nothing yet."""
+
+    queue: str
+    consumer: str
+    span_ms: int | None
+
+    def wants(self) -> int:
+        """How many messages it can take now; 0: none."""
+
+    def take(self, deliveries: list[Delivery]) -> bool:
+        """Hand over; False if it is gone, and the messages go back."""
+
+
+class Job:
+    """One request: what to do inside the transaction, and whom to tell when it is on disk."""
+
+    __slots__ = ("done", "error", "value", "work")
+
+    def __init__(self, work: Callable[[Transaction], Any], done: Callable[[Any, QueueError | None], None]) -> None:
+        self.work = work
+        self.done = done
+        self.value: Any = None
+        self.error: QueueError | None = None
+
+
+class Desk:
+    """Used from one thread, the loop's."""
+
+    def __init__(
+        self,
+        store: Store,
+        verbs: Verbs,
+        clock: Clock,
+        soon: Callable[[Callable[[], None]], Any],
+        later: Callable[[float, Callable[[], None]], Any],
+    ) -> None:
+        self.verbs = verbs
+        self._store = store
+        self._clock = clock
+        self._soon = soon
+        self.later = later
+        self._jobs: deque[Job] = deque()
+        self._takers: dict[str, deque[Taker]] = {}
+        self._hungry: set[str] = set()
+        self._planned = False
+        self._alarm_at: int | None = None
+        self.after_commit: list[Callable[[], None]] = []
+
+    def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
+        """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
+        self._jobs.append(Job(work, done))
+        self._plan()
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """Work that changes nothing, now."""
+        with self._store.transaction(write=False) as transaction:
+            return work(transaction)
+
+    def wait(self, taker: Taker) -> None:
+        """Serve this consumer as soon as its queue has something, in order of arrival."""
+        self._takers.setdefault(taker.queue, deque()).append(taker)
+        self._hungry.add(taker.queue)
+        self._plan()
+
+    def leave(self, taker: Taker) -> None:
+        """It no longer waits, and takes nothing."""
+        line = self._takers.get(taker.queue)
+        if line is not None and taker in line:
+            line.remove(taker)
+            if not line:
+                del self._takers[taker.queue]
+
+    def hungry(self, queue: str) -> None:
+        """A consumer of this queue can take more now."""
+        if queue in self._takers:
+            self._hungry.add(queue)
+            self._plan()
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._soon(self._turn)
+
+    def _turn(self) -> None:
+        """One commit for all that wait, then everybody's answer."""
+        self._planned = False
+        batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
+        served = self._commit(batch)
+        for job in batch:
+            job.done(job.value, job.error)
+        for taker, deliveries in served:
+            if not taker.take(deliveries):
+                self._put_back(deliveries)
+        for action in self.after_commit:
+            action()
+        if self._jobs:
+            self._plan()
+
+    def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Delivery]]]:
+        """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
+        try:
+            with self._store.transaction() as transaction:
+                for job in batch:
+                    _perform(job, transaction)
+                served = self._serve(transaction)
+                self._set_alarm(transaction)
+            return served
+        except Exception as error:
+            for job in batch:
+                self._alone(job, error if len(batch) == 1 else None)
+            return []
+
+    def _alone(self, job: Job, known: Exception | None) -> None:
+        try:
+            if known is not None:
+                raise known
+            with self._store.transaction() as transaction:
+                job.error = None
+                _perform(job, transaction)
+        except QueueError as error:
+            job.error = error
+        except Exception as error:
+            job.error = QueueError(f"{type(error).__name__}: {error}")
+
+    def _serve(self, transaction: Transaction) -> list[tuple[Taker, list[Delivery]]]:
+        """Lease for those who wait, queue by queue, in turns."""
+        served: list[tuple[Taker, list[Delivery]]] = []
+        queues = (self._hungry | self.verbs.touched) & self._takers.keys()
+        self._hungry.clear()
+        self.verbs.touched.clear()
+        for queue in queues:
+            line = self._takers[queue]
+            for _ in range(len(line)):
+                taker = line[0]
+                line.rotate(-1)
+                wanted = min(taker.wants(), MOST_PER_TAKER)
+                if wanted <= 0:
+                    continue
+                got = self.verbs.lease(transaction, queue, wanted, taker.span_ms, taker.consumer)
+                if not got:
+                    break
+                served.append((taker, got))
+                if len(got) == MOST_PER_TAKER:
+                    self._hungry.add(queue)
+        if self._hungry:
+            self._plan()
+        return served
+
+    def _put_back(self, deliveries: list[Delivery]) -> None:
+        leases = Leases([delivery.lease_id for delivery in deliveries])
+        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), _ignore)
+
+    def _set_alarm(self, transaction: Transaction) -> None:
+        """Wake when time next has something to do."""
+        due = transaction.next_due()
+        if due is None or (self._alarm_at is not None and self._alarm_at <= due):
+            return
+        self._alarm_at = due
+        seconds = max(0.0, (due - self._clock.now_ms()) / 1000)
+        self.later(min(seconds, LONGEST_SLEEP), lambda: self._ring(due))
+
+    def _ring(self, due: int) -> None:
+        if self._alarm_at == due:
+            self._alarm_at = None
+            self.submit(self.verbs.sweep, _ignore)
+
+
+def _perform(job: Job, transaction: Transaction) -> None:
+    try:
+        job.value = job.work(transaction)
+    except StoreError:
+        raise
+    except QueueError as error:
+        job.error = error
+
+
+def _ignore(value: Any, error: QueueError | None) -> None:
+    """A sweep or a putting back that the store refused is done again when the time comes."""

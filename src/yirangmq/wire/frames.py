@@ -1,0 +1,93 @@
+"""The frame: twelve bytes of head, then a body. ``docs/wire.md`` draws it; tests/golden holds it still.
+
+    0        4         5      6       8          12
+    | length | version | kind | flags | request  | body …
+      u32      u8        u8     u16     u32        length bytes
+
+Big-endian. ``request`` is chosen by whoever asks and repeated in the answer; a pushed delivery carries the number of
+its subscription."""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from yirangmq.core.errors import BadInput, TooLarge
+
+VERSION = 1
+HEAD = struct.Struct(">IBBHI")
+MAX_FRAME = 16 * 1024 * 1024
+"""Sixteen of the largest default messages; a batch of more goes in several frames."""
+
+
+class Kind(IntEnum):
+    HELLO = 1
+    WELCOME = 2
+    PUBLISH = 3
+    STORED = 4
+    LEASE = 5
+    DELIVER = 6
+    ACK = 7
+    NACK = 8
+    EXTEND = 9
+    SETTLED = 10
+    SUBSCRIBE = 11
+    CANCEL = 12
+    CALL = 13
+    RESULT = 14
+    ERROR = 15
+    PING = 16
+    PONG = 17
+    BYE = 18
+    RELEASE = 19
+
+
+class Frame(NamedTuple):
+    kind: int
+    request: int
+    body: bytes
+
+
+def encode(kind: int, request: int, body: bytes) -> bytes:
+    return HEAD.pack(len(body), VERSION, kind, 0, request) + body
+
+
+class FrameReader:
+    """Feed it any split of the bytes, take whole frames out. A frame too large is refused by its head alone."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._max = max_frame
+        self._buffer = bytearray()
+
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished frame kept in memory."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+        """Whole frames of what has come so far. After an error the stream is beyond repair: close it."""
+        if self._buffer:
+            self._buffer += data
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        at, end = 0, len(data)
+        try:
+            while end - at >= HEAD.size:
+                length, version, kind, flags, request = HEAD.unpack_from(data, at)
+                _check_head(length, version, flags, self._max)
+                if end - at < HEAD.size + length:
+                    break
+                begin = at + HEAD.size
+                at = begin + length
+                yield Frame(kind, request, bytes(data[begin:at]))
+        finally:
+            self._buffer += data[at:]
+
+
+def _check_head(length: int, version: int, flags: int, most: int) -> None:
+    if version != VERSION:
+        raise BadInput(f"frame version {version}, this side speaks {VERSION}", field="version")
+    if flags:
+        raise BadInput(f"flags {flags:#06x} are not known in version {VERSION}", field="flags")
+    if length > most:
+        raise TooLarge(f"a frame of {length} bytes, at most {most}", field="length")
