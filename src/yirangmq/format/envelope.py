@@ -3,10 +3,10 @@ kept to the byte, members we do not know are kept as they are."""
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, TooLarge
@@ -14,6 +14,7 @@ from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.strict import kind
 from yirangmq.format.jsontext import dumps, loads, members
 
+Answer = TypeVar("Answer")
 MARKS = frozenset({"messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey"})
 """A document with a payload and at least one of these is an envelope; anything else is a bare payload."""
 MAX_HEADER = 65_536
@@ -47,9 +48,11 @@ def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
     if isinstance(new.payload, bytes | bytearray | memoryview):
         payload, is_json = bytes(new.payload), new.content_type == JSON_TYPE
         if is_json:
-            loads(payload)
+            _named("payload", loads, payload)
     else:
-        payload, is_json = dumps(new.payload), True
+        payload, is_json = _named("payload", dumps, new.payload), True
+    if not isinstance(new.attributes, Mapping):
+        raise BadInput(f"must be an object, not {kind(new.attributes)}", field="attributes")
     attributes = dict(new.attributes)
     if new.priority is not None:
         attributes["priority"] = new.priority
@@ -71,17 +74,25 @@ def read(
     queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
 ) -> Envelope:
     """A JSON document to an envelope: taken as one if it is one, wrapped if it is a bare payload."""
-    parts = members(text)
+    parts = _named("document", members, text)
     if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
     payload, is_json = _take_payload(parts)
-    given = {key: loads(raw) for key, raw in parts.items()}
+    given = {key: _named(key, loads, raw) for key, raw in parts.items()}
     said = given.pop("queue", queue)
     if said != queue:
         raise BadInput(f"the envelope says {said!r}, the call says {queue!r}", field="queue")
     identifier = given.pop("messageId", None)
     checked = fallback_id if identifier is None else names.check_id(identifier)
     return _checked(queue, checked, given, payload, is_json, now, delay, ttl)
+
+
+def _named(field: str, work: Callable[[Any], Answer], value: Any) -> Answer:
+    """``work``, its complaint naming the field."""
+    try:
+        return work(value)
+    except BadInput as error:
+        raise BadInput(str(error), field=field) from None
 
 
 def _take_payload(parts: dict[str, bytes]) -> tuple[bytes, bool]:
@@ -106,12 +117,12 @@ def _checked(
     delay: float,
     ttl: float | None,
 ) -> Envelope:
-    delay_ms = names.check_milliseconds(delay, "delay") if delay else 0
+    delay_ms = 0 if delay == 0 else names.check_milliseconds(delay, "delay")
     expires_at = now + names.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
     if not header:
         return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)
     rank = check_header(header)
-    text = dumps(header)
+    text = _named("attributes", dumps, header)
     if len(text) > MAX_HEADER:
         raise TooLarge(
             f"the envelope without its payload has {len(text)} bytes, at most {MAX_HEADER}", field="attributes"

@@ -1,0 +1,132 @@
+"""Names, numbers and reasons: what is allowed, what is refused and by which name."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, QueueError, every_error
+from yirangmq.core.message import RANK_LAST, Message, lease_id, split_lease_id
+from yirangmq.core.reasons import MEANING, Reason, check_reason
+from yirangmq.core.states import State
+
+GOOD = ["a", "A9", "_x", "-x", "a.b-c_d", "telemetry-dlq", "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"]
+BAD = ["", ".", "..", ".a", "a/b", "a\\b", "a b", "a\n", "\na", "é", "이랑", "a\x00", "a:b/", "*", None, 7, b"a", ["a"]]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_plain_names_pass_everywhere(name: str) -> None:
+    assert names.check_queue(name) == names.check_id(name) == names.check_consumer(name) == name
+
+
+@pytest.mark.parametrize("name", BAD, ids=repr)
+@pytest.mark.parametrize(
+    ("check", "field"),
+    [(names.check_queue, "queue"), (names.check_id, "messageId"), (names.check_consumer, "consumerId")],
+)
+def test_other_names_are_refused_by_field(check: Callable[[object], str], field: str, name: object) -> None:
+    with pytest.raises(BadInput) as caught:
+        check(name)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("check", "most"), [(names.check_queue, 200), (names.check_id, 100), (names.check_consumer, 64)]
+)
+def test_names_have_a_longest(check: Callable[[object], str], most: int) -> None:
+    assert check("a" * most) == "a" * most
+    with pytest.raises(BadInput):
+        check("a" * (most + 1))
+
+
+def test_a_consumer_may_name_host_and_port() -> None:
+    assert names.check_consumer("host-1:8080@rack") == "host-1:8080@rack"
+
+
+@given(st.text())
+def test_no_name_that_passes_can_leave_its_folder(name: str) -> None:
+    try:
+        names.check_queue(name)
+    except BadInput:
+        return
+    assert "/" not in name
+    assert not name.startswith(".")
+    assert name.isascii()
+    assert name.isprintable()
+
+
+@pytest.mark.parametrize(("given", "found"), [(None, None), (0, 0), (2**53 - 1, 2**53 - 1)])
+def test_a_priority_is_null_or_counts_from_zero(given: object, found: int | None) -> None:
+    assert names.check_priority(given) == found
+
+
+@pytest.mark.parametrize("given", [-1, 2**53, 1.0, "1", True, [], float("nan")], ids=repr)
+def test_other_priorities_are_refused(given: object) -> None:
+    with pytest.raises(BadInput, match=r"^priority: "):
+        names.check_priority(given)
+
+
+def test_every_priority_goes_before_none() -> None:
+    assert RANK_LAST > 2**53 - 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "found"), [(0, 0), (1, 1_000), (0.25, 250), (0.0004, 0), (names.MAX_SECONDS, 316_224_000_000)]
+)
+def test_seconds_become_milliseconds(seconds: float, found: int) -> None:
+    assert names.check_milliseconds(seconds, "delay") == found
+
+
+@pytest.mark.parametrize(
+    "seconds", [-0.001, "1", None, True, float("nan"), float("inf"), names.MAX_SECONDS + 1], ids=repr
+)
+def test_other_seconds_are_refused(seconds: object) -> None:
+    with pytest.raises(BadInput, match=r"^delay: "):
+        names.check_milliseconds(seconds, "delay")
+
+
+@pytest.mark.parametrize("count", [0, -1, 11, 1.0, "1", None, True], ids=repr)
+def test_other_counts_are_refused(count: object) -> None:
+    assert names.check_count(10, "limit", most=10) == 10
+    with pytest.raises(BadInput, match=r"^limit: "):
+        names.check_count(count, "limit", most=10)
+
+
+# -- reasons and errors -----------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_reasons_is_closed() -> None:
+    codes = {"VALIDATION_ERROR", "HANDLER_ERROR", "TIMEOUT", "RETRY_LIMIT", "POISON", "REJECTED", "EXPIRED", "CORRUPT"}
+    assert {reason.value for reason in Reason} == codes == set(MEANING)
+    assert [check_reason(code) for code in sorted(codes)] == [Reason(code) for code in sorted(codes)]
+
+
+@pytest.mark.parametrize("code", ["", "timeout", "OTHER", None, 7, "TIMEOUT "], ids=repr)
+def test_other_reasons_are_refused(code: object) -> None:
+    with pytest.raises(BadInput, match=r"^reasonCode: .*TIMEOUT"):
+        check_reason(code)
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = [kind.code for kind in every_error()]
+    assert len(codes) == len(set(codes)) == len(every_error())
+    assert all(issubclass(kind, QueueError) for kind in every_error())
+    assert {"bad_input", "not_found", "wrong_state", "lease_expired", "lease_mismatch", "store_full"} <= set(codes)
+
+
+# -- lease ids --------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**40))
+def test_a_lease_id_names_message_and_lease(seq: int, leases: int) -> None:
+    card = Message(seq, "q", "m", State.LEASED, 0, 0, 1, leases, 0, 0, 0, "", "", 0, True)
+    assert split_lease_id(lease_id(card)) == (seq, leases)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "-", "1", "1-", "-1", "1-2-3", "a-1", "1-b", "1 -2", "1--2", "+1-2", "0x1-2", "1-" + "9" * 40]
+)
+def test_anything_else_is_no_lease_id(text: str) -> None:
+    assert split_lease_id(text) is None

@@ -1,0 +1,194 @@
+"""Policies: the defaults exactly, every number checked, every mistake named; and the waits they lead to."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.golden_files import golden
+from yirangmq.core.errors import BadPolicy
+from yirangmq.core.policy import Chance, Retry, backoff_ms, read_policy, show_policy
+
+QUEUE = "telemetry"
+
+
+def test_the_defaults_are_those_of_the_page() -> None:
+    assert show_policy(read_policy({}, QUEUE)) == json.loads(golden("policy-default.json"))
+    assert list(show_policy(read_policy({}, QUEUE))) == list(json.loads(golden("policy-default.json")))
+
+
+def test_the_published_example_is_the_default() -> None:
+    assert read_policy(json.loads(golden("policy-example.json")), QUEUE) == read_policy({}, QUEUE)
+
+
+def test_inside_all_times_are_milliseconds() -> None:
+    policy = read_policy({"visibilityTimeoutSec": 0.25, "retry": {"initialDelaySec": 1.5}, "ttlSec": 2}, QUEUE)
+    assert (policy.visibility_ms, policy.retry.initial_ms, policy.ttl_ms) == (250, 1_500, 2_000)
+    assert policy.dlq.retention_ms == 14 * 86_400_000
+
+
+def test_the_dead_letters_are_named_after_their_queue() -> None:
+    assert read_policy({}, "mail").dlq.queue == "mail-dlq"
+    assert read_policy({"dlq": {"queue": "graveyard"}}, "mail").dlq.queue == "graveyard"
+
+
+FULL: dict[str, Any] = {
+    "visibilityTimeoutSec": 0.001,
+    "retry": {
+        "limit": 0,
+        "backoff": "linear",
+        "initialDelaySec": 0,
+        "maxDelaySec": 0.5,
+        "jitter": 0.25,
+        "poisonAfter": 3,
+    },
+    "dlq": {"enabled": False, "queue": "other", "retentionDays": 0.5, "whenDisabled": "park"},
+    "archive": {"enabled": False, "retentionDays": 1, "maxMessages": 0},
+    "dedupWindowSec": 0,
+    "ttlSec": 1.5,
+    "onExpire": "dead",
+    "requeue": "front",
+    "maxBytes": 1,
+    "tombstoneSec": 0,
+    "schemas": {"sensor.reading": {"1": {"type": "object"}, "*": True}},
+}
+
+
+def test_every_member_can_be_set_and_is_shown_as_set() -> None:
+    assert show_policy(read_policy(FULL, QUEUE)) == FULL
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "visibilityTimeoutSec": st.floats(0.001, 1e6).map(lambda number: round(number, 3)),
+            "ttlSec": st.integers(0, 10**6),
+            "retry": st.fixed_dictionaries({}, optional={"limit": st.integers(0, 99), "jitter": st.floats(0, 1)}),
+            "archive": st.fixed_dictionaries({}, optional={"retentionDays": st.integers(0, 3660)}),
+            "requeue": st.sampled_from(["back", "front"]),
+        },
+    )
+)
+def test_a_policy_shown_and_read_again_is_the_same(document: Mapping[str, Any]) -> None:
+    policy = read_policy(document, QUEUE)
+    assert read_policy(show_policy(policy), QUEUE) == policy
+
+
+BAD: list[tuple[object, str]] = [
+    ([], "document"),
+    (None, "document"),
+    ("fast", "document"),
+    ({"visibilityTimeoutSec": 0}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": -1}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": "30"}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": True}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": None}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": 1e12}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": float("nan")}, "visibilityTimeoutSec"),
+    ({"visibilityTimeoutSec": float("inf")}, "visibilityTimeoutSec"),
+    ({"visibilitytimeoutSec": 30}, "visibilitytimeoutSec"),
+    ({"retry": 5}, "retry"),
+    ({"retry": None}, "retry"),
+    ({"retry": {"limit": -1}}, "retry.limit"),
+    ({"retry": {"limit": 1.0}}, "retry.limit"),
+    ({"retry": {"limit": True}}, "retry.limit"),
+    ({"retry": {"backoff": "random"}}, "retry.backoff"),
+    ({"retry": {"backoff": None}}, "retry.backoff"),
+    ({"retry": {"backoff": ["fixed"]}}, "retry.backoff"),
+    ({"retry": {"initialDelaySec": -0.5}}, "retry.initialDelaySec"),
+    ({"retry": {"maxDelaySec": -1}}, "retry.maxDelaySec"),
+    ({"retry": {"initialDelaySec": 10, "maxDelaySec": 9}}, "retry.maxDelaySec"),
+    ({"retry": {"initialDelaySec": 61}}, "retry.maxDelaySec"),
+    ({"retry": {"jitter": 1.5}}, "retry.jitter"),
+    ({"retry": {"jitter": -0.1}}, "retry.jitter"),
+    ({"retry": {"poisonAfter": -1}}, "retry.poisonAfter"),
+    ({"retry": {"limits": 3}}, "retry.limits"),
+    ({"dlq": {"enabled": "yes"}}, "dlq.enabled"),
+    ({"dlq": {"enabled": 1}}, "dlq.enabled"),
+    ({"dlq": {"queue": "a/b"}}, "dlq.queue"),
+    ({"dlq": {"queue": 7}}, "dlq.queue"),
+    ({"dlq": {"queue": ""}}, "dlq.queue"),
+    ({"dlq": {"queue": QUEUE}}, "dlq.queue"),
+    ({"dlq": {"retentionDays": -1}}, "dlq.retentionDays"),
+    ({"dlq": {"whenDisabled": "keep"}}, "dlq.whenDisabled"),
+    ({"dlq": {"name": "x"}}, "dlq.name"),
+    ({"archive": {"enabled": None}}, "archive.enabled"),
+    ({"archive": {"retentionDays": "7"}}, "archive.retentionDays"),
+    ({"archive": {"maxMessages": -1}}, "archive.maxMessages"),
+    ({"archive": {"size": 1}}, "archive.size"),
+    ({"dedupWindowSec": -1}, "dedupWindowSec"),
+    ({"ttlSec": -1}, "ttlSec"),
+    ({"onExpire": "die"}, "onExpire"),
+    ({"requeue": "middle"}, "requeue"),
+    ({"maxBytes": 0}, "maxBytes"),
+    ({"maxBytes": 65 * 1024 * 1024}, "maxBytes"),
+    ({"maxBytes": 1.5}, "maxBytes"),
+    ({"tombstoneSec": -1}, "tombstoneSec"),
+    ({"schemas": []}, "schemas"),
+    ({"schemas": {"t": []}}, "schemas.t"),
+    ({"schemas": {"t": {"1": 7}}}, "schemas.t.1"),
+    ({7: 1}, "7"),
+]
+
+
+@pytest.mark.parametrize(("document", "field"), BAD, ids=[repr(document) for document, _ in BAD])
+def test_a_policy_that_cannot_be_is_refused_by_name(document: object, field: str) -> None:
+    with pytest.raises(BadPolicy) as caught:
+        read_policy(document, QUEUE)
+    assert caught.value.field == field
+    assert caught.value.code == "bad_policy"
+    assert str(caught.value).startswith(f"{field}: ")
+
+
+def test_a_misspelt_member_is_told_the_right_one() -> None:
+    with pytest.raises(BadPolicy, match="did you mean 'visibilityTimeoutSec'"):
+        read_policy({"visibilityTimeoutsSec": 1}, QUEUE)
+
+
+# -- waits ------------------------------------------------------------------------------------------------------------
+
+
+def waits(retry: Retry, chance: float = 0.5) -> list[int]:
+    return [backoff_ms(retry, attempt, Chance(chance)) for attempt in range(1, 9)]
+
+
+def test_the_default_waits_double_from_one_second_to_sixty() -> None:
+    assert waits(Retry()) == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+
+
+def test_linear_waits_grow_by_the_first_one() -> None:
+    assert waits(Retry(backoff="linear", initial_ms=1_500, max_ms=9_000)) == [
+        *(1_500, 3_000, 4_500, 6_000, 7_500, 9_000),
+        *(9_000, 9_000),
+    ]
+
+
+def test_fixed_waits_stay() -> None:
+    assert waits(Retry(backoff="fixed", initial_ms=700)) == [700] * 8
+
+
+def test_jitter_is_off_unless_asked_for() -> None:
+    assert waits(Retry(), chance=0.0) == waits(Retry(), chance=1.0)
+
+
+@pytest.mark.parametrize(("chance", "wait"), [(0.0, 800), (0.25, 900), (0.5, 1_000), (0.75, 1_100), (1.0, 1_200)])
+def test_jitter_spreads_a_wait_to_both_sides(chance: float, wait: int) -> None:
+    assert backoff_ms(Retry(jitter=0.2), 1, Chance(chance)) == wait
+
+
+@given(
+    st.sampled_from(["exponential", "linear", "fixed"]),
+    st.integers(0, 10**6),
+    st.integers(1, 10**6),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+def test_no_wait_is_negative_or_beyond_the_cap_and_its_jitter(
+    backoff: str, initial: int, attempt: int, jitter: float, chance: float
+) -> None:
+    retry = Retry(backoff=backoff, initial_ms=initial, max_ms=2 * 10**6, jitter=jitter)
+    assert 0 <= backoff_ms(retry, attempt, Chance(chance)) <= retry.max_ms * (1 + jitter) + 1

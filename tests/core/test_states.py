@@ -1,0 +1,79 @@
+"""The table of transitions, and the page that is printed from it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core import diagram
+from yirangmq.core.states import KEPT, MEANING, TRANSITIONS, State, Verb, after
+
+ALLOWED = """
+new     draft draft   | new publish ready | new postpone delayed | new refuse dead
+draft   set ready     | draft drop dropped
+delayed ripen ready   | delayed bury dead | delayed park parked | delayed drop dropped
+ready   claim claimed | ready lease leased | ready bury dead | ready park parked | ready drop dropped
+claimed start leased  | claimed release ready | claimed bury dead | claimed park parked | claimed drop dropped
+leased  extend leased | leased ack done | leased retry delayed | leased release ready
+leased  bury dead     | leased park parked | leased drop dropped
+dead    redrive ready | dead park parked | dead drop dropped
+parked  redrive ready | parked drop dropped
+"""
+"""Every move there is, written once more and by hand: a change of the table must be meant twice."""
+
+MOVES = {
+    (None if before == "new" else State(before), Verb(verb)): State(target)
+    for before, verb, target in (cell.split() for line in ALLOWED.split("\n") if line for cell in line.split("|"))
+}
+
+
+@pytest.mark.parametrize("verb", Verb)
+@pytest.mark.parametrize("state", [None, *State])
+def test_every_pair_of_state_and_verb(state: State | None, verb: Verb) -> None:
+    assert after(state, verb) == MOVES.get((state, verb))
+
+
+def test_the_table_has_no_other_rows() -> None:
+    assert TRANSITIONS == MOVES
+
+
+def test_every_state_can_be_reached_and_every_verb_is_used() -> None:
+    assert set(TRANSITIONS.values()) == set(State)
+    assert {verb for _, verb in TRANSITIONS} == set(Verb)
+
+
+def test_done_and_dropped_are_the_end() -> None:
+    ends = {state for state in State if not any(after(state, verb) for verb in Verb)}
+    assert ends == {State.DONE, State.DROPPED}
+
+
+def test_everything_else_can_be_given_up() -> None:
+    assert all(after(state, Verb.DROP) for state in State if state not in (State.DONE, State.DROPPED))
+
+
+def test_a_dropped_message_is_not_kept() -> None:
+    assert set(KEPT) == set(State) - {State.DROPPED}
+
+
+def test_every_state_and_verb_is_explained() -> None:
+    assert set(MEANING) == set(State)
+    assert set(diagram.WHEN) == set(Verb)
+
+
+def test_the_page_names_every_move() -> None:
+    page = diagram.page()
+    for (state, verb), target in TRANSITIONS.items():
+        assert f"| {state or '–'} | {verb} | {target} |" in page
+    for state in State:
+        assert f"| **{state}** | {MEANING[state]} |" in page
+
+
+def test_the_page_in_the_docs_is_current() -> None:
+    assert (Path(__file__).parents[2] / "docs" / "states.md").read_text() == diagram.page()
+
+
+@pytest.mark.process
+def test_the_module_prints_the_page() -> None:
+    run = subprocess.run([sys.executable, "-m", "yirangmq.core.diagram"], capture_output=True, check=True)
+    assert run.stdout.decode() == diagram.page()

@@ -1,0 +1,285 @@
+"""The envelope and what is made of it, held still by golden files."""
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.golden_files import golden
+from yirangmq.core.errors import BadInput, QueueError, TooLarge
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.policy import read_policy
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+from yirangmq.format import deadletter
+from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.envelope import MAX_HEADER, NewMessage, as_json, build, header_of, iso, payload_value, read
+
+NOW = 1_768_267_260_000
+QUEUE = "telemetry"
+EXAMPLE = golden("envelope-example.json")
+
+
+def taken(text: bytes, **options: Any) -> Envelope:
+    return read(QUEUE, text, "fallback", NOW, **options)
+
+
+# -- the published example --------------------------------------------------------------------------------------------
+
+
+def test_the_example_is_read_to_the_last_member() -> None:
+    envelope = taken(EXAMPLE)
+    assert envelope.id == "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
+    assert envelope.queue == QUEUE
+    assert envelope.rank == 3
+    assert envelope.dedup_key == "device-001:1705112460"
+    assert (envelope.published_at, envelope.available_at, envelope.expires_at) == (NOW, NOW, 0)
+    assert envelope.payload == b'{\n    "temp": 36.1,\n    "rpm": 1200\n  }'
+    assert envelope.is_json
+
+
+def test_the_example_comes_out_as_it_went_in() -> None:
+    written = as_json(taken(EXAMPLE))
+    assert json.loads(written) == json.loads(EXAMPLE)
+    assert list(json.loads(written)) == list(json.loads(EXAMPLE))
+    assert as_json(taken(written)) == written
+
+
+def test_a_message_built_from_values_is_the_same_envelope() -> None:
+    new = NewMessage(
+        payload={"temp": 36.1, "rpm": 1200},
+        id="9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71",
+        timestamp="2026-01-13T10:21:00+09:00",
+        type="sensor.reading",
+        version=1,
+        attributes={"deviceId": "device-001"},
+        priority=3,
+        trace_id="trace-1234",
+        deduplication_key="device-001:1705112460",
+    )
+    built = build(QUEUE, new, "fallback", NOW)
+    assert json.loads(as_json(built)) == json.loads(EXAMPLE)
+    assert built._replace(payload=b"") == taken(EXAMPLE)._replace(payload=b"")
+
+
+def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
+    card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
+    failure = Failure("VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01")
+    rules = read_policy({}, QUEUE)
+    record = deadletter.record(card, taken(EXAMPLE), failure, rules)
+    assert json.loads(record) == json.loads(golden("deadletter-example.json"))
+    assert taken(EXAMPLE).payload in record
+    assert Look(card, taken(EXAMPLE), failure, rules).record() == json.loads(record)
+
+
+def test_a_record_says_why_it_died_and_what_failed_last() -> None:
+    card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
+    failure = Failure("HANDLER_ERROR", "again", NOW, 4, "")
+    record = json.loads(deadletter.record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE)))
+    assert record["failure"] == {
+        "reasonCode": "POISON",
+        "reasonMessage": "again",
+        "failedAt": iso(NOW),
+        "attempt": 4,
+        "consumerId": None,
+    }
+    assert record["routing"] == {"sourceQueue": QUEUE, "dlqQueue": "grave"}
+
+
+def test_a_delivery_has_message_lease_and_policy() -> None:
+    card = Message(5, QUEUE, "m", State.LEASED, 3, 5, 2, 3, NOW + 30_000, 0, NOW, "consumer-01", "", 0, True)
+    delivery = Delivery(card, taken(EXAMPLE), read_policy({}, QUEUE))
+    assert json.loads(delivery.as_json()) == {
+        "message": json.loads(EXAMPLE),
+        "lease": {"leaseId": "5-3", "leaseUntil": iso(NOW + 30_000), "consumerId": "consumer-01", "attempt": 2},
+        "policy": json.loads(golden("policy-default.json")),
+    }
+    assert delivery.header["traceId"] == "trace-1234"
+    assert delivery.value() == {"temp": 36.1, "rpm": 1200}
+
+
+def test_a_look_without_content_has_no_record() -> None:
+    card = Message(1, QUEUE, "m", State.DONE, RANK_LAST, 1, 1, 1, 0, 0, NOW, "", "", 0, False)
+    look = Look(card, None, None, read_policy({}, QUEUE))
+    assert look.record() is None
+    assert look.card()["priority"] is None
+    assert look.card()["dueAt"] is None
+
+
+# -- bare payloads ----------------------------------------------------------------------------------------------------
+
+BARE = [
+    b"1",
+    b"null",
+    b'"text"',
+    b"[]",
+    b"{}",
+    b'{"temp":36.1}',
+    b'{"payload":1}',
+    b'{"type":"t","value":1}',
+    b'{"messageId":"x","data":{"payload":1}}',
+    b' \n{"temp" : 1}\t',
+]
+
+
+@pytest.mark.parametrize("text", BARE)
+def test_anything_that_is_no_envelope_is_a_payload(text: bytes) -> None:
+    envelope = taken(text)
+    assert envelope.payload == text.strip()
+    assert (envelope.id, envelope.header, envelope.rank, envelope.is_json) == ("fallback", "", RANK_LAST, True)
+    assert json.loads(as_json(envelope)) == {
+        "messageId": "fallback",
+        "timestamp": iso(NOW),
+        "queue": QUEUE,
+        "payload": json.loads(text),
+    }
+
+
+def test_an_envelope_needs_no_more_than_a_payload_and_one_mark() -> None:
+    envelope = taken(b'{"traceId":"t","payload":1}')
+    assert (envelope.id, envelope.header, envelope.payload) == ("fallback", '{"traceId":"t"}', b"1")
+
+
+def test_members_we_do_not_know_are_kept() -> None:
+    text = b'{"messageId":"m","payload":1,"x-custom":{"deep":[1,null]},"queueing":true,"contentType":"x/y"}'
+    assert json.loads(as_json(taken(text))) == json.loads(text) | {"timestamp": iso(NOW), "queue": QUEUE}
+
+
+def test_bytes_travel_as_base64_in_json_only() -> None:
+    data = bytes(range(256))
+    text = json.dumps({"messageId": "m", "payloadBase64": base64.b64encode(data).decode()}).encode()
+    envelope = taken(text)
+    assert (envelope.payload, envelope.is_json) == (data, False)
+    assert payload_value(envelope) == data
+    assert json.loads(as_json(envelope))["payloadBase64"] == base64.b64encode(data).decode()
+    assert as_json(taken(as_json(envelope))) == as_json(envelope)
+
+
+def test_bytes_are_bytes_unless_said_to_be_json() -> None:
+    assert not build(QUEUE, NewMessage(payload=b"{}"), "f", NOW).is_json
+    assert build(QUEUE, NewMessage(payload=b"{ }", content_type="application/json"), "f", NOW).payload == b"{ }"
+    assert build(QUEUE, NewMessage(payload=bytearray(b"x")), "f", NOW).payload == b"x"
+    other = build(QUEUE, NewMessage(payload=b"x", content_type="text/plain"), "f", NOW)
+    assert header_of(other)["contentType"] == "text/plain"
+
+
+def test_a_delay_and_a_time_to_live_count_from_now() -> None:
+    envelope = taken(b"1", delay=1.5, ttl=60)
+    assert (envelope.available_at, envelope.expires_at) == (NOW + 1_500, NOW + 60_000)
+
+
+@pytest.mark.parametrize(("priority", "rank"), [(None, RANK_LAST), (0, 0), (3, 3), (2**53 - 1, 2**53 - 1)])
+def test_a_priority_is_a_rank(priority: int | None, rank: int) -> None:
+    text = json.dumps({"messageId": "m", "attributes": {"priority": priority}, "payload": 1}).encode()
+    assert taken(text).rank == rank
+    assert build(QUEUE, NewMessage(payload=1, priority=priority), "f", NOW).rank == rank
+
+
+# -- what is refused --------------------------------------------------------------------------------------------------
+
+MARK = '"messageId":"m","payload":1'
+BAD: list[tuple[bytes | str, type[QueueError], str]] = [
+    (b"", BadInput, "document"),
+    (b"{", BadInput, "document"),
+    (b"nul", BadInput, "document"),
+    (b'{"a":1} x', BadInput, "document"),
+    (b"\xff\xfe", BadInput, "document"),
+    (b'{"messageId":"m","payload":"\xff"}', BadInput, "document"),
+    (b'{"messageId":"m","payload":01}', BadInput, "document"),
+    ('{"messageId":7,"payload":1}', BadInput, "messageId"),
+    ('{"messageId":"","payload":1}', BadInput, "messageId"),
+    ('{"messageId":"a/b","payload":1}', BadInput, "messageId"),
+    ('{"messageId":"../m","payload":1}', BadInput, "messageId"),
+    (f'{{"messageId":"{"m" * 101}","payload":1}}', BadInput, "messageId"),
+    (f'{{{MARK},"queue":"other"}}', BadInput, "queue"),
+    (f'{{{MARK},"queue":7}}', BadInput, "queue"),
+    (f'{{{MARK},"timestamp":"yesterday"}}', BadInput, "timestamp"),
+    (f'{{{MARK},"timestamp":"2026-01-13T10:21:00"}}', BadInput, "timestamp"),
+    (f'{{{MARK},"timestamp":1768267260}}', BadInput, "timestamp"),
+    (f'{{{MARK},"type":7}}', BadInput, "type"),
+    (f'{{{MARK},"type":""}}', BadInput, "type"),
+    (f'{{{MARK},"type":"{"t" * 256}"}}', BadInput, "type"),
+    (f'{{{MARK},"version":"1"}}', BadInput, "version"),
+    (f'{{{MARK},"version":-1}}', BadInput, "version"),
+    (f'{{{MARK},"version":true}}', BadInput, "version"),
+    (f'{{{MARK},"version":1.5}}', BadInput, "version"),
+    (f'{{{MARK},"attributes":[]}}', BadInput, "attributes"),
+    (f'{{{MARK},"attributes":{{"priority":-1}}}}', BadInput, "attributes.priority"),
+    (f'{{{MARK},"attributes":{{"priority":"high"}}}}', BadInput, "attributes.priority"),
+    (f'{{{MARK},"traceId":{{}}}}', BadInput, "traceId"),
+    (f'{{{MARK},"deduplicationKey":""}}', BadInput, "deduplicationKey"),
+    (f'{{{MARK},"deduplicationKey":1}}', BadInput, "deduplicationKey"),
+    (f'{{{MARK},"contentType":1}}', BadInput, "contentType"),
+    (f'{{{MARK},"payloadBase64":"AA=="}}', BadInput, "payloadBase64"),
+    ('{"messageId":"m","payloadBase64":"%"}', BadInput, "payloadBase64"),
+    ('{"messageId":"m","payloadBase64":"A"}', BadInput, "payloadBase64"),
+    ('{"messageId":"m","payloadBase64":7}', BadInput, "payloadBase64"),
+    ('{"messageId":"m","payloadBase64":"é"}', BadInput, "payloadBase64"),
+    (f'{{{MARK},"attributes":{{"a":"{"x" * MAX_HEADER}"}}}}', TooLarge, "attributes"),
+    (f'{{{MARK},"traceId":1e400}}', BadInput, "traceId"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "field"), BAD, ids=[repr(text)[:60] for text, _, _ in BAD])
+def test_a_broken_envelope_is_refused_by_field(text: bytes | str, error: type[QueueError], field: str) -> None:
+    with pytest.raises(error) as caught:
+        taken(text.encode() if isinstance(text, str) else text)
+    assert caught.value.field == field
+
+
+OPTIONS = [{"delay": -1}, {"delay": "1"}, {"delay": float("nan")}, {"ttl": 0}, {"ttl": -1}, {"ttl": "1"}, {"ttl": True}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=repr)
+def test_impossible_times_are_refused_by_field(options: dict[str, Any]) -> None:
+    [field] = options
+    with pytest.raises(BadInput) as caught:
+        taken(b"1", **options)
+    assert caught.value.field == field
+    with pytest.raises(BadInput) as caught:
+        build(QUEUE, NewMessage(payload=1, **options), "f", NOW)
+    assert caught.value.field == field
+
+
+NEW: list[tuple[dict[str, Any], str]] = [
+    ({"id": ""}, "messageId"),
+    ({"id": 7}, "messageId"),
+    ({"type": 7}, "type"),
+    ({"version": "1"}, "version"),
+    ({"priority": -1}, "attributes.priority"),
+    ({"priority": 1.5}, "attributes.priority"),
+    ({"trace_id": ""}, "traceId"),
+    ({"deduplication_key": "k" * 256}, "deduplicationKey"),
+    ({"timestamp": "now"}, "timestamp"),
+    ({"payload": object()}, "payload"),
+    ({"payload": float("nan")}, "payload"),
+    ({"payload": b"{", "content_type": "application/json"}, "payload"),
+    ({"payload": b'"\xff"', "content_type": "application/json"}, "payload"),
+    ({"attributes": {"a": object()}}, "attributes"),
+    ({"attributes": {"a": float("inf")}}, "attributes"),
+    ({"attributes": 7}, "attributes"),
+    ({"attributes": None}, "attributes"),
+    ({"delay": None}, "delay"),
+    ({"delay": ""}, "delay"),
+]
+
+
+@pytest.mark.parametrize(("members", "field"), NEW, ids=[repr(members)[:60] for members, _ in NEW])
+def test_a_broken_new_message_is_refused_by_field(members: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        build(QUEUE, NewMessage(**{"payload": 1, **members}), "f", NOW)
+    assert caught.value.field == field
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
+def test_no_text_brings_anything_but_an_envelope_or_a_clear_error(text: bytes) -> None:
+    for document in (text, b'{"messageId":"m","payload":%s}' % text, b'{"type":%s,"payload":1}' % text):
+        try:
+            envelope = taken(document)
+        except BadInput:
+            continue
+        assert json.loads(as_json(envelope))["queue"] == QUEUE
+        envelope.payload.decode()
