@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from yirangmq.core.errors import BadPolicy, MissingExtra
+from yirangmq.core.errors import BadInput, BadPolicy, MissingExtra
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.format.envelope import header_of
 from yirangmq.format.jsontext import loads
+
+MOST_COMPILED = 100
+"""Policies whose schemas are kept ready."""
 
 
 class Schemas:
@@ -35,7 +38,11 @@ class Schemas:
             return ""
         if not envelope.is_json:
             return "payload: is not JSON, and this type has a schema"
-        for error in validator.iter_errors(loads(envelope.payload)):
+        try:
+            value = loads(envelope.payload)
+        except BadInput as trouble:  # a number that no float can hold
+            return f"payload: {trouble}"
+        for error in validator.iter_errors(value):
             path = ".".join(["payload", *(str(step) for step in error.instance_path)])
             return f"{path}: {error.message}"
         return ""
@@ -44,6 +51,8 @@ class Schemas:
         schema = policy.schemas[kind].get(version)
         if schema is None:
             return None
+        if len(self._compiled) > MOST_COMPILED:
+            self._compiled.clear()  # policies come and go; those in use are compiled again
         known = self._compiled.get(id(policy.schemas))
         if known is None or known[0] is not policy.schemas:
             known = self._compiled[id(policy.schemas)] = (policy.schemas, {})

@@ -65,10 +65,11 @@ class Verbs:
             envelopes = [
                 e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
             ]
+        complaints = [self.schemas.complaint(e, policy) for e in envelopes] if policy.schemas else []
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
-        if policy.schemas:
-            return self._refuse_unfit(transaction, policy, envelopes, stored, now)
+        if any(complaints):
+            return self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         return stored
 
     def _refuse_unfit(
@@ -77,16 +78,18 @@ class Verbs:
         policy: QueuePolicy,
         envelopes: Sequence[Envelope],
         stored: list[Stored],
+        complaints: list[str],
         now: int,
     ) -> list[Stored]:
         receipts, changes = [], []
-        for envelope, (seq, id, duplicate, _) in zip(envelopes, stored, strict=True):
-            complaint = "" if duplicate else self.schemas.complaint(envelope, policy)
-            receipts.append(Stored(seq, id, duplicate, complaint))
-            if complaint:
-                before = decide.fresh(envelope, seq, now)
-                outcome = decide.refuse(before, policy, now, complaint)
-                changes.append(Change(before, outcome.message, outcome.failure))
+        for envelope, receipt, complaint in zip(envelopes, stored, complaints, strict=True):
+            if receipt.duplicate or not complaint:
+                receipts.append(receipt)
+                continue
+            receipts.append(receipt._replace(refused=complaint))
+            before = decide.fresh(envelope, receipt.seq, now)
+            outcome = decide.refuse(before, policy, now, complaint)
+            changes.append(Change(before, outcome.message, outcome.failure))
         transaction.swap(changes)
         return receipts
 

@@ -48,7 +48,7 @@ class SqliteStore:
         version = self._db.pragma("data_version")
         if version != self._version:
             self._version = version
-            self._known = Known()
+            self._known = Known(policies=self._known.policies)
 
     def wait(self, timeout: float) -> None:
         self._watch.wait(timeout)
