@@ -1,4 +1,4 @@
-"""``due``, ``next_due``, ``forget_keys`` and ``surplus``: what time asks of a store."""
+"""``due``, ``next_due``, ``forget_keys`` and ``trim``: what time asks of a store."""
 
 from typing import Any
 
@@ -116,38 +116,58 @@ def _done(store: Store, queue: str, count: int, keep: int) -> list[Message]:
     return [move(store, card, State.DONE, changed_at=NOW + 100 - n) for n, card in enumerate(leased)]
 
 
-def test_history_beyond_what_a_queue_keeps_is_surplus_oldest_first(store: Store) -> None:
+def _kept(store: Store, queue: str) -> set[str]:
+    with store.transaction(write=False) as transaction:
+        done = listed(transaction, queue, State.DONE)
+        bodies = {card.id for card in done if card.body}
+        stored = transaction.envelopes(done)
+        assert bodies == {envelope.id for envelope in stored if envelope is not None}
+        assert transaction.counts(queue).done == len(bodies)
+        return bodies
+
+
+def test_history_beyond_what_a_queue_keeps_is_trimmed_oldest_first(store: Store) -> None:
     mail = _done(store, "mail", 7, 4)
     post = _done(store, "post", 5, 4)
     _done(store, "little", 3, 4)
-    with store.transaction(write=False) as transaction:
-        assert sorted(transaction.surplus(99)) == sorted([*mail[-3:], post[-1]])
-        assert [card for card in transaction.surplus(99) if card.queue == "mail"] == mail[:-4:-1]
-        assert len(transaction.surplus(2)) == 2
+    with store.transaction() as transaction:
+        assert transaction.trim(99) == 4
+    assert _kept(store, "mail") == {card.id for card in mail[:4]}
+    assert _kept(store, "post") == {card.id for card in post[:4]}
+    assert len(_kept(store, "little")) == 3
 
 
-def test_a_remembered_id_is_no_history(store: Store) -> None:
+def test_a_trimmed_message_is_remembered_until_its_tombstone_window_ends(store: Store) -> None:
     done = _done(store, "mail", 3, 2)
     with store.transaction() as transaction:
-        assert transaction.surplus(9) == [done[2]]
-        transaction.swap([Change(done[2], done[2]._replace(body=False))])
-        assert transaction.surplus(9) == []
+        assert transaction.trim(9) == 1
+        window = transaction.policy("mail").tombstone_ms
+    with store.transaction(write=False) as transaction:
+        after = done[2]._replace(body=False, due_at=done[2].changed_at + window)
+        assert transaction.by_id("mail", [done[2].id]) == [after]
+        assert after not in transaction.due(after.due_at - 1, 9)
+        assert after in transaction.due(after.due_at, 9)
+
+
+def test_trimming_stops_at_its_limit_and_goes_on_where_it_stopped(store: Store) -> None:
+    done = _done(store, "mail", 6, 1)
     with store.transaction() as transaction:
-        assert transaction.surplus(9) == []
-        assert transaction.counts("mail").done == 2
+        assert [transaction.trim(2), transaction.trim(2), transaction.trim(2), transaction.trim(2)] == [2, 2, 1, 0]
+    assert _kept(store, "mail") == {done[0].id}
 
 
-def test_surplus_counts_what_its_own_transaction_did(store: Store) -> None:
+def test_trimming_counts_what_its_own_transaction_did(store: Store) -> None:
     done = _done(store, "mail", 4, 2)
     with store.transaction() as transaction:
-        assert transaction.surplus(9) == [done[3], done[2]]
         transaction.forget([done[3], done[2]])
-        assert transaction.surplus(9) == []
+        assert transaction.trim(9) == 0
         transaction.set_policy("mail", '{"archive":{"maxMessages":1}}')
-        assert transaction.surplus(9) == [done[1]]
+        assert transaction.trim(9) == 1
+    assert _kept(store, "mail") == {done[0].id}
 
 
-def test_a_queue_that_keeps_no_history_has_all_of_it_as_surplus(store: Store) -> None:
-    done = _done(store, "mail", 3, 0)
-    with store.transaction(write=False) as transaction:
-        assert sorted(transaction.surplus(9)) == sorted(done)
+def test_a_queue_that_keeps_no_history_is_trimmed_of_all_of_it(store: Store) -> None:
+    _done(store, "mail", 3, 0)
+    with store.transaction() as transaction:
+        assert transaction.trim(9) == 3
+    assert _kept(store, "mail") == set()

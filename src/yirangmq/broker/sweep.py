@@ -1,8 +1,8 @@
 """What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
 
 from yirangmq.core import decide
-from yirangmq.core.message import Message, new_message
-from yirangmq.core.ports import Change, Transaction, new_change
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Change, Transaction
 
 MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
@@ -29,18 +29,5 @@ def sweep(transaction: Transaction, now: int, touched: set[str], limit: int = MO
 
 
 def tidy(transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
-    """Deduplication windows that are over, and history beyond what each queue keeps."""
-    count = transaction.forget_keys(now, limit)
-    surplus = transaction.surplus(limit)
-    over: list[Message] = []
-    changes: list[Change] = []
-    for message in surplus:
-        remembered_until = message.changed_at + transaction.policy(message.queue).tombstone_ms
-        if remembered_until <= now:
-            over.append(message)
-        else:
-            after = new_message((*message[:8], remembered_until, *message[9:14], False))
-            changes.append(new_change((message, after, None)))
-    transaction.swap(changes)
-    transaction.forget(over)
-    return count + len(surplus)
+    """Deduplication windows that are over, and history beyond what each queue keeps; how many were forgotten."""
+    return transaction.forget_keys(now, limit) + transaction.trim(limit)

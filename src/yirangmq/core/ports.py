@@ -104,8 +104,10 @@ class Transaction(Protocol):
     def forget_keys(self, now: int, limit: int) -> int:
         """Drop deduplication keys whose window is over; how many."""
 
-    def surplus(self, limit: int) -> list[Message]:
-        """The oldest done messages whose queue keeps more history than its policy allows."""
+    def trim(self, limit: int) -> int:
+        """Forget the envelopes of done messages beyond what their queue's policy keeps, the oldest first; how many.
+
+        Their ids stay remembered until the tombstone window since their ack is over: then ``due`` has them."""
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
         """Messages of one state, page by page: ready ones in order of delivery, dead and parked ones oldest first,

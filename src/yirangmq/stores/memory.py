@@ -4,6 +4,7 @@ Slow where simple is clearer: it is what the other stores are compared with."""
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 from yirangmq.core import decide
 from yirangmq.core.errors import BadInput, StoreError
@@ -112,8 +113,7 @@ class MemoryTransaction:
     # -- policies and queues --------------------------------------------------------------------------------------
 
     def policy(self, queue: str) -> QueuePolicy:
-        text = self.policy_text(queue)
-        return read_policy(loads(text.encode()) if text else {}, queue)
+        return _read_policy(self.policy_text(queue), queue)
 
     def policy_text(self, queue: str) -> str | None:
         return self._state.policies.get(queue)
@@ -263,13 +263,24 @@ class MemoryTransaction:
             self._edit.remove(self._state.keys, key)
         return len(over)
 
-    def surplus(self, limit: int) -> list[Message]:
-        found: list[Message] = []
+    def trim(self, limit: int) -> int:
+        surplus: list[Message] = []
         for queue in self.queues():
             kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
             over = len(kept) - self.policy(queue).archive.max_messages
-            found.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
-        return found[:limit]
+            surplus.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
+        remembered = [_remembered(message, self.policy(message.queue)) for message in surplus[:limit]]
+        self.swap([Change(before, after) for before, after in zip(surplus, remembered, strict=False)])
+        return len(remembered)
+
+
+def _remembered(message: Message, policy: QueuePolicy) -> Message:
+    return message._replace(body=False, due_at=message.changed_at + policy.tombstone_ms)
+
+
+@lru_cache(maxsize=1000)
+def _read_policy(text: str | None, queue: str) -> QueuePolicy:
+    return read_policy(loads(text.encode()) if text else {}, queue)
 
 
 def _is_counted(message: Message) -> bool:

@@ -39,6 +39,7 @@ UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, 
 WHERE seq = ?1"""
 SETTLE_LIFE = """
 UPDATE life SET state = 'done', due_at = ?, changed_at = ?, body = ? WHERE seq """
+REMEMBER_LIFE = "UPDATE life SET body = 0, due_at = changed_at + ? WHERE seq "
 END_LIVES = "DELETE FROM life WHERE seq "
 END_LIFE = "DELETE FROM life WHERE seq = ?"
 INSERT_READY = "INSERT INTO ready VALUES (?2, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14)"
@@ -73,8 +74,7 @@ DUE = f"SELECT {_LIFE} FROM life WHERE due_at > 0 AND due_at <= ? ORDER BY due_a
 AGED = f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.expires_at > 0 AND r.expires_at <= ? ORDER BY r.expires_at LIMIT ?"""
-OLDEST_DONE = f"""
-SELECT {_LIFE} FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
+OLDEST_DONE = "SELECT seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"
 ENVELOPE = """
 SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload FROM message WHERE seq = ?"""
 FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"

@@ -389,14 +389,19 @@ class SqliteTransaction:
         )
         return self._db.changes()
 
-    def surplus(self, limit: int) -> list[Message]:
-        found: list[Message] = []
-        for number, name, done in list(self._db.execute("SELECT n, name, done FROM queue WHERE done > 0")):
-            kept = done + self._deltas_of(number)["done"]
-            over = min(kept - self.policy(name).archive.max_messages, limit - len(found))
+    def trim(self, limit: int) -> int:
+        total = 0
+        for number, name in list(self._db.execute("SELECT n, name FROM queue WHERE done > 0")):
+            policy = self.policy(name)
+            over = min(self.counts(name).done - policy.archive.max_messages, limit - total)
             if over > 0:
-                found.extend(self._message(row) for row in self._db.execute(sql.OLDEST_DONE, (number, over)))
-        return found
+                seqs = [row[0] for row in self._db.execute(sql.OLDEST_DONE, (number, over))]
+                which, bindings = sql.among(seqs)
+                self._db.execute(sql.REMEMBER_LIFE + which, (policy.tombstone_ms, *bindings))
+                self._db.execute(sql.END_MESSAGES + which, bindings)
+                self._deltas_of(number)["done"] -= over
+                total += over
+        return total
 
 
 def _is_counted(state: State, body: bool) -> bool:
