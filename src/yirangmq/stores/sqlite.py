@@ -57,6 +57,7 @@ class SqliteStore:
         from yirangmq.stores.sqlite_check import check
 
         with self._lock, translated(self._db, self._path):
+            self._known = Known()
             yield from check(self._db, repair=repair)
 
     def durability(self) -> str:

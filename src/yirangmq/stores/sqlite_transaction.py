@@ -22,6 +22,13 @@ class Known:
     numbers: dict[str, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
+    leased: dict[int, Message] = field(default_factory=dict)
+    """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
+    process has written, or a transaction of ours failed."""
+
+
+MOST_CARDS = 20_000
+"""Leased cards kept in memory, at some 300 bytes each; beyond it they are read back."""
 
 
 class SqliteTransaction:
@@ -131,6 +138,7 @@ class SqliteTransaction:
             self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
+        self._known.leased.clear()
         self._known.numbers.pop(queue, None)
         self._known.names.pop(number, None)
         self._known.policies.pop(queue, None)
@@ -223,10 +231,13 @@ class SqliteTransaction:
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if not seqs:
             return []
-        which, bindings = sql.among(seqs)
-        rows = self._db.execute(sql.LIFE_BY_SEQS + which, bindings)
-        found = {row[0]: self._message(row) for row in rows}
-        return [found[seq] if seq in found else self._ready_by_seq(seq) for seq in seqs]
+        leased = self._known.leased
+        missing = [seq for seq in seqs if seq not in leased]
+        if not missing:
+            return [leased[seq] for seq in seqs]
+        which, bindings = sql.among(missing)
+        found = {row[0]: self._message(row) for row in self._db.execute(sql.LIFE_BY_SEQS + which, bindings)}
+        return [leased.get(seq) or found.get(seq) or self._ready_by_seq(seq) for seq in seqs]
 
     def _ready_by_seq(self, seq: int) -> Message | None:
         row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
@@ -290,6 +301,18 @@ class SqliteTransaction:
         for kind, alike in kinds.items():
             self._swap_alike(self._made_queue(kind[0]), kind[1], kind[3], alike)
             self._count_changes(*kind, len(alike))
+            self._remember(kind[1], kind[3], alike)
+
+    def _remember(self, old: State, new: State, changes: list[Change]) -> None:
+        leased = self._known.leased
+        if new is State.LEASED:
+            if len(leased) + len(changes) <= MOST_CARDS:
+                leased.update([(after[0], after) for _, after, _ in changes])
+            else:
+                leased.clear()
+        elif old is State.LEASED:
+            for _, after, _ in changes:
+                leased.pop(after[0], None)
 
     def _leave_line(self, queue: int, changes: list[Change]) -> None:
         """Take messages out of line: a whole run as ``heads`` found it in one go, others one by one."""
@@ -356,6 +379,8 @@ class SqliteTransaction:
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
+        for message in messages:
+            self._known.leased.pop(message.seq, None)
         for message in messages:
             if _is_counted(message.state, message.body):
                 self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
