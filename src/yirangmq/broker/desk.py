@@ -6,7 +6,8 @@ back when the current turn is over, and ``later``, which calls back after some s
 
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from functools import partial
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.core.errors import QueueError, StoreError
@@ -18,7 +19,11 @@ MOST_PER_COMMIT = 1000
 """Requests in one commit; past this it only gets later, not cheaper."""
 MOST_PER_TAKER = 256
 """Messages handed to one consumer in one commit, so that the others get some too."""
+BYTES_PER_TAKER = 512 * 1024
+"""Payload bytes handed to one consumer in one commit, but for a single message that is larger."""
 LONGEST_SLEEP = 3600.0
+RETRY_SECONDS = 1.0
+"""How long after a refusal by the store those who wait are served again."""
 
 
 class Taker(Protocol):
@@ -100,6 +105,16 @@ class Desk:
             self._hungry.add(queue)
             self._plan()
 
+    def news(self) -> None:
+        """Somebody else may have changed the store: look again for all who wait."""
+        self._hungry.update(self._takers)
+        self._plan()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked for that is not answered."""
+        return not self._jobs and not self._planned
+
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
@@ -111,7 +126,7 @@ class Desk:
         batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
         served = self._commit(batch)
         for job in batch:
-            job.done(job.value, job.error)
+            self._tell(job)
         for taker, deliveries in served:
             if not taker.take(deliveries):
                 self._put_back(deliveries)
@@ -119,6 +134,13 @@ class Desk:
             action()
         if self._jobs:
             self._plan()
+
+    def _tell(self, job: Job) -> None:
+        """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
+        try:
+            job.done(job.value, job.error)
+        except Exception as error:
+            self._soon(partial(_throw, error))
 
     def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Delivery]]]:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
@@ -132,6 +154,8 @@ class Desk:
         except Exception as error:
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
+            self._hungry.update(self._takers)
+            self.later(RETRY_SECONDS, self._plan)
             return []
 
     def _alone(self, job: Job, known: Exception | None) -> None:
@@ -160,13 +184,13 @@ class Desk:
                 wanted = min(taker.wants(), MOST_PER_TAKER)
                 if wanted <= 0:
                     continue
-                got = self.verbs.lease(transaction, queue, wanted, taker.span_ms, taker.consumer)
+                got = self.verbs.lease(transaction, queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
                 if not got:
                     break
                 served.append((taker, got))
                 if len(got) == MOST_PER_TAKER:
                     self._hungry.add(queue)
-        if self._hungry:
+        if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
             self._plan()
         return served
 
@@ -196,6 +220,10 @@ def _perform(job: Job, transaction: Transaction) -> None:
         raise
     except QueueError as error:
         job.error = error
+
+
+def _throw(error: Exception) -> NoReturn:
+    raise error
 
 
 def _ignore(value: Any, error: QueueError | None) -> None:

@@ -7,7 +7,7 @@ switch; a hundred share one."""
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Store, Transaction
@@ -15,6 +15,14 @@ from yirangmq.core.ports import Store, Transaction
 Answer = TypeVar("Answer")
 MOST_PER_COMMIT = 1000
 """Past this a commit only gets later, not cheaper."""
+
+
+class Way(Protocol):
+    """How work reaches the store: ``Lane`` here, ``broker.pages.DeskLane`` inside a server."""
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer: ...
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
 
 class _Job:

@@ -10,7 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from yirangmq.broker.lane import Lane
+from yirangmq.broker.lane import Lane, Way
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.core import decide, names
@@ -30,11 +30,13 @@ Answer = TypeVar("Answer")
 class Queues(AbstractContextManager["Queues"]):
     """Every queue of one store. Safe to share between threads; what a method returned is on disk."""
 
-    def __init__(self, store: Store, clock: Clock, ids: Ids, consumer: str | None = None) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, ids: Ids, consumer: str | None = None, lane: Way | None = None
+    ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._lane = Lane(store)
+        self._lane: Way = lane or Lane(store)
         self._waiters = Waiters(store)
         self._verbs = Verbs(clock, ids)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()

@@ -49,6 +49,8 @@ class Verbs:
         self.schemas = Schemas()
         self._tidied_at = 0
         self._settled = 0
+        self._fit: dict[str, int] = {}
+        """How many messages of a queue were affordable when its messages are large."""
         self.touched: set[str] = set()
         """Queues that may have something to take since somebody last cleared this."""
 
@@ -95,11 +97,23 @@ class Verbs:
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
-    def lease(self, transaction: Transaction, queue: str, limit: int, span: int | None, who: str) -> list[Delivery]:
-        """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says)."""
+    def lease(
+        self,
+        transaction: Transaction,
+        queue: str,
+        limit: int,
+        span: int | None,
+        who: str,
+        most_bytes: int | None = None,
+    ) -> list[Delivery]:
+        """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
+        than ``most_bytes``, but for a single message that is larger."""
         now = self._clock.now_ms()
         self._pass_time(transaction, now)
-        heads = self._live_heads(transaction, queue, limit, now)
+        if most_bytes is None:
+            heads = self._live_heads(transaction, queue, limit, now)
+        else:
+            heads = self._affordable_heads(transaction, queue, limit, most_bytes, now)
         if not heads:
             return []
         policy = transaction.policy(queue)
@@ -111,6 +125,29 @@ class Verbs:
             deliveries.append(new_delivery((after, envelope, policy)))
         transaction.swap(changes)
         return deliveries
+
+    def _affordable_heads(
+        self, transaction: Transaction, queue: str, limit: int, most_bytes: int, now: int
+    ) -> list[tuple[Message, Envelope]]:
+        """As many as the bytes allow. How many that were last time is how many are loaded, so that large payloads are
+        not read again and again for nothing; a queue that may have more is marked as touched."""
+        asked = min(limit, self._fit.get(queue, limit))
+        heads = self._live_heads(transaction, queue, asked, now)
+        kept = size = 0
+        for _, envelope in heads:
+            size += len(envelope[8])
+            if size > most_bytes and kept:
+                break
+            kept += 1
+        if kept < len(heads):
+            self._fit[queue] = kept
+        elif asked < limit:
+            self._fit[queue] = asked * 2
+        else:
+            return heads
+        if kept < len(heads) or len(heads) == asked:
+            self.touched.add(queue)
+        return heads[:kept]
 
     def _live_heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
         """Whose time ran out is not handed out, however much is due at once."""

@@ -58,6 +58,7 @@ class FrameReader:
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self._max = max_frame
         self._buffer = bytearray()
+        self._need = HEAD.size
 
     @property
     def held(self) -> int:
@@ -65,17 +66,22 @@ class FrameReader:
         return len(self._buffer)
 
     def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Whole frames of what has come so far. After an error the stream is beyond repair: close it."""
+        """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
+        is beyond repair: close it."""
         if self._buffer:
             self._buffer += data
+            if len(self._buffer) < self._need:
+                return  # a large frame in small pieces is looked at when it is whole, not at each piece
             data = bytes(self._buffer)
             self._buffer.clear()
         at, end = 0, len(data)
+        self._need = HEAD.size
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
                 _check_head(length, version, flags, self._max)
                 if end - at < HEAD.size + length:
+                    self._need = HEAD.size + length
                     break
                 begin = at + HEAD.size
                 at = begin + length

@@ -1,0 +1,57 @@
+"""The desk as a lane: long work in a thread of its own, one page at a time on the desk, so that nobody waits for more
+than one page of it.
+
+Knows: the desk, how to reach its thread. Does not know: what the work is, asyncio."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from yirangmq.broker.desk import Desk
+from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.ports import Transaction
+
+Answer = TypeVar("Answer")
+
+
+class DeskLane:
+    """``broker.lane.Way`` for threads other than the desk's. ``call`` runs something on the desk's thread, soon."""
+
+    def __init__(self, desk: Desk, call: Callable[[Callable[[], None]], Any]) -> None:
+        self._desk = desk
+        self._call = call
+        self._stopping = False
+
+    def stop(self) -> None:
+        """What is on the desk ends as usual; the next page is refused."""
+        self._stopping = True
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """One page in the desk's next commit; returns when it is on disk."""
+
+        def begin(future: "Future[Answer]") -> None:
+            def done(value: Any, error: QueueError | None) -> None:
+                self._desk.news()
+                future.set_exception(error) if error is not None else future.set_result(value)
+
+            self._desk.submit(work, done)
+
+        return self._asked(begin)
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        """One page that changes nothing."""
+
+        def begin(future: "Future[Answer]") -> None:
+            try:
+                future.set_result(self._desk.read(work))
+            except BaseException as error:
+                future.set_exception(error)
+
+        return self._asked(begin)
+
+    def _asked(self, begin: Callable[["Future[Answer]"], None]) -> Answer:
+        if self._stopping:
+            raise StoreError("the server is stopping; what was done so far stays, ask again for the rest")
+        future: Future[Answer] = Future()
+        self._call(lambda: begin(future))
+        return future.result()
