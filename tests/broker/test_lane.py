@@ -1,0 +1,301 @@
+"""Many callers, one commit: what is shared, what is not, and who is woken."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+
+from tests.broker.steps import take, taken
+from tests.places import Place
+from yirangmq.broker.lane import Lane
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.testing import FailingStore, ManualClock, open_for_test
+
+
+class Gate:
+    """A store whose first transaction for writing waits until it is opened, so that callers gather behind it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._first = True
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]:
+        return self._gated() if write and self._first else self._store.transaction(write=write)
+
+    @contextmanager
+    def _gated(self) -> Iterator[Transaction]:
+        self._first = False
+        with self._store.transaction() as transaction:
+            self.entered.set()
+            self.opened.wait()
+            yield transaction
+
+    def wait(self, timeout: float) -> None:
+        self._store.wait(timeout)
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        return self._store.check(repair=repair)
+
+    def durability(self) -> str:
+        return self._store.durability()
+
+    def close(self) -> None:
+        self._store.close()
+
+
+class Crowd:
+    """Callers on their own threads: the first holds the lane, the others gather behind it, then all go at once."""
+
+    def __init__(self, store: Store) -> None:
+        self.counter = FailingStore(store)
+        self.gate = Gate(self.counter)
+        self.lane = Lane(self.gate)
+        self.answers: dict[int, object] = {}
+        self._threads: list[threading.Thread] = []
+
+    def call(self, number: int, work: Callable[[Transaction], object]) -> None:
+        def run() -> None:
+            try:
+                self.answers[number] = self.lane.run(work)
+            except QueueError as error:
+                self.answers[number] = error
+
+        thread = threading.Thread(target=run)
+        self._threads.append(thread)
+        thread.start()
+        if number == 0:
+            self.gate.entered.wait()
+        else:
+            wait_for(lambda: len(self.lane._waiting) == number)
+
+    def go(self) -> dict[int, object]:
+        self.gate.opened.set()
+        for thread in self._threads:
+            thread.join()
+        return self.answers
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Another thread will make it true; let it."""
+    while not condition():
+        os.sched_yield()
+
+
+def place_in_line(transaction: Transaction) -> int:
+    return transaction.places(1)
+
+
+def test_those_who_wait_while_a_commit_is_under_way_share_the_next_one(place: Place) -> None:
+    crowd = Crowd(place.open())
+    for number in range(8):
+        crowd.call(number, place_in_line)
+    answers = crowd.go()
+    assert crowd.counter.commits == 2
+    assert [answers[number] for number in range(8)] == list(range(1, 9))
+
+
+def test_one_who_is_refused_harms_no_other(place: Place) -> None:
+    def refuse(transaction: Transaction) -> int:
+        raise BadInput("no", field="it")
+
+    crowd = Crowd(place.open())
+    for number in range(5):
+        crowd.call(number, refuse if number == 2 else place_in_line)
+    answers = crowd.go()
+    assert crowd.counter.commits == 2
+    assert isinstance(answers.pop(2), BadInput)
+    assert sorted(answers) == [0, 1, 3, 4]
+    assert all(isinstance(answer, int) for answer in answers.values())
+
+
+def test_when_a_shared_commit_fails_each_is_tried_alone(place: Place) -> None:
+    crowd = Crowd(place.open())
+    for number in range(5):
+        crowd.call(number, place_in_line)
+    crowd.counter.fail_at(1)  # the shared one
+    crowd.counter.fail_at(3)  # and of those tried alone the second
+    answers = crowd.go()
+    assert [type(answers[number]) for number in range(5)] == [int, int, StoreFull, int, int]
+    assert crowd.counter.commits == 4
+
+
+def test_a_bug_in_one_callers_work_is_that_callers_alone(place: Place) -> None:
+    def stumble(transaction: Transaction) -> int:
+        transaction.places(100)
+        raise ZeroDivisionError
+
+    crowd = Crowd(place.open())
+    crowd.call(0, place_in_line)
+    crowd.call(1, place_in_line)
+
+    def outer() -> None:
+        with pytest.raises(ZeroDivisionError):
+            crowd.lane.run(stumble)
+
+    thread = threading.Thread(target=outer)
+    thread.start()
+    wait_for(lambda: len(crowd.lane._waiting) == 2)
+    crowd.call(3, place_in_line)
+    answers = crowd.go()
+    thread.join()
+    assert answers == {0: 1, 1: 2, 3: 3}
+
+
+def test_a_full_store_refuses_and_works_again_when_there_is_room(place: Place, clock: ManualClock) -> None:
+    store = FailingStore(place.open())
+    queues = open_for_test(store=store, clock=clock)
+    queues.publish("mail", 1)
+    for commit in (True, False):
+        store.fail_at(1, commit=commit)
+        with pytest.raises(StoreFull):
+            queues.publish("mail", 2)
+    assert queues.counts("mail") == Counts(ready=1, published=1)
+    delivery = take(queues)
+    store.fail_at(1)
+    with pytest.raises(StoreFull):
+        queues.ack(delivery.lease_id)
+    queues.ack(delivery.lease_id)
+    queues.publish("mail", 3)
+    assert queues.counts("mail") == Counts(ready=1, done=1, published=2, acked=1)
+
+
+def test_an_interrupted_commit_confirms_nothing_to_anybody(place: Place) -> None:
+    crowd = Crowd(place.open())
+    crowd.call(0, place_in_line)
+
+    def interrupted() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            crowd.lane.run(place_in_line)
+
+    leader = threading.Thread(target=interrupted)
+    leader.start()
+    wait_for(lambda: len(crowd.lane._waiting) == 1)
+    for number in (2, 3):
+        crowd.call(number, place_in_line)
+    crowd.counter.fail_at(1, KeyboardInterrupt())
+    answers = crowd.go()
+    leader.join()
+    assert answers[0] == 1
+    assert [type(answers[number]) for number in (2, 3)] == [StoreError, StoreError]
+    assert crowd.lane.run(place_in_line) == 2
+
+
+def test_a_caller_that_is_stopped_while_it_waits_leaves_the_lane_free(place: Place) -> None:
+    """Ctrl-C in the main thread, which waits behind another one's commit."""
+    crowd = Crowd(place.open())
+    crowd.call(0, place_in_line)
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def stop() -> None:
+        wait_for(lambda: len(crowd.lane._waiting) == 1)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    stopper = threading.Thread(target=stop)
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt):
+        crowd.lane.run(place_in_line)
+    stopper.join()
+    assert crowd.go() == {0: 1}
+    assert crowd.lane.run(place_in_line) == 2
+
+
+def test_producers_and_consumers_on_many_threads_lose_and_double_nothing(queues: Queues) -> None:
+    got: list[str] = []
+    guard = threading.Lock()
+    total = 6 * 50
+
+    def produce(name: int) -> None:
+        for n in range(50):
+            queues.publish("mail", f"{name}-{n}")
+
+    def consume() -> None:
+        while True:
+            with guard:
+                if len(got) == total:
+                    return
+            deliveries = queues.lease("mail", 7, wait=0.05)
+            queues.ack([delivery.lease_id for delivery in deliveries])
+            with guard:
+                got.extend(delivery.value() for delivery in deliveries)
+
+    threads = [threading.Thread(target=produce, args=(n,)) for n in range(6)]
+    threads += [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(got) == sorted(f"{name}-{n}" for name in range(6) for n in range(50))
+    assert queues.counts("mail") == Counts(done=total, published=total, acked=total)
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+FOREVER = 3600.0
+"""A wait that no test outlives: whoever waits so long is woken, or the test fails by its time limit."""
+
+
+class Waiting:
+    """A consumer on its own thread, waiting for one message."""
+
+    def __init__(self, queues: Queues, queue: str = "mail") -> None:
+        self.got: list[str] = []
+        self._thread = threading.Thread(target=self._wait, args=(queues, queue))
+        self._thread.start()
+
+    def _wait(self, queues: Queues, queue: str) -> None:
+        self.got = [delivery.id for delivery in queues.lease(queue, wait=FOREVER)]
+
+    def woken(self) -> list[str]:
+        self._thread.join()
+        return self.got
+
+
+def test_a_waiting_consumer_is_woken_by_a_publish_from_another_thread(queues: Queues) -> None:
+    waiting = Waiting(queues)
+    queues.publish("mail", 1)
+    assert waiting.woken() == ["m-1"]
+
+
+def test_a_waiting_consumer_is_woken_by_another_opener_of_the_same_place(
+    place: Place, queues: Queues, clock: ManualClock
+) -> None:
+    waiting = Waiting(queues)
+    open_for_test(store=place.open(), clock=clock).publish("mail", 1)
+    assert waiting.woken() == ["m-1"]
+
+
+def test_many_who_wait_get_one_each(queues: Queues) -> None:
+    crowd = [Waiting(queues) for _ in range(4)]
+    queues.publish_many("mail", range(2))
+    queues.publish_many("mail", range(2))
+    assert sorted(id for waiting in crowd for id in waiting.woken()) == ["m-1", "m-2", "m-3", "m-4"]
+
+
+def test_a_message_for_another_queue_is_not_theirs(queues: Queues) -> None:
+    waiting = Waiting(queues)
+    queues.publish("post", 1)
+    queues.publish("mail", 2)
+    assert waiting.woken() == ["m-2"]
+    assert taken(queues, queue="post") == ["m-1"]
+
+
+def test_a_waiting_consumer_is_woken_by_what_others_give_back(queues: Queues) -> None:
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    waiting = Waiting(queues)
+    queues.nack(lease, delay=0)
+    assert waiting.woken() == ["m-1"]
+
+
+def test_who_does_not_wait_gets_nothing_at_once(queues: Queues) -> None:
+    assert queues.lease("mail", wait=0) == []
+    assert queues.lease("mail", wait=0.001) == []

@@ -1,0 +1,177 @@
+"""Saying something twice: repeated calls, known ids, deduplication keys, and how long each is remembered."""
+
+import pytest
+
+from tests.broker.steps import SECOND, take, taken
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import LeaseExpired, NotFound
+from yirangmq.core.message import Counts
+from yirangmq.format.envelope import NewMessage
+from yirangmq.testing import ManualClock
+
+
+def test_an_ack_said_twice_succeeds_twice_and_counts_once(queues: Queues) -> None:
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    for _ in range(3):
+        queues.ack(lease)
+    assert queues.counts("mail") == Counts(done=1, published=1, acked=1)
+
+
+@pytest.mark.parametrize("archive", [{"enabled": False}, {"enabled": True, "retentionDays": 0}, {"maxMessages": 0}])
+def test_an_ack_is_remembered_for_the_tombstone_window_whatever_is_kept(
+    queues: Queues, clock: ManualClock, archive: dict[str, object]
+) -> None:
+    queues.set_policy("mail", {"archive": archive})
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    queues.ack(lease)
+    clock.advance(600 * SECOND - 1)
+    queues.sweep()
+    queues.ack(lease)
+    clock.advance(1)
+    queues.sweep()
+    with pytest.raises(NotFound):
+        queues.ack(lease)
+
+
+def test_a_nack_said_twice_succeeds_twice_and_counts_once(queues: Queues, clock: ManualClock) -> None:
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    queues.nack(lease)
+    queues.nack(lease, "REJECTED")
+    assert queues.counts("mail") == Counts(delayed=1, published=1, failed=1)
+    clock.advance(SECOND)
+    queues.sweep()
+    queues.nack(lease)
+    assert queues.counts("mail") == Counts(ready=1, published=1, failed=1)
+
+
+@pytest.mark.parametrize("dlq", [{"enabled": True}, {"enabled": False}, {"enabled": False, "whenDisabled": "park"}])
+def test_the_last_nack_can_be_repeated_too(queues: Queues, dlq: dict[str, object]) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 0}, "dlq": dlq})
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    queues.nack(lease)
+    counts = queues.counts("mail")
+    queues.nack(lease)
+    assert queues.counts("mail") == counts
+
+
+def test_a_nack_of_an_acked_lease_and_an_ack_of_a_nacked_one_are_too_late(queues: Queues) -> None:
+    queues.publish_many("mail", [1, 2])
+    acked, nacked = queues.lease("mail", 2)
+    queues.ack(acked.lease_id)
+    queues.nack(nacked.lease_id)
+    for verb, lease in ((queues.nack, acked), (queues.extend, acked), (queues.ack, nacked), (queues.extend, nacked)):
+        with pytest.raises(LeaseExpired):
+            verb(lease.lease_id)
+
+
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_lapsed_lease_can_neither_be_acked_nor_nacked(queues: Queues, clock: ManualClock, limit: int) -> None:
+    queues.set_policy("mail", {"retry": {"limit": limit}})
+    queues.publish("mail", 1)
+    lease = take(queues).lease_id
+    clock.advance(30 * SECOND)
+    for _ in range(2):  # before anybody has noticed, and after
+        for verb in (queues.ack, queues.nack, queues.extend):
+            with pytest.raises(LeaseExpired):
+                verb(lease)
+        queues.sweep()
+    assert queues.counts("mail").failed == 1
+
+
+def test_an_old_lease_stays_old_through_every_further_life(queues: Queues, clock: ManualClock) -> None:
+    queues.publish("mail", 1)
+    old = [take(queues).lease_id]
+    queues.nack(old[0], delay=0)
+    old.append(take(queues).lease_id)
+    queues.nack(old[1], "REJECTED")
+    DeadLetters(queues).requeue("mail")
+    current = take(queues).lease_id
+    for lease in old:
+        for verb in (queues.ack, queues.nack, queues.extend):
+            with pytest.raises(LeaseExpired):
+                verb(lease)
+    queues.ack(current)
+    assert len({*old, current}) == 3
+
+
+# -- ids --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_same_id_is_one_message(queues: Queues) -> None:
+    first = queues.publish("mail", NewMessage(payload="first", id="one"))
+    again = queues.publish("mail", NewMessage(payload="second", id="one"))
+    assert (first.duplicate, again.duplicate, again.id) == (False, True, "one")
+    assert take(queues).value() == "first"
+    assert queues.counts("mail").published == 1
+
+
+def test_a_finished_id_is_known_until_its_tombstone_window_ends(queues: Queues, clock: ManualClock) -> None:
+    queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 60})
+    queues.publish("mail", NewMessage(payload=1, id="one"))
+    queues.ack(take(queues).lease_id)
+    clock.advance(60 * SECOND - 1)
+    queues.sweep()
+    assert queues.publish("mail", NewMessage(payload=1, id="one")).duplicate
+    clock.advance(1)
+    queues.sweep()
+    assert not queues.publish("mail", NewMessage(payload=1, id="one")).duplicate
+
+
+# -- deduplication ----------------------------------------------------------------------------------------------------
+
+
+def keyed(key: str = "k") -> NewMessage:
+    return NewMessage(payload=1, deduplication_key=key)
+
+
+def test_the_same_key_within_its_window_is_one_message(queues: Queues, clock: ManualClock) -> None:
+    first = queues.publish("mail", keyed())
+    clock.advance(300 * SECOND - 1)
+    again = queues.publish("mail", keyed())
+    assert (again.duplicate, again.id) == (True, first.id)
+    assert taken(queues) == [first.id]
+
+
+def test_after_its_window_a_key_is_new(queues: Queues, clock: ManualClock) -> None:
+    queues.publish("mail", keyed())
+    clock.advance(300 * SECOND)
+    second = queues.publish("mail", keyed())
+    assert not second.duplicate
+    clock.advance(300 * SECOND - 1)
+    assert queues.publish("mail", keyed()).id == second.id
+
+
+def test_a_key_outlives_the_message_that_brought_it(queues: Queues, clock: ManualClock) -> None:
+    queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 0})
+    queues.publish("mail", keyed())
+    queues.ack(take(queues).lease_id)
+    clock.advance(SECOND)
+    queues.sweep()
+    assert queues.publish("mail", keyed()).duplicate
+
+
+def test_keys_hold_within_a_batch_and_within_a_queue(queues: Queues) -> None:
+    receipts = queues.publish_many("mail", [keyed(), keyed("l"), keyed(), keyed("l")])
+    assert [receipt.id for receipt in receipts] == ["m-1", "m-2", "m-1", "m-2"]
+    assert not queues.publish("post", keyed()).duplicate
+
+
+def test_the_policy_says_how_long_a_key_holds(queues: Queues, clock: ManualClock) -> None:
+    queues.set_policy("mail", {"dedupWindowSec": 1})
+    queues.publish("mail", keyed())
+    clock.advance(SECOND)
+    assert not queues.publish("mail", keyed()).duplicate
+    queues.set_policy("mail", {"dedupWindowSec": 0})
+    assert [one.duplicate for one in queues.publish_many("mail", [keyed("a"), keyed("a")])] == [False, False]
+
+
+def test_sweeping_forgets_keys_whose_window_is_over(queues: Queues, clock: ManualClock) -> None:
+    queues.publish_many("mail", [keyed(f"k{n}") for n in range(3)])
+    assert queues.sweep() == 0
+    clock.advance(300 * SECOND)
+    assert queues.sweep() == 3

@@ -1,0 +1,180 @@
+"""What happens to a message that fails: waits, attempts, poison, the dead letters."""
+
+import pytest
+
+from tests.broker.steps import SECOND, exhaust, state, take, taken
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.queues import Queues
+from yirangmq.core.message import Counts
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+from yirangmq.testing import CountingIds, ManualClock
+
+
+def waits(queues: Queues, clock: ManualClock, count: int) -> list[int]:
+    """How many milliseconds each of ``count`` failures keeps the message away, to the millisecond."""
+    found = []
+    for _ in range(count):
+        queues.nack(take(queues).lease_id)
+        wait = queues.show("mail", "m-1").message.due_at - clock.now_ms()
+        clock.advance(wait - 1)
+        assert queues.lease("mail") == []
+        clock.advance(1)
+        found.append(wait)
+    return found
+
+
+def test_a_nacked_message_comes_back_after_1_2_4_8_16_seconds_and_dies_at_the_sixth(
+    queues: Queues, clock: ManualClock
+) -> None:
+    queues.publish("mail", 1)
+    assert waits(queues, clock, 5) == [1_000, 2_000, 4_000, 8_000, 16_000]
+    last = take(queues)
+    assert last.attempt == 6
+    queues.nack(last.lease_id, text="still broken")
+    look = queues.show("mail", "m-1")
+    assert (look.message.state, look.message.reason) == (State.DEAD, Reason.HANDLER_ERROR)
+    record = look.record()
+    assert record is not None
+    assert record["failure"]["attempt"] == 6
+    assert record["failure"]["reasonMessage"] == "still broken"
+    assert record["failure"]["consumerId"] == "tester"
+    assert record["routing"] == {"sourceQueue": "mail", "dlqQueue": "mail-dlq"}
+    assert queues.counts("mail") == Counts(dead=1, published=1, failed=6)
+
+
+def test_lapsed_leases_count_as_attempts_and_the_last_one_is_a_time_out(queues: Queues, clock: ManualClock) -> None:
+    queues.publish("mail", 1)
+    for attempt in range(1, 7):
+        assert take(queues).attempt == attempt
+        clock.advance(30 * SECOND)
+    assert queues.lease("mail") == []
+    look = queues.show("mail", "m-1")
+    assert (look.message.state, look.message.reason) == (State.DEAD, Reason.TIMEOUT)
+    record = look.record()
+    assert record is not None
+    assert record["failure"]["consumerId"] == "tester"
+
+
+@pytest.mark.parametrize(
+    ("retry", "expected"),
+    [
+        ({"backoff": "linear", "initialDelaySec": 2, "maxDelaySec": 5}, [2_000, 4_000, 5_000, 5_000]),
+        ({"backoff": "fixed", "initialDelaySec": 0.25}, [250, 250, 250, 250]),
+        ({"initialDelaySec": 10, "maxDelaySec": 30}, [10_000, 20_000, 30_000, 30_000]),
+    ],
+)
+def test_waits_follow_the_policy(
+    queues: Queues, clock: ManualClock, retry: dict[str, object], expected: list[int]
+) -> None:
+    queues.set_policy("mail", {"retry": retry})
+    queues.publish("mail", 1)
+    assert waits(queues, clock, 4) == expected
+
+
+@pytest.mark.parametrize(("chance", "expected"), [(0.0, [500, 1_000]), (0.5, [1_000, 2_000]), (1.0, [1_500, 3_000])])
+def test_jitter_spreads_the_waits(
+    queues: Queues, clock: ManualClock, ids: CountingIds, chance: float, expected: list[int]
+) -> None:
+    ids.chance = chance
+    queues.set_policy("mail", {"retry": {"jitter": 0.5}})
+    queues.publish("mail", 1)
+    assert waits(queues, clock, 2) == expected
+
+
+def test_the_consumer_may_say_how_long_to_wait(queues: Queues, clock: ManualClock) -> None:
+    queues.publish("mail", 1)
+    queues.nack(take(queues).lease_id, delay=7.5)
+    clock.advance(7_499)
+    assert queues.lease("mail") == []
+    clock.advance(1)
+    queues.nack(take(queues).lease_id, delay=0)
+    assert take(queues).attempt == 3
+
+
+def test_a_limit_of_none_means_one_attempt(queues: Queues) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 0}})
+    queues.publish("mail", 1)
+    queues.nack(take(queues).lease_id)
+    assert state(queues) is State.DEAD
+
+
+def test_the_same_failure_again_and_again_is_poison(queues: Queues, clock: ManualClock) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 99, "poisonAfter": 3, "backoff": "fixed"}})
+    queues.publish("mail", 1)
+    for reason in ("HANDLER_ERROR", "HANDLER_ERROR", "TIMEOUT", "TIMEOUT", "HANDLER_ERROR", "TIMEOUT", "TIMEOUT"):
+        queues.nack(take(queues).lease_id, reason)
+        assert state(queues) is State.DELAYED
+        clock.advance(SECOND)
+    take(queues)
+    clock.advance(30 * SECOND)  # a lease that lapses is a time-out too
+    queues.sweep()
+    look = queues.show("mail", "m-1")
+    assert (look.message.state, look.message.reason, look.message.attempt) == (State.DEAD, Reason.POISON, 8)
+
+
+@pytest.mark.parametrize("reason", ["VALIDATION_ERROR", "REJECTED", "CORRUPT"])
+def test_a_refused_message_is_dead_at_once(queues: Queues, reason: str) -> None:
+    queues.publish("mail", 1)
+    exhaust(queues, reason=reason)
+    look = queues.show("mail", "m-1")
+    assert (look.message.state, look.message.reason, look.message.attempt) == (State.DEAD, reason, 1)
+
+
+@pytest.mark.parametrize(("when_disabled", "expected"), [("drop", State.DROPPED), ("park", State.PARKED)])
+@pytest.mark.parametrize("how", ["nack", "lapse"])
+def test_without_dead_letters_a_message_is_dropped_or_parked_never_left_leased(
+    queues: Queues, clock: ManualClock, when_disabled: str, expected: State, how: str
+) -> None:
+    queues.set_policy(
+        "mail", {"retry": {"limit": 0}, "dlq": {"enabled": False, "whenDisabled": when_disabled}, "archive": {}}
+    )
+    queues.publish("mail", 1)
+    delivery = take(queues)
+    if how == "nack":
+        queues.nack(delivery.lease_id)
+    else:
+        clock.advance(30 * SECOND)
+        queues.sweep()
+    assert state(queues) is expected
+    assert queues.counts("mail").leased == 0
+    clock.advance(365 * 86_400 * SECOND)
+    queues.sweep()
+    assert queues.counts("mail").parked == (expected is State.PARKED)
+
+
+# -- redriving --------------------------------------------------------------------------------------------------------
+
+
+def test_a_redriven_message_starts_again_with_its_priority(queues: Queues, clock: ManualClock) -> None:
+    queues.publish_text("mail", [b'{"messageId":"old","payload":1,"attributes":{"priority":1}}'])
+    old = exhaust(queues)
+    queues.publish_text("mail", [b'{"messageId":"new","payload":1,"attributes":{"priority":1}}', b"2"])
+    assert DeadLetters(queues).requeue("mail-dlq").ids == ["old"]
+    first, second, third = queues.lease("mail", 9)
+    assert [first.id, second.id, third.id] == ["new", "old", "m-3"]
+    assert (second.attempt, second.message.reason) == (1, "")
+    assert second.lease_id != old.lease_id
+    assert queues.counts("mail").redriven == 1
+
+
+def test_a_redriven_message_fails_as_often_as_a_new_one(queues: Queues, clock: ManualClock) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 1, "poisonAfter": 2}})
+    queues.publish("mail", 1)
+    for _ in range(2):
+        queues.nack(take(queues).lease_id, "TIMEOUT")
+        clock.advance(SECOND)
+        queues.nack(take(queues).lease_id, "HANDLER_ERROR")
+        assert state(queues) is State.DEAD
+        DeadLetters(queues).requeue("mail")
+    assert taken(queues) == ["m-1"]
+
+
+def test_redriven_messages_go_behind_those_that_wait_in_order_of_arrival(queues: Queues) -> None:
+    queues.publish_many("mail", range(3))
+    deliveries = queues.lease("mail", 3)
+    for delivery in reversed(deliveries):
+        queues.nack(delivery.lease_id, "REJECTED")
+    queues.publish("mail", "waiting")
+    DeadLetters(queues).requeue("mail")
+    assert taken(queues) == ["m-4", "m-1", "m-2", "m-3"]
