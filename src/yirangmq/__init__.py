@@ -42,6 +42,8 @@ def open(url: str, *, durability: str = "full", consumer: str | None = None) -> 
     ``durability="os"`` survives a killed process but not a power cut; the default survives both."""
     from yirangmq.broker.queues import Queues
     from yirangmq.clock import SystemClock, TimeOrderedIds
-    from yirangmq.stores.open import open_store
+    from yirangmq.stores.open import open_roster, open_store
 
-    return Queues(open_store(url, durability=durability), SystemClock(), TimeOrderedIds(), consumer)
+    clock = SystemClock()
+    store = open_store(url, durability=durability)
+    return Queues(store, clock, TimeOrderedIds(), consumer, roster=open_roster(url, clock))

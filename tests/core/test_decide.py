@@ -172,7 +172,7 @@ def test_the_attempt_after_the_limit_is_the_last(limit: int) -> None:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_some_reasons_leave_no_second_chance(reason: Reason) -> None:
-    final = reason in (Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT)
+    final = reason in (Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON)
     after = nacked(card(), cause=Cause(reason)).message
     assert (after.state, after.reason) == (State.DEAD if final else State.DELAYED, reason)
 

@@ -4,12 +4,13 @@ returns when the change is on disk."""
 import os
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.lane import Lane, Way
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
@@ -19,6 +20,7 @@ from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_enve
 from yirangmq.core.policy import read_policy, show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
+from yirangmq.core.roster import Roster
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
@@ -31,7 +33,13 @@ class Queues(AbstractContextManager["Queues"]):
     """Every queue of one store. Safe to share between threads; what a method returned is on disk."""
 
     def __init__(
-        self, store: Store, clock: Clock, ids: Ids, consumer: str | None = None, lane: Way | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids,
+        consumer: str | None = None,
+        lane: Way | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -39,6 +47,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._lane: Way = lane or Lane(store)
         self._waiters = Waiters(store)
         self._verbs = Verbs(clock, ids)
+        self._roster: Roster = roster or Consumers(clock)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
 
     # -- producing ------------------------------------------------------------------------------------------------
@@ -162,6 +171,14 @@ class Queues(AbstractContextManager["Queues"]):
             leases, lambda transaction, checked: self._verbs.extend(transaction, checked, consumer, span)
         )
 
+    def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
+        """Give back what was never worked on. Raises the first error, after all the others were given back."""
+        _raise_first(self.release_many([leases] if isinstance(leases, str) else leases, consumer=consumer))
+
+    def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
+        """Give many back with one commit: at once in line again, and the attempt does not count."""
+        return self._settle(leases, lambda work, checked: self._verbs.release(work, checked, consumer))
+
     def _settle(self, leases: Sequence[str], verb: Callable[[Transaction, Leases], Results]) -> Results:
         checked = Leases(leases)
         errors = self._lane.run(lambda transaction: verb(transaction, checked)) if leases else []
@@ -246,6 +263,20 @@ class Queues(AbstractContextManager["Queues"]):
         names.check_queue(queue)
 
         return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
+
+    # -- consumers at work ----------------------------------------------------------------------------------------
+
+    def consumer_beat(self, values: Mapping[str, Any]) -> str:
+        """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
+        return self._roster.beat(values)
+
+    def consumer_list(self) -> list[dict[str, Any]]:
+        """Every consumer that told of itself within the last hour."""
+        return self._roster.cards()
+
+    def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
+        """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
+        return self._roster.wish(id, wish)
 
     # -- work that is not a verb of its own (dead letters, transfer) ----------------------------------------------
 

@@ -83,7 +83,7 @@ COMMANDS = {
     ),
     "nack": Command(
         about="Say that the work failed. The queue's policy decides between another try after a while and the dead "
-        "letters; REJECTED, VALIDATION_ERROR and CORRUPT go there at once.",
+        "letters; REJECTED, VALIDATION_ERROR, POISON and CORRUPT go there at once.",
         examples=(
             ("try again as the policy says", "yirangmq nack 17-1 --text 'no route to host'"),
             ("try again in a minute", "yirangmq nack 17-1 --reason TIMEOUT --delay 60"),

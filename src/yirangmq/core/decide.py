@@ -10,7 +10,7 @@ from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
 from yirangmq.core.reasons import MAX_MESSAGE, Reason
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
-FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT})
+FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON})
 """Trying again cannot help."""
 
 

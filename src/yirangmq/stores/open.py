@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.ports import Store
+from yirangmq.core.ports import Clock, Store
+from yirangmq.core.roster import Roster
 
 SCHEMES = ("sqlite", "files", "memory")
 
@@ -25,3 +26,13 @@ def open_store(url: str, *, durability: str = "full") -> Store:
     from yirangmq.stores.files import FilesStore
 
     return FilesStore(Path(place), durability=durability)
+
+
+def open_roster(url: str, clock: Clock) -> Roster | None:
+    """Where the consumers of that store tell of themselves: files beside it; None where nobody else could see them."""
+    scheme, _, place = url.partition(":")
+    if scheme == "memory":
+        return None
+    from yirangmq.stores.roster import RosterFolder
+
+    return RosterFolder(Path(f"{place.rstrip('/')}.consumers"), clock)

@@ -1,0 +1,52 @@
+"""The roster of consumers in memory: a server's, or that of a store nobody else can see.
+
+Knows: the cards. Does not know: sockets, files. Nothing here outlives the process; consumers tell of themselves every
+second, so that a restarted server knows them again at once."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import NotFound
+from yirangmq.core.ports import Clock
+from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
+
+MOST = 10_000
+"""Consumers on one roster; the ones longest silent make room."""
+
+
+class Consumers:
+    """``core.roster.Roster`` in a dict. Safe to share between threads."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._guard = threading.Lock()
+        self._cards: dict[str, Card] = {}
+
+    def beat(self, values: Mapping[str, Any]) -> str:
+        card = read_card(values, self._clock.now_ms())
+        with self._guard:
+            before = self._cards.pop(card.id, None)  # put in again at the end: the first is the longest silent
+            if card.state is ConsumerState.STOPPED:
+                return ""
+            card = self._cards[card.id] = heard(before, card)
+            if len(self._cards) > MOST:
+                del self._cards[next(iter(self._cards))]
+            return card.wish
+
+    def cards(self) -> list[dict[str, Any]]:
+        now = self._clock.now_ms()
+        with self._guard:
+            self._cards = {id: card for id, card in self._cards.items() if not is_forgotten(card, now)}
+            return [show_card(card, now) for _, card in sorted(self._cards.items())]
+
+    def wish(self, id: str, wish: str) -> dict[str, Any]:
+        names.check_consumer(id)
+        check_wish(wish)
+        with self._guard:
+            card = self._cards.get(id)
+            if card is None:
+                raise NotFound(f"there is no consumer {id!r} here", field="consumerId")
+            card = self._cards[id] = card._replace(wish=wish)
+            return show_card(card, self._clock.now_ms())

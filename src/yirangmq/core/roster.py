@@ -1,0 +1,138 @@
+"""The consumers at work, as an operator sees and steers them: one card each, and what is wished of it.
+
+A wish belongs to the process it was made for: one that starts again under the same id begins without wishes. It is
+fulfilled when the consumer says that it has followed it, and is then forgotten."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple, Protocol
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.strict import Fields
+
+SILENT_MS = 10_000
+"""A consumer tells of itself every second; one not heard of for so long is shown as silent."""
+FORGOTTEN_MS = 3_600_000
+"""A silent one stays on the roster for so long, so that its end is noticed."""
+MOST_QUEUES = 1_000
+MOST_TEXT = 255
+SILENT = "silent"
+
+
+class ConsumerState(StrEnum):
+    RUNNING = "running"
+    PAUSED = "paused"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+    """The last word of a consumer; it leaves the roster with it."""
+
+
+WISHES: dict[str, ConsumerState] = {
+    "pause": ConsumerState.PAUSED,
+    "resume": ConsumerState.RUNNING,
+    "drain": ConsumerState.DRAINING,
+}
+"""What an operator may ask for, and the state that fulfils it."""
+
+
+class Card(NamedTuple):
+    """One consumer. Instants in milliseconds; ``in_work`` counts messages, the numbers after it are totals."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    started_at: int
+    state: ConsumerState
+    in_work: int
+    done: int
+    failed: int
+    lost: int
+    stuck: int
+    seen_at: int
+    wish: str = ""
+
+
+class Roster(Protocol):
+    """Where the cards are kept: in a server's memory, or as files beside a store that is used directly."""
+
+    def beat(self, values: Mapping[str, Any]) -> str:
+        """A consumer tells of itself; what is wished of it, "" if nothing is."""
+
+    def cards(self) -> list[dict[str, Any]]:
+        """Every consumer not forgotten, by id."""
+
+    def wish(self, id: str, wish: str) -> dict[str, Any]:
+        """Ask something of one consumer; its card."""
+
+
+def read_card(values: object, now: int) -> Card:
+    """What a consumer says of itself, checked. Members a newer consumer may add are passed over."""
+    given = Fields(values)
+    queues = given.take("queues", [])
+    if not isinstance(queues, list | tuple) or len(queues) > MOST_QUEUES:
+        raise BadInput(f"must be a list of at most {MOST_QUEUES} queues", field="queues")
+    host = given.take("host", "")
+    if not isinstance(host, str) or len(host) > MOST_TEXT:
+        raise BadInput(f"must be text of at most {MOST_TEXT} characters", field="host")
+    return Card(
+        id=names.check_consumer(given.take("consumerId", None)),
+        host=host,
+        pid=given.whole("pid", 0, least=0, most=2**31),
+        queues=tuple(names.check_queue(queue, "queues") for queue in queues),
+        started_at=given.whole("startedAt", 0, least=0, most=2**53),
+        state=ConsumerState(given.choice("state", "running", tuple(ConsumerState))),
+        in_work=_count(given, "inWork"),
+        done=_count(given, "done"),
+        failed=_count(given, "failed"),
+        lost=_count(given, "lost"),
+        stuck=_count(given, "stuck"),
+        seen_at=now,
+    )
+
+
+def _count(given: Fields, key: str) -> int:
+    return given.whole(key, 0, least=0, most=2**53)
+
+
+def heard(before: Card | None, card: Card) -> Card:
+    """The card with the wish that still stands."""
+    if before is None or not before.wish or not _is_same(before, card):
+        return card
+    return card if WISHES[before.wish] is card.state else card._replace(wish=before.wish)
+
+
+def _is_same(one: Card, other: Card) -> bool:
+    return (one.host, one.pid, one.started_at) == (other.host, other.pid, other.started_at)
+
+
+def check_wish(wish: object) -> str:
+    if wish not in WISHES:
+        raise BadInput(f"{wish!r} is not one of {', '.join(WISHES)}", field="wish")
+    return str(wish)
+
+
+def is_forgotten(card: Card, now: int) -> bool:
+    return now - card.seen_at > FORGOTTEN_MS
+
+
+def show_card(card: Card, now: int) -> dict[str, Any]:
+    """For operators: times as milliseconds since 1970, ``silentSec`` since it was last heard of."""
+    silent = max(0, now - card.seen_at)
+    return {
+        "consumerId": card.id,
+        "state": SILENT if silent > SILENT_MS else card.state.value,
+        "queues": list(card.queues),
+        "inWork": card.in_work,
+        "done": card.done,
+        "failed": card.failed,
+        "lost": card.lost,
+        "stuck": card.stuck,
+        "host": card.host,
+        "pid": card.pid,
+        "startedAt": card.started_at,
+        "seenAt": card.seen_at,
+        "silentSec": silent / 1000,
+        "wish": card.wish or None,
+    }

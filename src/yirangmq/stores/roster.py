@@ -1,0 +1,128 @@
+"""The roster of consumers as files beside a store that several processes open directly: ``queue.db.consumers/ID.json``
+is what a consumer says of itself, ``ID.wish`` what an operator asks of it.
+
+Knows: cards, a folder. Does not know: queues. These files may be lost at any time and come again within seconds, so
+they are renamed into place but never synced."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, NotFound, StoreError
+from yirangmq.core.ports import Clock
+from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
+from yirangmq.format.jsontext import dumps, loads
+
+REFRESH_MS = 4_000
+"""A card with no news is written so often, well before its consumer would count as silent."""
+
+
+class RosterFolder:
+    """``core.roster.Roster`` in a folder, made with the first card and gone with the last."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._written: dict[str, Card] = {}
+
+    def beat(self, values: Mapping[str, Any]) -> str:
+        card = read_card(values, self._clock.now_ms())
+        try:
+            if card.state is ConsumerState.STOPPED:
+                self._leave(card.id)
+                return ""
+            card = heard(self._wished(card.id), card)
+            if not card.wish:
+                self._path(card.id, "wish").unlink(missing_ok=True)
+            self._write_if_news(card)
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be written: {error.strerror}") from None
+        return card.wish
+
+    def cards(self) -> list[dict[str, Any]]:
+        now = self._clock.now_ms()
+        found: list[dict[str, Any]] = []
+        for path in sorted(self._folder.glob("*.json")):
+            card = self._read(path)
+            if card is None:
+                continue
+            if is_forgotten(card, now):
+                self._leave(card.id)
+                continue
+            wished = self._wished(card.id)
+            found.append(show_card(card if wished is None else heard(wished, card), now))
+        return found
+
+    def wish(self, id: str, wish: str) -> dict[str, Any]:
+        path = self._path(names.check_consumer(id), "json")
+        check_wish(wish)
+        card = self._read(path)
+        if card is None:
+            raise NotFound(f"there is no consumer {id!r} here", field="consumerId")
+        card = card._replace(wish=wish)
+        try:
+            self._write(self._path(id, "wish"), _document(card))
+        except OSError as error:
+            raise StoreError(f"{self._folder} cannot be written: {error.strerror}") from None
+        return show_card(card, self._clock.now_ms())
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def _path(self, id: str, kind: str) -> Path:
+        return self._folder / f"{id}.{kind}"
+
+    def _wished(self, id: str) -> Card | None:
+        """The card an operator saw when making a wish: it says for which process the wish is."""
+        return self._read(self._path(id, "wish"))
+
+    def _read(self, path: Path) -> Card | None:
+        try:
+            document = loads(path.read_bytes())
+            card = read_card(document, int(document["seenAt"]))
+            wish = document.get("wish", "")
+            return card._replace(wish=check_wish(wish) if wish else "")
+        except (OSError, BadInput, KeyError, TypeError, ValueError):
+            return None
+
+    def _write_if_news(self, card: Card) -> None:
+        before = self._written.get(card.id)
+        is_fresh = before is not None and card.seen_at - before.seen_at < REFRESH_MS
+        if before is not None and is_fresh and before == card._replace(seen_at=before.seen_at):
+            return
+        self._folder.mkdir(exist_ok=True)
+        self._write(self._path(card.id, "json"), _document(card._replace(wish="")))
+        self._written[card.id] = card
+
+    def _write(self, path: Path, document: dict[str, Any]) -> None:
+        draft = self._folder / f".{path.name}.{os.getpid()}"
+        draft.write_bytes(dumps(document))
+        draft.replace(path)
+
+    def _leave(self, id: str) -> None:
+        self._written.pop(id, None)
+        for kind in ("json", "wish"):
+            self._path(id, kind).unlink(missing_ok=True)
+        try:
+            self._folder.rmdir()
+        except OSError:
+            pass  # others are still there, or it never was
+
+
+def _document(card: Card) -> dict[str, Any]:
+    return {
+        "consumerId": card.id,
+        "host": card.host,
+        "pid": card.pid,
+        "queues": list(card.queues),
+        "startedAt": card.started_at,
+        "state": card.state.value,
+        "inWork": card.in_work,
+        "done": card.done,
+        "failed": card.failed,
+        "lost": card.lost,
+        "stuck": card.stuck,
+        "seenAt": card.seen_at,
+        "wish": card.wish,
+    }
