@@ -9,7 +9,7 @@ TERMINATED = 143
 
 MEANING: dict[int, str] = {
     OK: "it worked",
-    1: "a fault in yirangmq itself; please report it",
+    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost",
     2: "bad input: a wrong option, name, document, policy or filter; nothing was changed",
     3: "there is no such message, queue or store",
     4: "the message is in another state, or the lease is no longer in force",
@@ -17,6 +17,7 @@ MEANING: dict[int, str] = {
     EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
     REFUSED: "published, but refused by its schema: it lies among the dead letters",
     8: "an optional package is missing; the text says which",
+    9: "not allowed: a wrong or missing token",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
@@ -40,6 +41,7 @@ EXIT_OF: dict[str, int] = {
     "store_too_new": 5,
     "store_busy": 5,
     "missing_extra": 8,
+    "not_allowed": 9,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""
 

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
@@ -158,24 +158,20 @@ def overlaid(text: bytes, extra: dict[str, Any], attributes: dict[str, Any]) -> 
 
 def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
     """A file is checked to its last line before anything is stored; a stream is stored as it comes."""
+    total = {"published": 0, "duplicates": 0, "refused": 0}
     with open_input(args.file) as stream:
         size = None
         if args.file != "-" and Path(args.file).is_file():
             size = Path(args.file).stat().st_size
             _check_lines(args, queues, stream)
             stream.seek(0)
-        total = {"published": 0, "duplicates": 0, "refused": 0}
-        done = number = 0
         with Progress("publishing", size, shown=screen.shows_progress) as show:
+            read = 0
             for batch in _batches(stream):
-                try:
-                    receipts = _sent(args, queues, batch)
-                except BadInput as error:
-                    raise _at_line(error, number, batch, args, total["published"]) from None
-                _tally(total, receipts)
-                number += len(batch)
-                done += sum(len(text) + 1 for text in batch)
-                show(done if size else number, f"{number:,} messages")
+                for stored in _sent_lines(args, queues, batch, total["published"]):
+                    total["duplicates" if stored.duplicate else "refused" if stored.refused else "published"] += 1
+                read += sum(len(line.text) + 1 for line in batch)
+                show(read if size else batch[-1].number, f"{batch[-1].number:,} lines")
     text = f"published {total['published']:,} to {args.queue}"
     if total["duplicates"]:
         text += f", {total['duplicates']:,} known already"
@@ -185,27 +181,29 @@ def _publish_lines(args: argparse.Namespace, queues: Queues, screen: Screen) -> 
     return exits.REFUSED if total["refused"] else exits.OK
 
 
-def _tally(total: dict[str, int], receipts: list[Stored]) -> None:
-    for receipt in receipts:
-        total["duplicates" if receipt.duplicate else "refused" if receipt.refused else "published"] += 1
+class Line(NamedTuple):
+    number: int
+    text: bytes
 
 
-def _lines(stream: BinaryIO) -> Iterator[bytes]:
+def _lines(stream: BinaryIO) -> Iterator[Line]:
     """Lines without their end; empty ones are passed over."""
+    number = 0
     while line := stream.readline(LONGEST + 1):
+        number += 1
         if len(line) > LONGEST:
-            raise TooLarge(f"a line is longer than {LONGEST} bytes", field="file")
+            raise TooLarge(f"line {number} is longer than {LONGEST} bytes", field="file")
         text = line.rstrip(b"\r\n")
         if text.strip():
-            yield text
+            yield Line(number, text)
 
 
-def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
+def _batches(stream: BinaryIO) -> Iterator[list[Line]]:
+    batch: list[Line] = []
     size = 0
-    for text in _lines(stream):
-        batch.append(text)
-        size += len(text)
+    for line in _lines(stream):
+        batch.append(line)
+        size += len(line.text)
         if len(batch) >= MOST_PER_BATCH or size >= BYTES_PER_BATCH:
             yield batch
             batch, size = [], 0
@@ -216,11 +214,11 @@ def _batches(stream: BinaryIO) -> Iterator[list[bytes]]:
 def _check_lines(args: argparse.Namespace, queues: Queues, stream: BinaryIO) -> None:
     most: int = queues.policy(args.queue)["maxBytes"]
     extra = _extra(args)
-    for number, text in enumerate(_lines(stream), 1):
+    for line in _lines(stream):
         try:
-            _check_line(args, text, most, extra)
+            _check_line(args, line.text, most, extra)
         except BadInput as error:
-            raise type(error)(f"document {number}: {error}; nothing was stored", field="file") from None
+            raise type(error)(f"line {line.number}: {error}; nothing was stored", field="file") from None
 
 
 def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[dict[str, Any], dict[str, Any]]) -> None:
@@ -231,14 +229,18 @@ def _check_line(args: argparse.Namespace, text: bytes, most: int, extra: tuple[d
         raise TooLarge(f"{size} bytes, this queue takes {most}", field="payload")
 
 
-def _at_line(error: BadInput, before: int, batch: list[bytes], args: argparse.Namespace, stored: int) -> BadInput:
-    """Which document of the batch it was, found by looking at each."""
-    for number, text in enumerate(batch, before + 1):
-        try:
-            _check_line(args, text, MAX_BODY, _extra(args))
-        except BadInput as found:
-            return type(found)(f"document {number}: {found}; {stored} before it are stored", field="file")
-    return type(error)(f"documents {before + 1} to {before + len(batch)}: {error}; {stored} stored", field="file")
+def _sent_lines(args: argparse.Namespace, queues: Queues, batch: list[Line], before: int) -> list[Stored]:
+    """One commit. If it is refused, find the line that is at fault by looking at each."""
+    try:
+        return _sent(args, queues, [line.text for line in batch])
+    except BadInput as error:
+        most: int = queues.policy(args.queue)["maxBytes"]
+        for line in batch:
+            try:
+                _check_line(args, line.text, most, _extra(args))
+            except BadInput as found:
+                raise type(found)(f"line {line.number}: {found}; {before} before it are stored", field="file") from None
+        raise type(error)(f"{error}; {before} are stored", field="file") from None
 
 
 COMMANDS = {

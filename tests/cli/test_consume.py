@@ -1,0 +1,170 @@
+"""``consume``, ``ack``, ``nack``, ``extend``, on both backends."""
+
+import sys
+
+import pytest
+
+from tests.cli.parts import Cli, Published
+
+
+def test_messages_are_printed_and_acknowledged(at: Cli, published: Published) -> None:
+    ids = published("mail", '{"n": 1}', '{"n": 2}')
+    shown = at("consume -q mail").out
+    assert shown.count("-- ") == 2
+    assert all(id in shown for id in ids)
+    counts = at("status -q mail --json").json["queues"][0]
+    assert (counts["ready"], counts["leased"], counts["done"]) == (0, 0, 2)
+
+
+def test_each_message_is_one_line_of_json(at: Cli, published: Published) -> None:
+    (id,) = published("mail", '{"type": "t", "payload": {\n"pretty": [1,\r\n2]}}')
+    line = at("consume -q mail --json --consumer-id me --lease-seconds 60").json
+    assert line["message"]["messageId"] == id
+    assert line["message"]["payload"] == {"pretty": [1, 2]}
+    assert (line["lease"]["consumerId"], line["lease"]["attempt"]) == ("me", 1)
+    assert line["policy"]["visibilityTimeoutSec"] == 30
+
+
+@pytest.mark.parametrize("batch", [1, 2, 100])
+def test_no_more_than_asked_for(at: Cli, published: Published, batch: int) -> None:
+    published("mail", *"12345")
+    assert at(f"consume -q mail --raw --max 3 --batch {batch}").out == "1\n2\n3\n"
+    assert at("status -q mail --json").json["queues"][0]["ready"] == 2
+
+
+def test_an_empty_queue_is_no_error_unless_asked_for(at: Cli) -> None:
+    assert "nothing to consume in mail" in at("consume -q mail").err
+    assert at("consume -q mail --fail-empty --json", code=6).out == ""
+
+
+def test_waiting_ends(at: Cli) -> None:
+    assert at("consume -q mail --wait 0.05 --fail-empty", code=6).out == ""
+
+
+def test_waiting_for_a_delayed_message(at: Cli) -> None:
+    at("publish -q mail --delay 0.2 1")
+    assert at("consume -q mail --wait 20 --max 1 --raw").out == "1\n"
+
+
+def test_the_name_of_dead_letters_is_explained(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    assert "shows the dead letters of mail" in at("consume -q mail-dlq").err
+
+
+def test_a_terminal_is_not_driven_by_a_payload(at: Cli) -> None:
+    at("publish -q mail --raw --file -", stdin=b"\x1b[2Jred\x07\ttab\nline")
+    assert "\\x1b[2Jred\\x07\ttab\nline" in at("consume -q mail").out
+
+
+def test_bytes_that_are_no_text(at: Cli) -> None:
+    at("publish -q mail --raw --file -", stdin=b"\xff" * 5000)
+    shown = at("peek -q mail").out
+    assert "5000 bytes: ff ff" in shown
+    assert "5000 bytes: ff ff" in at("consume -q mail").out
+
+
+def test_a_lease_left_open_is_acked_by_its_id(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
+    assert at("consume -q mail --raw").out == ""
+    assert at(f"extend {lease} --seconds 60").out == f"extended {lease}\n"
+    assert at(f"ack {lease}").out == f"acked {lease}\n"
+    assert at(f"ack {lease}").out == f"acked {lease}\n"
+    assert at("status -q mail --json").json["queues"][0]["done"] == 1
+
+
+def test_a_nacked_message_waits_for_its_next_try(at: Cli, published: Published) -> None:
+    (id,) = published("mail", "1")
+    lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
+    answer = at(f"nack {lease} --reason TIMEOUT --text slow --json").json
+    assert answer == {"ok": True, "did": "nacked", "results": [{"leaseId": lease, "ok": True}]}
+    shown = at(f"show -q mail {id} --json").json
+    assert (shown["state"], shown["reasonCode"], shown["failure"]["reasonMessage"]) == ("delayed", "TIMEOUT", "slow")
+
+
+def test_a_delay_of_zero_gives_it_back_at_once(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    lease = at("consume -q mail --no-ack --json").json["lease"]["leaseId"]
+    at(f"nack {lease} --delay 0")
+    assert at("consume -q mail --json").json["lease"]["attempt"] == 2
+
+
+def test_one_stale_lease_harms_no_other(at: Cli, published: Published) -> None:
+    published("mail", "1", "2")
+    first, second = (line["lease"]["leaseId"] for line in at("consume -q mail --no-ack --json").lines)
+    at(f"nack {first} --delay 0")
+    answer = at(f"ack {first} {second} --json", code=4).json
+    assert [result["ok"] for result in answer["results"]] == [False, True]
+    assert (answer["ok"], answer["results"][0]["code"]) == (False, "lease_expired")
+    shown = at(f"ack {first} {second}", code=4)
+    assert "yirangmq: lease_expired:" in shown.err
+    assert shown.out == f"acked {second}\n"
+
+
+def test_the_owner_is_checked_if_named(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    lease = at("consume -q mail --no-ack --json --consumer-id me").json["lease"]["leaseId"]
+    for verb in ("ack", "nack", "extend"):
+        assert at(f"{verb} {lease} --consumer-id you --json", code=4).json["results"][0]["code"] == "lease_mismatch"
+    assert at(f"ack {lease} --consumer-id me --json").json["ok"] is True
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "problem"),
+    [
+        ("ack nonsense", 2, "bad_input"),
+        ("ack 1-1 1-1", 2, "bad_input"),
+        ("nack 1-1 --delay -1", 2, "bad_input"),
+        ("nack 1-1 --reason BAD_WEATHER", 2, "bad_input"),
+        ("extend 1-1 --seconds 0", 2, "bad_input"),
+        ("consume -q mail --max x", 2, "bad_input"),
+        ("consume -q mail --batch 0", 2, "bad_input"),
+        ("consume -q mail --wait -1", 2, "bad_input"),
+        ("consume -q mail --lease-seconds 0", 2, "bad_input"),
+        ("consume -q mail --consumer-id 'a b'", 2, "bad_input"),
+    ],
+)
+def test_bad_input(at: Cli, published: Published, line: str, code: int, problem: str) -> None:
+    published("mail", "1")
+    assert at(f"{line} --json", code=code).complaint["code"] == problem
+
+
+def test_an_unknown_lease_is_not_found(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    assert at("ack 99-1 --json", code=3).json["results"][0]["code"] == "not_found"
+
+
+def test_settling_without_a_store_is_an_error(at: Cli) -> None:
+    assert "there is no store at" in at("ack 1-1", code=3).err
+
+
+class Torn:
+    """A stdout that breaks when it is written to for the second time."""
+
+    def __init__(self) -> None:
+        self.buffer = self
+        self.written: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        if self.written:
+            raise KeyboardInterrupt
+        self.written.append(data)
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return False
+
+
+@pytest.mark.parametrize("flag", ["", "--no-ack"])
+def test_what_was_taken_but_not_printed_goes_back(
+    at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    published("mail", *"123")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", Torn())
+        at(f"consume -q mail --raw --batch 3 {flag}", code=130)
+    counts = at("status -q mail --json").json["queues"][0]
+    assert (counts["ready"], counts["leased"], counts["done"]) == ((3, 0, 0) if not flag else (2, 1, 0))

@@ -1,0 +1,36 @@
+"""``demo`` and ``torture``: that they run and say what they did."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli
+
+
+def test_the_demo_tells_a_whole_life(cli: Cli, backend: str) -> None:
+    shown = cli(f"demo --backend {backend}")
+    assert shown.code == 0
+    for words in ("publish two messages", "priority goes first", "ack:", "nack", "dead letter", "requeue", "all done"):
+        assert words in shown.out
+    assert "The store is gone again" in shown.out
+
+
+def test_the_demo_for_programs(cli: Cli, backend: str) -> None:
+    told = cli(f"demo --json --backend {backend}").json
+    assert told["steps"][-1] == {"step": "all done", "published": 2, "acked": 2, "failed": 2, "dead": 0}
+    (record,) = (step["record"] for step in told["steps"] if "record" in step)
+    assert (record["failure"]["attempt"], record["routing"]["dlqQueue"]) == (2, "telemetry-dlq")
+
+
+def test_the_demo_may_be_kept(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    told = cli("demo --json --keep").json
+    assert str(tmp_path) in told["store"]
+    assert cli(f"status --json --store {told['store']}").json["queues"][0]["done"] == 2
+    assert "The store is left at" in cli("demo --keep").out
+
+
+def test_torture_is_one_of_the_commands(cli: Cli) -> None:
+    refused = cli("torture --steps 0 --json")
+    assert (refused.code, refused.complaint["field"]) == (2, "steps")

@@ -1,0 +1,170 @@
+"""``dlq list | show | stats | requeue | quarantine | purge``, on both backends."""
+
+import pytest
+
+from tests.cli.parts import Cli, Killed, Published
+
+CARD = {
+    "messageId",
+    "sourceQueue",
+    "dlqQueue",
+    "state",
+    "reasonCode",
+    "reasonMessage",
+    "failedAt",
+    "attempt",
+    "consumerId",
+    "priority",
+    "seq",
+}
+
+
+@pytest.fixture
+def letters(killed: Killed) -> None:
+    """a and b rejected, c and d timed out."""
+    killed("jobs", "a", "b", text="unknown\naccount")
+    killed("jobs", "c", "d", reason="TIMEOUT", text="slow")
+
+
+def ids(at: Cli, line: str = "dlq list -q jobs") -> list[str]:
+    return [card["messageId"] for card in at(f"{line} --json").lines]
+
+
+@pytest.mark.usefixtures("letters")
+def test_list(at: Cli) -> None:
+    cards = at("dlq list -q jobs-dlq --json").lines
+    assert all(set(card) == CARD for card in cards)
+    assert [card["messageId"] for card in cards] == ["a", "b", "c", "d"]
+    assert (cards[0]["sourceQueue"], cards[0]["dlqQueue"], cards[0]["reasonMessage"]) == (
+        "jobs",
+        "jobs-dlq",
+        "unknown\naccount",
+    )
+    title, first, *_ = at("dlq list -q jobs").out.splitlines()
+    assert title.split()[:4] == ["messageId", "sourceQueue", "state", "reasonCode"]
+    assert "unknown\\naccount" in first
+
+
+@pytest.mark.usefixtures("letters")
+def test_list_by_filter_limit_and_state(at: Cli) -> None:
+    late = "reasonCode=TIMEOUT and attempt>=1 and failedAt>2026-01-14"
+    assert ids(at, f"dlq list -q jobs --filter '{late}'") == ["c", "d"]
+    assert ids(at, "dlq list -q jobs --limit 1") == ["a"]
+    assert "only the first 2 are shown" in at("dlq list -q jobs --limit 2").err
+    at("dlq quarantine -q jobs --id b")
+    assert ids(at, "dlq list -q jobs --state parked") == ["b"]
+    assert ids(at, "dlq list -q jobs --state all") == ["a", "c", "d", "b"]
+    assert ids(at, "dlq list -q jobs --filter state=parked") == ["b"]
+
+
+@pytest.mark.usefixtures("letters")
+def test_whole_records(at: Cli) -> None:
+    records = at("dlq list -q jobs --records --filter messageId=a").lines
+    assert records == [at("dlq show -q jobs-dlq a --json").json]
+    assert set(records[0]) == {"originalMessage", "failure", "routing"}
+    assert records[0]["originalMessage"]["payload"] == {"id": "a"}
+    assert set(records[0]["failure"]) == {"reasonCode", "reasonMessage", "failedAt", "attempt", "consumerId"}
+    assert records[0]["routing"] == {"sourceQueue": "jobs", "dlqQueue": "jobs-dlq"}
+    assert '"reasonCode": "REJECTED"' in at("dlq show -q jobs a").out
+
+
+@pytest.mark.usefixtures("letters")
+def test_stats(at: Cli) -> None:
+    at("dlq quarantine -q jobs --id b")
+    stats = at("dlq stats -q jobs-dlq --json").json
+    assert (stats["ok"], stats["total"], stats["parked"], stats["sources"]) == (True, 3, 1, ["jobs"])
+    assert stats["byReason"] == {"TIMEOUT": 2, "REJECTED": 1}
+    assert sum(day["total"] for day in stats["byDay"]) == 3
+    people = at("dlq stats -q jobs").out
+    assert "jobs: 3 dead, 1 parked" in people
+    assert "all" in people
+
+
+@pytest.mark.usefixtures("letters")
+def test_requeue_by_filter(at: Cli) -> None:
+    answer = at("dlq requeue -q jobs-dlq --filter reasonCode=TIMEOUT --json").json
+    assert answer == {
+        "ok": True,
+        "did": "requeued",
+        "queue": "jobs-dlq",
+        "count": 2,
+        "ids": ["c", "d"],
+        "dryRun": False,
+    }
+    assert ids(at) == ["a", "b"]
+    assert [line["lease"]["attempt"] for line in at("consume -q jobs --json").lines] == [1, 1]
+
+
+@pytest.mark.usefixtures("letters")
+def test_requeue_by_id_and_all(at: Cli) -> None:
+    assert at("dlq requeue -q jobs --id d --id a --json").json["ids"] == ["a", "d"]
+    at("dlq quarantine -q jobs --id b")
+    assert at("dlq requeue -q jobs --all").out == "requeued: 1 under jobs (c)\n"
+    assert at("dlq requeue -q jobs --all --state parked --json").json["ids"] == ["b"]
+    assert at("consume -q jobs --raw").out.count("\n") == 4
+
+
+@pytest.mark.usefixtures("letters")
+def test_purge(at: Cli) -> None:
+    at("dlq quarantine -q jobs --filter messageId=a")
+    assert at("dlq purge -q jobs --all --json").json["count"] == 3
+    assert ids(at, "dlq list -q jobs --state all") == ["a"]
+    assert at("dlq purge -q jobs --filter state=parked --json").json["ids"] == ["a"]
+    assert at("status -q jobs --json").json["queues"][0]["totals"]["dropped"] == 4
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
+@pytest.mark.parametrize(("which", "count"), [("--all", 4), ("--filter reasonCode=TIMEOUT", 2), ("--id a", 1)])
+def test_a_dry_run_counts_and_changes_nothing(at: Cli, verb: str, which: str, count: int) -> None:
+    answer = at(f"dlq {verb} -q jobs {which} --dry-run --json").json
+    assert (answer["count"], answer["dryRun"]) == (count, True)
+    assert "would have been" in at(f"dlq {verb} -q jobs {which} --dry-run").out
+    assert ids(at) == ["a", "b", "c", "d"]
+    assert at(f"dlq {verb} -q jobs {which} --json").json["count"] == count
+
+
+@pytest.mark.usefixtures("letters")
+@pytest.mark.parametrize("verb", ["requeue", "quarantine", "purge"])
+@pytest.mark.parametrize(
+    ("which", "code", "problem", "field"),
+    [
+        ("", 2, "bad_input", "filter"),
+        ("--all --id a", 2, "bad_input", "--all"),
+        ("--all --filter attempt=1", 2, "bad_input", "--all"),
+        ("--filter reasonCode=WEATHER", 2, "bad_filter", "filter"),
+        ("--id a --id nobody", 3, "not_found", "id"),
+        ("--id a --id alive", 4, "wrong_state", "id"),
+        ("--id ../a", 2, "bad_input", "messageId"),
+    ],
+)
+def test_bad_input_moves_nothing(
+    at: Cli, published: Published, verb: str, which: str, code: int, problem: str, field: str
+) -> None:
+    at("publish -q jobs --id alive --delay 100 1")
+    complaint = at(f"dlq {verb} -q jobs {which} --json", code=code).complaint
+    assert (complaint["code"], complaint["field"]) == (problem, field)
+    assert ids(at) == ["a", "b", "c", "d"]
+
+
+def test_a_bad_filter_is_pointed_at(at: Cli, published: Published) -> None:
+    published("jobs", "1")
+    refused = at("dlq list -q jobs --filter", "reasonCode=TIMEOUT and atempt>=3", code=2)
+    assert refused.err.splitlines() == [
+        "yirangmq: bad_filter: filter: 'atempt' is not a field; did you mean 'attempt'?",
+        "  reasonCode=TIMEOUT and atempt>=3",
+        "                         ^",
+    ]
+
+
+def test_show_of_one_that_is_not_dead(at: Cli, published: Published) -> None:
+    (id,) = published("jobs", "1")
+    assert at(f"dlq show -q jobs {id} --json", code=4).complaint["code"] == "wrong_state"
+    assert at("dlq show -q jobs nobody --json", code=3).complaint["code"] == "not_found"
+
+
+def test_no_dead_letters(at: Cli, published: Published) -> None:
+    published("jobs", "1")
+    assert "no dead letters under jobs-dlq" in at("dlq list -q jobs-dlq").err
+    assert at("dlq stats -q jobs").out == "jobs: 0 dead, 0 parked\n"
+    assert at("dlq requeue -q jobs --all --json").json["count"] == 0

@@ -1,0 +1,188 @@
+"""What goes wrong: one line, one code, never a traceback."""
+
+import errno
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli
+from yirangmq.cli import exits
+from yirangmq.cli.exits import EXIT_OF, MEANING, exit_code
+from yirangmq.core.errors import QueueError, every_error
+
+
+def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None:
+    assert set(EXIT_OF) == {kind.code for kind in every_error()}
+    assert set(EXIT_OF.values()) <= set(MEANING)
+    assert exit_code("something_new") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("publsh", "'publsh' is not one of them; did you mean 'publish'?"),
+        ("frobnicate", "known: publish, consume"),
+        ("publish 1", "the following arguments are required: -q/--queue; see 'yirangmq publish --help'"),
+        ("publish -q mail 1 --prioity 3", "unrecognized arguments: --prioity"),
+        ("publish -q mail 1 --priority high", "argument --priority: invalid int value: 'high'"),
+        ("consume -q mail --foll", "unrecognized arguments: --foll"),
+        ("dlq lst -q mail", "did you mean 'list'?"),
+        ("status --durability maybe", "known: full, os"),
+        ("nack 1-1 --reason TIMEOT", "did you mean 'TIMEOUT'?"),
+    ],
+)
+def test_a_wrong_word_is_explained(cli: Cli, line: str, says: str) -> None:
+    people, program = cli(line), cli(f"{line} --json")
+    assert (people.code, program.code) == (2, 2)
+    assert people.err.startswith("yirangmq: bad_input: ")
+    assert says in people.err
+    assert people.err.count("\n") == 1
+    assert set(program.complaint) == {"ok", "code", "error", "field"}
+    assert says in program.complaint["error"]
+    assert people.out == program.out == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ("--store nonsense", "--store"),
+        ("--store sqlite:", "--store"),
+        ("--store ftp:x", "--store"),
+        ("--store sqlite:x --db y", "--store"),
+        ("--store sqlite:x --backend fs", "--store"),
+        ("--db x --path y", "--db"),
+        ("--backend fs --db x", "--db"),
+        ("--backend sqlite --path x", "--path"),
+    ],
+)
+def test_options_that_contradict_each_other(cli: Cli, options: str, field: str) -> None:
+    complaint = cli(f"status --json {options}").complaint
+    assert (complaint["code"], complaint["field"]) == ("bad_input", field)
+
+
+def test_which_store(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def store(options: str = "") -> str:
+        return str(cli(f"status --json {options}").json["store"])
+
+    assert store() == "sqlite:yirang.db"
+    assert store("--backend fs") == store("--path yirang-queues") == "files:yirang-queues"
+    assert store("--db a.db") == store("--backend sqlite --db a.db") == store("--store sqlite:a.db") == "sqlite:a.db"
+    monkeypatch.setenv("YIRANGMQ_DB", "env.db")
+    monkeypatch.setenv("YIRANGMQ_PATH", "env-folder")
+    assert (store(), store("--backend fs")) == ("sqlite:env.db", "files:env-folder")
+    assert store("--db a.db") == "sqlite:a.db"
+    monkeypatch.setenv("YIRANGMQ_STORE", "files:here")
+    assert (store(), store("--backend sqlite"), store("--store memory:")) == ("files:here", "sqlite:env.db", "memory:")
+    monkeypatch.setenv("YIRANGMQ_STORE", "here")
+    assert cli("status --json").complaint["field"] == "YIRANGMQ_STORE"
+
+
+def test_a_folder_that_cannot_be_made_is_store_trouble(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place in ("--db file/x/y.db", "--path file/x/y"):
+        result = cli(f"publish -q mail 1 --json {place}")
+        assert (result.code, result.complaint["code"]) == (5, "store_error")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, "store_full"), (errno.EROFS, "store_read_only"), (errno.EIO, "store_error")]
+)
+def test_a_disk_that_refuses_the_folder(cli: Cli, monkeypatch: pytest.MonkeyPatch, number: int, code: str) -> None:
+    def refuse(path: object, *args: object, **more: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert cli("publish -q mail 1 --json --db new/x.db").complaint["code"] == code
+
+
+def test_our_own_faults_are_said_in_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> int:
+        raise ZeroDivisionError("for the test")
+
+    monkeypatch.setattr("yirangmq.cli.place.of", broken)
+    result = cli("status")
+    assert (result.code, result.err) == (1, "yirangmq: internal_error: ZeroDivisionError: for the test\n")
+    monkeypatch.setenv("YIRANGMQ_TRACEBACK", "1")
+    with pytest.raises(ZeroDivisionError):
+        cli("status")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(KeyboardInterrupt(), 130), (SystemExit(exits.TERMINATED), 143), (QueueError("x"), 1)],
+)
+def test_being_stopped(cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+    def stopped(*args: object) -> int:
+        raise error
+
+    monkeypatch.setattr("yirangmq.cli.place.of", stopped)
+    result = cli("status")
+    assert (result.code, result.out) == (code, "")
+    assert (result.err == "") == (code != 1)
+
+
+def test_the_version(cli: Cli) -> None:
+    assert cli("--version").out == "yirangmq 0.1.0\n"
+    assert cli("--version --json").json == {"ok": True, "version": "0.1.0"}
+
+
+def test_nothing_asked_prints_the_help(cli: Cli) -> None:
+    assert cli("").out == cli("--help").out
+    assert "examples:" in cli("").out
+
+
+class Terminal:
+    """A stderr that is a terminal."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every step of the work is drawn."""
+    monkeypatch.setattr("yirangmq.cli.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.cli.progress.STEP_SECONDS", 0)
+
+
+def drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch, line: str, stdin: bytes = b"") -> str:
+    terminal = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", terminal)
+        assert cli(line, stdin=stdin).code == 0
+    return terminal.text
+
+
+@pytest.mark.usefixtures("impatient")
+def test_long_work_shows_its_progress_on_a_terminal(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.jsonl").write_text("1\n" * 3000)
+    publishing = drawn(cli, monkeypatch, "publish -q mail --lines --file m.jsonl")
+    assert "publishing [##########....................]  33%  1,000 lines" in publishing
+    assert publishing.endswith("\r\x1b[K")
+    assert "exporting [#" in drawn(cli, monkeypatch, "export x.jsonl")
+    assert "importing [#" in drawn(cli, monkeypatch, "import x.jsonl --db y.db")
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("line", ["publish -q mail --lines --file m.jsonl", "export x.jsonl"])
+def test_programs_see_no_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
+    (tmp_path / "m.jsonl").write_text("1\n" * 10)
+    cli("publish -q mail 1")
+    assert drawn(cli, monkeypatch, f"{line} --json") == ""
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_stream_is_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "publishing 10  10 lines" in drawn(cli, monkeypatch, "publish -q mail --lines --file -", b"1\n" * 10)

@@ -1,0 +1,89 @@
+"""Help, examples, completion and the page that is printed from them."""
+
+import argparse
+import shlex
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cli.parts import Cli
+from tools import cli_docs
+from yirangmq.cli import parser
+from yirangmq.cli.command import Command
+
+
+def every_command() -> Iterator[tuple[str, Command]]:
+    for name in parser.TABLE:
+        command = parser.load(name)
+        yield name, command
+        for verb, (_, inner) in command.verbs.items():
+            yield f"{name} {verb}", inner
+
+
+COMMANDS = dict(every_command())
+EXAMPLES = [line for command in COMMANDS.values() for _, line in command.examples]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_teaches_by_examples(cli: Cli, name: str) -> None:
+    shown = cli(f"{name} --help")
+    assert shown.code == 0
+    assert "examples:" in shown.out
+    assert len(COMMANDS[name].examples) >= 2
+    for what, line in COMMANDS[name].examples:
+        assert f"  # {what}\n  {line}\n" in shown.out
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_each_example_is_understood(line: str) -> None:
+    if line.startswith("eval"):
+        line = line.removeprefix('eval "$(').removesuffix(')"')
+    words = shlex.split(line.partition(" > ")[0])
+    assert words[0] == "yirangmq"
+    args = parser.build().parse_args(words[1:])
+    assert callable(args.run)
+
+
+def test_every_command_that_runs_has_json() -> None:
+    for name, command in COMMANDS.items():
+        made = argparse.ArgumentParser()
+        command.configure(made)
+        assert ("--json" in made.format_help()) == (command.run is not None), name
+
+
+def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
+    moving = ("dlq requeue", "dlq quarantine", "dlq purge", "drop", "sweep", "repair", "import", "policy set")
+    for name in moving:
+        made = argparse.ArgumentParser()
+        COMMANDS[name].configure(made)
+        assert "--dry-run" in made.format_help(), name
+
+
+def test_only_the_command_asked_for_is_loaded() -> None:
+    made = parser.build(only="status")
+    (action,) = (action for action in made._actions if isinstance(action, argparse._SubParsersAction))
+    assert "--queue" in action.choices["status"].format_help()
+    assert "--queue" not in action.choices["publish"].format_help()
+
+
+def test_the_page_is_current() -> None:
+    assert cli_docs.PAGE.read_text() == cli_docs.render(), "run: python tools/cli_docs.py"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_scripts(cli: Cli, shell: str) -> None:
+    script = cli(f"completion {shell}").out
+    assert cli(f"completion {shell} --json").json["script"] + "\n" == script
+    for word in ("publish", "requeue", "--dry-run", "--backend"):
+        assert word in script
+
+
+def test_the_bash_script_parses(cli: Cli) -> None:
+    script = cli("completion bash").out
+    checked = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_an_unknown_shell(cli: Cli) -> None:
+    assert cli("completion fish --json").complaint["code"] == "bad_input"

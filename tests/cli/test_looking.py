@@ -1,0 +1,165 @@
+"""``peek``, ``show``, ``status``, ``queues``, on both backends."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli, Killed, Published
+
+CARD = {
+    "messageId",
+    "queue",
+    "state",
+    "priority",
+    "attempt",
+    "changedAt",
+    "dueAt",
+    "consumerId",
+    "reasonCode",
+    "seq",
+    "message",
+    "failure",
+}
+COUNTS = {
+    "queue",
+    "exists",
+    "backlog",
+    "ready",
+    "delayed",
+    "leased",
+    "dead",
+    "parked",
+    "done",
+    "headAgeSec",
+    "dlqQueue",
+    "totals",
+}
+
+
+def test_peek_shows_what_comes_next_and_takes_nothing(at: Cli, published: Published) -> None:
+    published("mail", *"12345")
+    lines = at("peek -q mail --limit 3 --json").lines
+    assert [line["message"]["payload"] for line in lines] == [1, 2, 3]
+    assert all(set(line) == CARD for line in lines)
+    title, *rows = at("peek -q mail").out.splitlines()
+    assert title.split() == ["message", "priority", "attempt", "since", "due", "payload"]
+    assert len(rows) == 5
+    assert at("status --json").json["queues"][0]["ready"] == 5
+
+
+def test_peek_by_state_and_filter(at: Cli, published: Published, killed: Killed) -> None:
+    published("mail", *(f'{{"n": {n}}}' for n in range(5)))
+    lines = at("peek -q mail --json --filter", "payload.n>=3").lines
+    assert [line["message"]["payload"]["n"] for line in lines] == [3, 4]
+    at("publish -q mail --delay 100 --id later 1")
+    assert [line["messageId"] for line in at("peek -q mail --state delayed --json").lines] == ["later"]
+    killed("jobs", "x")
+    (line,) = at("peek -q jobs --state dead --json").lines
+    assert (line["reasonCode"], line["failure"]["reasonMessage"]) == ("REJECTED", "no")
+    assert "no parked messages in mail" in at("peek -q mail --state parked").err
+
+
+def test_show_finds_a_message_wherever_it_is(at: Cli, published: Published, killed: Killed) -> None:
+    (id,) = published("mail", '{"to": "ann"}')
+    shown = at(f"show -q mail {id} --json").json
+    assert set(shown) == CARD
+    assert (shown["state"], shown["message"]["payload"]) == ("ready", {"to": "ann"})
+    at("consume -q mail")
+    assert "state         done" in at(f"show -q mail {id}").out
+    killed("jobs", "x")
+    people = at("show -q jobs x").out
+    assert "reasonCode    REJECTED" in people
+    assert "reasonMessage no" in people
+
+
+def test_a_message_nobody_knows_is_not_found(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    complaint = at("show -q mail nobody --json", code=3).complaint
+    assert complaint == {
+        "ok": False,
+        "code": "not_found",
+        "error": "queue 'mail' has no message 'nobody'",
+        "field": None,
+    }
+
+
+def test_status_counts_each_state(at: Cli, backend: str, published: Published, killed: Killed) -> None:
+    published("mail", *"123456")
+    at("consume -q mail --max 1")
+    at("consume -q mail --max 1 --no-ack")
+    at("publish -q mail --delay 100 1")
+    killed("jobs", "x")
+    answer = at("status --json").json
+    assert {key: answer[key] for key in ("ok", "backend", "durability", "overdue", "deadLettersOf")} == {
+        "ok": True,
+        "backend": backend,
+        "durability": "full",
+        "overdue": False,
+        "deadLettersOf": None,
+    }
+    assert answer["store"] == {"sqlite": "sqlite:yirang.db", "fs": "files:yirang-queues"}[backend]
+    jobs, mail = answer["queues"]
+    assert set(mail) == COUNTS
+    assert [mail[name] for name in ("backlog", "ready", "delayed", "leased", "done")] == [5, 4, 1, 1, 1]
+    assert mail["totals"] == {"published": 7, "acked": 1, "failed": 0, "dropped": 0, "redriven": 0}
+    assert 0 <= mail["headAgeSec"] < 60
+    assert (jobs["dead"], jobs["headAgeSec"], jobs["dlqQueue"]) == (1, None, "jobs-dlq")
+
+
+def test_status_for_people(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    first, titles, row = at("status").out.splitlines()
+    assert "durability full" in first
+    assert titles.split()[:4] == ["queue", "backlog", "ready", "delayed"]
+    assert row.split()[:3] == ["mail", "1", "1"]
+
+
+def test_status_by_the_name_of_the_dead_letters(at: Cli, killed: Killed) -> None:
+    killed("jobs", "x", "y")
+    answer = at("status -q jobs-dlq --json").json
+    assert answer["deadLettersOf"] == ["jobs"]
+    assert [(row["queue"], row["dead"]) for row in answer["queues"]] == [("jobs", 2)]
+    assert "jobs-dlq shows the dead letters of jobs" in at("status -q jobs-dlq").out
+
+
+def test_status_of_a_queue_nobody_published_to(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    (row,) = at("status -q nothing --json").json["queues"]
+    assert (row["exists"], row["backlog"]) == (False, 0)
+    assert "nothing was ever published to nothing" in at("status -q nothing").err
+
+
+def test_queues_are_listed(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    at("policy set -q jobs", '{"dlq": {"queue": "graves"}}')
+    rows = at("queues --json").json["queues"]
+    assert rows == [
+        {"queue": "jobs", "backlog": 0, "dead": 0, "dlqQueue": "graves", "hasPolicy": True},
+        {"queue": "mail", "backlog": 1, "dead": 0, "dlqQueue": "mail-dlq", "hasPolicy": False},
+    ]
+    assert "jobs         0     0  graves                 own" in at("queues").out
+
+
+@pytest.mark.parametrize("line", ["status", "queues", "peek -q mail", "dlq list -q mail", "dlq stats -q mail"])
+def test_looking_where_there_is_nothing_yet(at: Cli, tmp_path: Path, line: str) -> None:
+    assert "there is no store at" in at(line).err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "peek -q mail --limit 0",
+        "peek -q mail --state gone",
+        "peek -q ../mail",
+        "peek -q mail --filter nonsense",
+        "status -q ../mail",
+        "show -q mail ../x",
+        "show -q mail",
+        "status --backend cloud",
+    ],
+)
+def test_bad_input(cli: Cli, line: str) -> None:
+    result = cli(f"{line} --json")
+    assert result.code == 2
+    assert result.complaint["code"] in ("bad_input", "bad_filter")

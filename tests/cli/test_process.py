@@ -1,0 +1,90 @@
+"""The command as a process of its own: pipes, signals, stdin."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yirangmq.format.jsontext import loads
+
+pytestmark = pytest.mark.process
+YIRANGMQ = [sys.executable, "-m", "yirangmq"]
+
+
+def call(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*YIRANGMQ, *words], input=stdin, capture_output=True, check=False, timeout=60)
+
+
+def counts() -> dict[str, int]:
+    found: dict[str, int] = loads(call("status", "--queue", "mail", "--json").stdout)["queues"][0]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_installed_command_is_the_same() -> None:
+    script = Path(sys.executable).with_name("yirangmq")
+    done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=60)
+    assert done.stdout == call("--version").stdout
+
+
+def test_a_closed_pipe_is_quiet_and_loses_nothing() -> None:
+    published = 3000
+    call("publish", "-q", "mail", "--lines", "--file", "-", stdin=b'"' + b"x" * 200 + b'"\n' + b"1\n" * (published - 1))
+    consumer = subprocess.Popen(
+        [*YIRANGMQ, "consume", "-q", "mail", "--batch", "1000"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert consumer.stdout is not None
+    assert consumer.stderr is not None
+    consumer.stdout.readline()
+    consumer.stdout.close()
+    assert consumer.stderr.read() == b""
+    consumer.stderr.close()
+    assert consumer.wait(60) == 141
+    left = counts()
+    assert left["leased"] == 0
+    assert left["ready"] + left["done"] == published
+    assert left["ready"] >= 1000
+
+
+def test_listing_into_a_closed_pipe_is_quiet() -> None:
+    call("publish", "-q", "mail", "--lines", "--file", "-", stdin=b"1\n" * 3000)
+    done = subprocess.run(
+        f"{sys.executable} -m yirangmq peek -q mail --limit 3000 --json | head -1; echo ${{PIPESTATUS[0]}}",
+        shell=True,
+        executable="/bin/bash",
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr == b""
+    assert done.stdout.splitlines()[-1] == b"141"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_follower_gets_what_comes_and_stops_when_told(number: signal.Signals, code: int) -> None:
+    call("publish", "-q", "mail", '"first"')
+    follower = subprocess.Popen(
+        [*YIRANGMQ, "consume", "-q", "mail", "--follow", "--raw"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert follower.stdout is not None
+    assert follower.stdout.readline() == b'"first"\n'
+    call("publish", "-q", "mail", '"second"')
+    assert follower.stdout.readline() == b'"second"\n'
+    os.kill(follower.pid, number)
+    out, err = follower.communicate(timeout=60)
+    assert (follower.returncode, out, err) == (code, b"", b"")
+    assert counts()["done"] == 2
+
+
+def test_errors_leave_stdout_alone() -> None:
+    done = call("publish", "-q", "mail", "{")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"yirangmq: bad_input: ")
+    assert b"Traceback" not in done.stderr

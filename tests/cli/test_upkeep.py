@@ -1,0 +1,120 @@
+"""``drop``, ``sweep``, ``check``, ``repair``, on both backends."""
+
+import time
+from pathlib import Path
+
+import apsw
+import pytest
+
+from tests.cli.parts import Cli, Published
+
+
+def test_drop_by_id(at: Cli, published: Published) -> None:
+    first, second, third = published("mail", *"123")
+    tried = at(f"drop -q mail {first} {second} --dry-run --json").json
+    assert (tried["count"], tried["dryRun"]) == (2, True)
+    assert at("status --json").json["queues"][0]["ready"] == 3
+    answer = at(f"drop -q mail {first} {second} --json").json
+    assert answer == {
+        "ok": True,
+        "did": "dropped",
+        "queue": "mail",
+        "count": 2,
+        "ids": [first, second],
+        "dryRun": False,
+    }
+    assert at(f"drop -q mail {first} --json").json["count"] == 0
+    assert [line["messageId"] for line in at("peek -q mail --json").lines] == [third]
+
+
+def test_one_unknown_id_and_nothing_is_dropped(at: Cli, published: Published) -> None:
+    (id,) = published("mail", "1")
+    assert at(f"drop -q mail {id} nobody --json", code=3).complaint["field"] == "id"
+    assert at("status --json").json["queues"][0]["ready"] == 1
+
+
+def test_drop_a_whole_queue(at: Cli, published: Published) -> None:
+    published("mail", "1", "2")
+    published("jobs", "1")
+    assert at("drop -q mail --whole-queue --dry-run --json").json["count"] == 2
+    assert len(at("queues --json").json["queues"]) == 2
+    assert at("drop -q mail --whole-queue").out == "dropped: queue mail with 2 messages\n"
+    assert [row["queue"] for row in at("queues --json").json["queues"]] == ["jobs"]
+    assert at("drop -q mail --whole-queue --json", code=3).complaint["code"] == "not_found"
+
+
+def test_a_queue_in_use_is_not_dropped_by_mistake(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    at("consume -q mail --no-ack")
+    assert at("drop -q mail --whole-queue --json", code=4).complaint["code"] == "wrong_state"
+    at("drop -q mail --whole-queue --force")
+
+
+@pytest.mark.parametrize(
+    "line", ["drop -q mail", "drop -q mail x --whole-queue", "drop -q mail ../x", "drop -q ../q x"]
+)
+def test_bad_input(at: Cli, published: Published, line: str) -> None:
+    published("mail", "1")
+    assert at(f"{line} --json", code=2).complaint["code"] == "bad_input"
+
+
+def pass_time(at: Cli, seconds: float) -> None:
+    """Do something that changes nothing until the time is over."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        at("queues")
+
+
+def test_sweep_does_what_is_due(at: Cli, published: Published) -> None:
+    published("mail", "1", "2")
+    at("consume -q mail --max 1 --no-ack --lease-seconds 0.001")
+    for _ in range(3):
+        at("publish -q mail --delay 0.001 3")
+    at("publish -q mail --delay 1000 4")
+    pass_time(at, 0.005)
+    answer = at("sweep --dry-run --json").json
+    due = {"delayed": 3, "leased": 1}
+    assert answer == {"ok": True, "did": "swept", "count": 4, "byState": due, "dryRun": True}
+    assert at("status --json").json["overdue"] is True
+    assert "due to move" in at("status").err
+    assert "3 delayed" in at("sweep --dry-run").out
+    assert at("sweep --json").json == {"ok": True, "did": "swept", "count": 4, "dryRun": False}
+    status = at("status --json").json
+    assert (status["overdue"], status["queues"][0]["ready"]) == (False, 5)
+    assert at("sweep --dry-run").out == "due to move: nothing\n"
+    assert at("sweep").out == "swept: 0 changes\n"
+
+
+def test_a_sound_store_is_in_order(at: Cli, published: Published) -> None:
+    published("mail", "1", "2")
+    assert at("check --json").json == {"ok": True, "findings": [], "left": 0}
+    assert at("check").out == "in order: nothing is wrong\n"
+    assert at("repair --json").json["ok"] is True
+
+
+@pytest.mark.parametrize("line", ["check", "repair", "repair --dry-run", "export", "drop -q mail x"])
+def test_no_store_is_an_error_where_one_is_needed(at: Cli, tmp_path: Path, line: str) -> None:
+    assert at(f"{line} --json", code=3).complaint["field"] == "store"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_damage_is_found_and_mended(cli: Cli, tmp_path: Path) -> None:
+    cli("publish -q mail 1")
+    db = apsw.Connection(str(tmp_path / "yirang.db"))
+    db.execute("UPDATE queue SET ready = 7")
+    db.close()
+    found = cli("check --json")
+    assert (found.code, found.json["ok"], found.json["left"]) == (5, False, 1)
+    assert set(found.json["findings"][0]) == {"kind", "where", "text", "mended"}
+    assert "repair' mends" in cli("check").err
+    assert cli("repair --dry-run").code == 5
+    mended = cli("repair --json")
+    assert (mended.code, mended.json["left"], mended.json["findings"][0]["mended"]) == (0, 0, True)
+    assert cli("check").code == 0
+
+
+def test_a_file_of_another_kind_is_store_trouble(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "yirang.db").write_bytes(b"this is no database, but long enough to be looked at as one" * 50)
+    for line in ("status", "publish -q mail 1", "check"):
+        result = cli(f"{line} --json")
+        assert (result.code, result.complaint["code"]) == (5, "store_damaged")

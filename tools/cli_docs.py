@@ -1,0 +1,133 @@
+"""Prints ``docs/cli.md`` from the parsers: ``python tools/cli_docs.py`` writes it, a test sees that it is current.
+
+Made from the actions, not from ``--help``, whose layout differs between versions of Python."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from yirangmq.cli import exits, parser
+from yirangmq.cli.command import Command
+from yirangmq.core.errors import every_error
+
+PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
+INTRO = """# The command line
+
+Every verb works on a store directly, without a daemon; several processes may do so at the same time. When a command
+that changes something returns, the change is on disk.
+
+*This page is printed from the program by `python tools/cli_docs.py`.*
+
+## Which store
+
+| option | environment | meaning |
+|---|---|---|
+| `--backend sqlite` | | one SQLite file; the default |
+| `--backend fs` | | a folder of JSON files |
+| `--db FILE` | `YIRANGMQ_DB` | the SQLite file; `./yirang.db` if nothing is said. Alone it means `--backend sqlite` |
+| `--path FOLDER` | `YIRANGMQ_PATH` | the folder; `./yirang-queues` if nothing is said. Alone it means `--backend fs` |
+| `--store URL` | `YIRANGMQ_STORE` | both in one: `sqlite:FILE` or `files:FOLDER` |
+| `--durability full` | | the default: what a command confirmed survives a power cut |
+| `--durability os` | | faster: it survives a killed process, not a power cut |
+
+An option wins over the environment. A command that changes something makes a store that is not there, with its
+folder. One that only looks treats it as empty and leaves no trace. `ack`, `nack`, `extend`, `drop`, `check`, `repair`
+and `export` need one.
+
+## Output
+
+Results go to stdout, notes and errors to stderr. People get text and tables; `--json`, which every command has, is for
+programs: one JSON document a line, and no notes. Commands that list messages (`consume`, `peek`, `dlq list`) print one
+document per message; `show` and `dlq show` print the message's document; all others print exactly one with
+`"ok": true`. Tables are cut to the width of a terminal, and not cut otherwise. Long work shows a progress bar if stderr
+is a terminal.
+
+An error is one line on stderr, `yirangmq: CODE: TEXT` (a bad filter adds two that point at the place); with `--json` it
+is `{"ok": false, "code": …, "error": …, "field": …}`, also on stderr. `field` names what was wrong in the input, or is
+null.
+
+`--dry-run` stands on every command that moves or deletes many: it says exactly what would happen and changes nothing.
+
+## Exit codes
+"""
+
+
+def render() -> str:
+    """The whole page."""
+    whole = parser.build()
+    parts = [INTRO, *_exit_codes(), "\n## Commands\n\n", *_summary()]
+    for name, inner in _inner(whole):
+        parts.extend(_command(f"yirangmq {name}", parser.load(name), inner, 3))
+    return "".join(parts)
+
+
+def _exit_codes() -> Iterator[str]:
+    yield "\n| exit | meaning | error codes |\n|---|---|---|\n"
+    for code, meaning in exits.MEANING.items():
+        errors = [f"`{kind.code}`" for kind in every_error() if exits.exit_code(kind.code) == code]
+        yield f"| {code} | {_cell(meaning)} | {', '.join(errors)} |\n"
+
+
+def _summary() -> Iterator[str]:
+    yield "| command | |\n|---|---|\n"
+    for name, (_, summary) in parser.TABLE.items():
+        yield f"| [`{name}`](#yirangmq-{name}) | {summary} |\n"
+
+
+def _inner(made: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in made._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _command(name: str, command: Command, made: argparse.ArgumentParser, level: int) -> Iterator[str]:
+    yield f"\n{'#' * level} {name}\n\n{command.about}\n"
+    yield from _options(made)
+    if not command.verbs:
+        yield "\n```sh\n"
+        for what, line in command.examples:
+            yield f"# {what}\n{line}\n"
+        yield "```\n"
+    for verb, inner in _inner(made):
+        yield from _command(f"{name} {verb}", command.verbs[verb][1], inner, level + 1)
+
+
+def _options(made: argparse.ArgumentParser) -> Iterator[str]:
+    rows = []
+    takes_store = False
+    for group in made._action_groups:
+        if group.title == "store":
+            takes_store = True
+            continue
+        for action in group._group_actions:
+            if action.dest not in ("help", "json") and not isinstance(action, argparse._SubParsersAction):
+                rows.append(f"| {_spelled(action)} | {_help(action)} |\n")
+    if rows:
+        yield "\n| option | |\n|---|---|\n" + "".join(rows)
+    if takes_store:
+        yield "\nAnd [which store](#which-store).\n"
+
+
+def _spelled(action: argparse.Action) -> str:
+    if not action.option_strings:
+        dots = " …" if action.nargs in ("+", "*") else ""
+        return f"`{action.metavar or _choices(action)}{dots}`"
+    value = "" if action.nargs == 0 else f" {action.metavar or _choices(action)}"
+    needed = " (needed)" if action.required else ""
+    return ", ".join(f"`{option}{value}`" for option in action.option_strings) + needed
+
+
+def _choices(action: argparse.Action) -> str:
+    return "\\|".join(map(str, action.choices)) if action.choices is not None else action.dest.upper()
+
+
+def _help(action: argparse.Action) -> str:
+    return _cell((action.help or "").replace("%(default)s", str(action.default)))
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
