@@ -96,7 +96,7 @@ def _read_retry(part: Fields) -> Retry:
 
 
 def _read_dlq(part: Fields, queue: str) -> DeadLetters:
-    name = part.take("queue", f"{queue}-dlq")
+    name = part.take("queue", f"{queue[:195]}-dlq")  # within a name's 200, and never the queue itself
     try:
         name = names.check_queue(name, part.name("queue"))
     except BadInput as error:

@@ -1,0 +1,157 @@
+"""Messages as JSON files in folders that can be looked at with ``ls`` and ``cat``: a message's folder is its state,
+a change of state is one rename, and everything that changes in its life stands in its name (format/filenames.py).
+
+How things are found. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of
+delivery; one small folder is read, however many wait. By number or id: the index says which folder to list
+(files_index.py). By time: so does its calendar (files_due.py). The index is derived from the names, never synced,
+and made anew whenever it cannot be trusted (files_recover.py).
+
+What is promised. When ``transaction`` ends without an error its changes are on disk (files_commit.py). Any number of
+processes may have the same folder open; they take turns by a lock (files_lock.py). Counts by state are exact, always:
+after a crash they are counted from the names. Totals (published, acked …) are made durable with each batch; a power
+cut in the middle of a batch may keep them without it, or it without them.
+
+Bare Python is enough: nothing here needs a package."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from yirangmq.core.errors import StoreError
+from yirangmq.core.ports import Finding
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_commit import Commit
+from yirangmq.stores.files_due import Calendar
+from yirangmq.stores.files_errors import translated
+from yirangmq.stores.files_index import Index
+from yirangmq.stores.files_lock import RootLock
+from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_recover import Recovery, refuse_newer
+from yirangmq.stores.files_transaction import FilesTransaction
+from yirangmq.stores.files_view import View, subfolders
+from yirangmq.stores.watch import FileWatch
+
+DURABILITIES = ("full", "os")
+"""``os`` leaves out the syncs: safe against a killed process, not against a power cut."""
+
+
+class FilesStore:
+    """``core.ports.Store`` on one folder."""
+
+    def __init__(
+        self, path: Path, *, durability: str = "full", disk: Disk | None = None, busy_seconds: float = 30
+    ) -> None:
+        if durability not in DURABILITIES:
+            raise StoreError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
+        self._path = path
+        self._root = str(path.absolute())
+        self._durability = durability
+        self._disk = disk or Disk()
+        self._closed = False
+        self._hollow: set[str] = set()
+        with translated(path):
+            self._make_root()
+            refuse_newer(self._root)
+            self._lock = RootLock(f"{self._root}/.lock", busy_seconds)
+            self._index = Index(self._root)
+            self._calendar = Calendar(f"{self._index.folder}/due")
+            self._policies = Policies(self._root)
+            with self._locked(shared=False):
+                self._trust()
+            self._seen = self._index.generation
+            self._watched: list[str] = []
+            self._watch = self._make_watch()
+
+    def _make_root(self) -> None:
+        missing = []
+        folder = self._root
+        while not os.path.isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in reversed(missing):
+            self._disk.mkdir(folder)
+            if self._durability == "full":
+                self._disk.fsync_folder(os.path.dirname(folder))
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[FilesTransaction]:
+        if self._closed:
+            raise StoreError("the store is closed")
+        with translated(self._path), self._locked(shared=not write):
+            if not self._index.load():
+                self._lock.change(shared=False)
+                self._trust()
+            view = View(self._root, self._index, self._calendar)
+            work = FilesTransaction(self._root, self._index, view, self._policies, write=write)
+            yield work
+            if not work.pending.is_empty or work.last != self._index.last:
+                if not write:
+                    raise StoreError("a transaction for reading has changed something")
+                self._commit(work, view)
+            if view.is_doubtful:
+                self._index.doubt()
+            self._seen = self._index.generation
+
+    def _commit(self, work: FilesTransaction, view: View) -> None:
+        commit = Commit(self._root, self._disk, self._index, self._calendar, full=self._durability == "full")
+        self._hollow = commit.run(work, [*self._hollow, *view.hollow])
+
+    @contextmanager
+    def _locked(self, *, shared: bool) -> Iterator[None]:
+        self._lock.acquire(shared=shared)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _trust(self) -> None:
+        """With the lock held: an index that can be believed, and a disk in order."""
+        if not self._index.load():
+            self._recovery().run()
+
+    def _recovery(self) -> Recovery:
+        return Recovery(self._root, self._disk, self._index, self._calendar, full=self._durability == "full")
+
+    # -- news -----------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> None:
+        """Until another process has committed, or a file was dropped, or the time is over."""
+        generation = self._index.seen()
+        if generation != self._seen:
+            self._seen = generation
+            return
+        if self._inboxes() != self._watched:
+            self._watch.close()
+            self._watch = self._make_watch()
+            return  # whatever came before the new watch is found by looking
+        self._watch.wait(timeout)
+
+    def _inboxes(self) -> list[str]:
+        return [f"{self._root}/{name}/inbox" for name in sorted(subfolders(self._root))]
+
+    def _make_watch(self) -> FileWatch:
+        self._watched = self._inboxes()
+        inboxes = [Path(inbox) for inbox in self._watched if os.path.isdir(inbox)]
+        return FileWatch([Path(self._index.state_path), Path(self._root), *inboxes])
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        if self._closed:
+            raise StoreError("the store is closed")
+        with translated(self._path), self._locked(shared=False):
+            findings = self._recovery().check(trusted=self._index.load(), repair=repair)
+        yield from findings
+
+    def durability(self) -> str:
+        return self._durability
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._watch.close()
+            self._index.close()
+            self._lock.close()

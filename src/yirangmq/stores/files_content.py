@@ -1,0 +1,168 @@
+"""What is in the file of a message: its envelope as one JSON document, readable with ``cat``, and at its end a member
+``yirangmq`` with what else is needed to give back exactly what was sent.
+
+A file that somebody dropped into the inbox is kept as it is and has no such member. Written once, never rewritten.
+Knows: JSON text. Does not know: names, folders."""
+
+import base64
+import binascii
+from typing import Any, NamedTuple
+
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.reasons import Reason
+from yirangmq.format.envelope import iso, read
+from yirangmq.format.jsontext import dumps, loads, members
+
+OWN = "yirangmq"
+"""The member that is ours; where a producer's envelope has one of this name, its header is kept inside ours."""
+FORMAT = 1
+_SPACE = b" \t\n\r"
+_LOOKED_AT = ('"timestamp"', '"deduplicationKey"', f'"{OWN}"')
+"""A header without these texts has none of these members, and need not be read."""
+_NOT_HEADER = frozenset({"messageId", "queue", "payload", "payloadBase64", OWN})
+
+
+class Broken(Exception):
+    """The bytes on disk are not what we or anybody wrote; the text says why."""
+
+
+def write_envelope(envelope: Envelope) -> bytes:
+    queue, id, _, published, available, expires, key, header, payload, is_json = envelope
+    own: dict[str, Any] = {"format": FORMAT, "publishedAt": published}
+    if available != published:
+        own["availableAt"] = available
+    if expires:
+        own["expiresAt"] = expires
+    given = loads(header.encode()) if any(name in header for name in _LOOKED_AT) else {}
+    if key != given.get("deduplicationKey"):
+        own["deduplicationKey"] = key
+    if OWN in given:
+        own["header"], given, header = header, {}, ""
+    stamp = "" if "timestamp" in given else f',"timestamp":"{iso(published)}"'
+    rest = f",{header[1:-1]}" if len(header) > 2 else ""
+    head = f'{{"messageId":"{id}"{stamp},"queue":"{queue}"{rest}'.encode()
+    if not is_json:
+        return b'%s,"payloadBase64":"%s","%s":%s}\n' % (head, base64.b64encode(payload), OWN.encode(), dumps(own))
+    if payload.strip(_SPACE) != payload:
+        inner = payload.strip(_SPACE)
+        begin = payload.index(inner)
+        own["around"] = [payload[:begin].decode(), payload[begin + len(inner) :].decode()]
+    return b'%s,"payload":%s,"%s":%s}\n' % (head, payload, OWN.encode(), dumps(own))
+
+
+def read_envelope(text: bytes, message: Message, written_at: int) -> Envelope:
+    """The envelope as it was sent. ``written_at``: when the file was, which is all we know of one that was dropped."""
+    try:
+        parts = members(text)
+        if parts is None or OWN not in parts:
+            return read_dropped(text, message.queue, message.id, written_at)._replace(
+                rank=message.rank, expires_at=message.expires_at
+            )
+        return _from_parts(parts, message)
+    except QueueError as error:
+        raise Broken(str(error)) from None
+
+
+def _from_parts(parts: dict[str, bytes], message: Message) -> Envelope:
+    own = loads(parts[OWN])
+    if not isinstance(own, dict) or own.get("format") != FORMAT or not isinstance(own.get("publishedAt"), int):
+        raise Broken(f"its member {OWN!r} is not ours")
+    if loads(parts.get("messageId", b"null")) != message.id:
+        raise Broken(f"it holds another message than {message.id!r}")
+    header = own.get("header") or _header(parts)
+    key = own["deduplicationKey"] if "deduplicationKey" in own else _plain_key(parts)
+    payload, is_json = _payload(parts, own)
+    published: int = own["publishedAt"]
+    available: int = own.get("availableAt", published)
+    expires: int = own.get("expiresAt", 0)
+    return Envelope(
+        message.queue, message.id, message.rank, published, available, expires, key, header, payload, is_json
+    )
+
+
+def _header(parts: dict[str, bytes]) -> str:
+    """The members as they were given; a time stamp before the queue is one we added."""
+    names = list(parts)
+    ours = "timestamp" in parts and "queue" in parts and names.index("timestamp") < names.index("queue")
+    kept = [b"%s:%s" % (dumps(name), raw) for name, raw in parts.items() if name not in _NOT_HEADER]
+    if ours:
+        kept = kept[1:]
+    return (b"{%s}" % b",".join(kept)).decode() if kept else ""
+
+
+def _plain_key(parts: dict[str, bytes]) -> str | None:
+    key: str | None = loads(parts["deduplicationKey"]) if "deduplicationKey" in parts else None
+    return key
+
+
+def _payload(parts: dict[str, bytes], own: dict[str, Any]) -> tuple[bytes, bool]:
+    if "payload" in parts:
+        before, after = own.get("around", ("", ""))
+        return before.encode() + parts["payload"] + after.encode(), True
+    try:
+        return base64.b64decode(loads(parts["payloadBase64"]), validate=True), False
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise Broken(f"its payload cannot be read: {error}") from None
+
+
+def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> Envelope:
+    """A file from outside: an envelope, a bare payload, or one of our own files put back by hand."""
+    parts = members(text)
+    if parts is None or OWN not in parts or "messageId" not in parts:
+        return read(queue, text, fallback_id, written_at)
+    own = loads(parts.pop(OWN))
+    if isinstance(own, dict) and "header" in own:
+        raise BadInput(f"an envelope with a member of its own called {OWN!r} cannot be put back by hand", field=OWN)
+    return read(queue, b"{%s}" % b",".join(b"%s:%s" % item for item in _encoded(parts)), fallback_id, written_at)
+
+
+def _encoded(parts: dict[str, bytes]) -> list[tuple[bytes, bytes]]:
+    return [(dumps(name), raw) for name, raw in parts.items()]
+
+
+class Sort(NamedTuple):
+    """What has to be known of a failure beside the failure."""
+
+    message_id: str
+    source: str
+    dead_letters: str
+
+
+def write_failure(failure: Failure, sort: Sort) -> bytes:
+    why = {
+        "reasonCode": failure.reason_code,
+        "reasonMessage": failure.reason_message,
+        "failedAt": iso(failure.failed_at),
+        "attempt": failure.attempt,
+        "consumerId": failure.consumer or None,
+    }
+    routing = {"sourceQueue": sort.source, "dlqQueue": sort.dead_letters}
+    own = {"format": FORMAT, "failedAt": failure.failed_at}
+    return dumps({"messageId": sort.message_id, "failure": why, "routing": routing, OWN: own}) + b"\n"
+
+
+def read_failure(text: bytes) -> Failure:
+    try:
+        document = loads(text)
+        why, own = document["failure"], document[OWN]
+        reason = str(Reason(why["reasonCode"]))
+        return Failure(reason, why["reasonMessage"], int(own["failedAt"]), int(why["attempt"]), why["consumerId"] or "")
+    except (QueueError, KeyError, TypeError, ValueError) as error:
+        raise Broken(f"not a failure: {error}") from None
+
+
+def write_results(messages: list[Message]) -> bytes:
+    """One line for each acknowledged message, for people and their tools; the file's name says the same."""
+    return b"".join(
+        dumps(
+            {
+                "messageId": message.id,
+                "ackedAt": iso(message.changed_at),
+                "attempt": message.attempt,
+                "consumerId": message.consumer or None,
+            }
+        )
+        + b"\n"
+        for message in messages
+    )

@@ -1,0 +1,190 @@
+"""Changes of the disk that can be taken back: each remembers how. Contents are made durable before they get their
+names, names before the caller hears of them; many share one sync.
+
+Knows: the disk, the order of syncs. Does not know: messages."""
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from yirangmq.stores.disk import Disk
+
+FEW_FILES = 6
+FEW_FOLDERS = 6
+"""Up to so many are synced one by one; more of them share a ``syncfs``, which may wait for other programs' data."""
+
+
+class Deeds:
+    """One batch of changes. After ``sync_names`` they are on disk; ``undo`` takes back what was done so far."""
+
+    def __init__(self, root: str, disk: Disk, *, full: bool) -> None:
+        self._root = root
+        self._disk = disk
+        self._full = full
+        self._undo: list[Callable[[], None]] = []
+        self._there: set[str] = set()
+        self._grown: dict[str, None] = {}
+        self._entered: dict[str, None] = {}
+        self._left: dict[str, None] = {}
+        self._appended: dict[str, None] = {}
+        self.is_final = False
+        """Something was done that cannot be taken back."""
+
+    # -- contents -------------------------------------------------------------------------------------------------
+
+    def write_files(self, files: Sequence[tuple[str, bytes]], foreign: Sequence[str] = ()) -> None:
+        """New files with these contents, durable; and the contents of ``foreign`` files, which others wrote."""
+        together = self._full and len(files) + len(foreign) > FEW_FILES and self._disk.has_syncfs
+        for path, data in files:
+            self._write(path, data, sync=self._full and not together)
+        if together:
+            self._disk.syncfs(self._root)
+            self._grown.clear()
+        elif self._full:
+            for path in foreign:
+                self._disk.fsync_file(path)
+
+    def _write(self, path: str, data: bytes, *, sync: bool) -> None:
+        disk = self._disk
+        fd = disk.open_write(path)
+        self._undo.append(lambda: disk.unlink(path))
+        try:
+            disk.write(fd, data)
+            if sync:
+                disk.fsync(fd)
+        finally:
+            disk.close(fd)
+
+    def append(self, path: str, data: bytes) -> None:
+        """At the end of a file; durable with the names."""
+        disk = self._disk
+        size = os.stat(path).st_size if os.path.exists(path) else None
+        self.folder(os.path.dirname(path))
+        fd = disk.open_write(path, append=True)
+        if size is None:
+            self._entered[os.path.dirname(path)] = None
+            self._undo.append(lambda: disk.unlink(path))
+        else:
+            length = size
+            self._undo.append(lambda: disk.truncate(path, length))
+        try:
+            disk.write(fd, data)
+        finally:
+            disk.close(fd)
+        self._appended[path] = None
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def folder(self, path: str) -> None:
+        """Make sure that a folder is there."""
+        if path in self._there:
+            return
+        if not os.path.isdir(path):
+            parent = os.path.dirname(path)
+            self.folder(parent)
+            self._disk.mkdir(path)
+            self._grown[parent] = None
+            self._undo.append(lambda: self._disk.rmdir(path))
+        self._there.add(path)
+
+    def _enter(self, path: str) -> None:
+        """A folder about to be renamed into must not itself be lost, or it takes the file with it."""
+        self.folder(path)
+        if self._full:
+            for parent in self._grown:
+                self._disk.fsync_folder(parent)
+        self._grown.clear()
+        self._entered[path] = None
+
+    def create(self, path: str) -> None:
+        """A file without content, whose name says all."""
+        self.folder(os.path.dirname(path))
+        disk = self._disk
+        disk.close(disk.open_write(path))
+        self._undo.append(lambda: disk.unlink(path))
+        self._entered[os.path.dirname(path)] = None
+
+    def rename(self, source: str, target: str, *, transient: bool = False) -> None:
+        """``transient``: nobody minds if the old name comes back after a power cut."""
+        disk = self._disk
+        self._enter(os.path.dirname(target))
+        disk.rename(source, target)
+        self._undo.append(lambda: disk.rename(target, source))
+        if not transient:
+            self._left[os.path.dirname(source)] = None
+
+    def replace(self, source: str, target: str, old: bytes | None) -> None:
+        """A rename over a file that may be there; ``old`` is what it held and would hold again."""
+        disk = self._disk
+        self._enter(os.path.dirname(target))
+        disk.rename(source, target)
+        self._undo.append(lambda: self._restore(target, old))
+
+    def _restore(self, path: str, old: bytes | None) -> None:
+        if old is None:
+            self._disk.unlink(path)
+            return
+        self._write(f"{path}.old", old, sync=self._full)
+        self._disk.rename(f"{path}.old", path)
+
+    def unlink(self, path: str) -> None:
+        """The one thing that cannot be taken back: do it last."""
+        try:
+            self._disk.unlink(path)
+        except FileNotFoundError:
+            return
+        self.is_final = True
+        self._left[os.path.dirname(path)] = None
+
+    def sync_names(self) -> None:
+        """New names first, then the folders they left."""
+        entered = {**self._grown, **self._entered}
+        folders = [*entered, *(path for path in self._left if path not in entered)]
+        if self._full:
+            for path in self._appended:
+                self._disk.fsync_file(path)
+            if len(folders) > FEW_FOLDERS and self._disk.has_syncfs:
+                self._disk.syncfs(self._root)
+            else:
+                for folder in folders:
+                    self._disk.fsync_folder(folder)
+        self._grown.clear()
+        self._entered.clear()
+        self._left.clear()
+        self._appended.clear()
+
+    def undo(self) -> bool:
+        """Backwards through all that was done; whether all of it could be taken back."""
+        whole = not self.is_final
+        while self._undo:
+            try:
+                self._undo.pop()()
+            except OSError:
+                whole = False
+        return whole
+
+    # -- afterwards -----------------------------------------------------------------------------------------------
+
+    def remove_empty(self, folder: str) -> bool:
+        """A folder that has become empty is not kept; one that comes back after a power cut is no harm."""
+        try:
+            self._disk.rmdir(folder)
+        except OSError:
+            return False
+        return True
+
+    def discard(self, path: str) -> None:
+        """A file nobody needs; if it stays, the next opening removes it."""
+        with suppress(OSError):
+            self._disk.unlink(path)
+
+    def discard_tree(self, path: str) -> None:
+        for folder, _, names in os.walk(path, topdown=False):
+            for name in names:
+                self.discard(f"{folder}/{name}")
+            self.remove_empty(folder)
+
+    def empty_file(self, path: str) -> None:
+        """The content of a finished message is not kept; the name is."""
+        with suppress(OSError):
+            self._disk.truncate(path, 0)

@@ -1,0 +1,29 @@
+"""The system's errors as ours. Knows: errno. Does not know: what was being done."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+@contextmanager
+def translated(root: Path) -> Iterator[None]:
+    """An ``OSError`` leaves as a ``StoreError``; everything else passes."""
+    try:
+        yield
+    except OSError as error:
+        raise as_store_error(error, root) from error
+
+
+def as_store_error(error: OSError, root: Path) -> StoreError:
+    where = error.filename if isinstance(error.filename, str) else str(root)
+    if error.errno in FULL:
+        return StoreFull(f"no space left for {root}; free some and try again: nothing was stored")
+    if error.errno in REFUSED:
+        return StoreReadOnly(f"{where} cannot be written: {error.strerror}")
+    return StoreError(f"{where}: {error.strerror or error}")

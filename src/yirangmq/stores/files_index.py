@@ -1,0 +1,393 @@
+"""Where each message lies, without searching: an index beside the files, in ``.index``.
+
+The names of the files are the truth. The index only spares listing them all: by number (a record per message, at a
+fixed offset of a small file), by id and by deduplication key (files_shards.py), by due time (files_due.py), and the
+counters. It is never synced, and believed only while nothing speaks against it: it must have been written since the
+machine started, at this very folder, by processes that finished their work. Otherwise it is made anew from the names
+(files_recover.py). Knows: numbers. Does not know: folders of messages."""
+
+import os
+import struct
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from yirangmq.core.message import Counts
+from yirangmq.format.filenames import TOPS, Card, top_of
+from yirangmq.stores.files_shards import PRINT, Shards, fingerprint
+
+MAGIC = b"yrMQidx1"
+PER_SEGMENT = 1000
+_STATE = struct.Struct("<8sIIQQQ40sQQ")
+_DIRTY = struct.Struct("<I")
+_DIRTY_AT = 8
+_GENERATION_AT = 16
+_RECORD = struct.Struct("<IBxxxqqqq")
+_QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
+_TOPS = tuple(TOPS)
+_CODE = {top: code for code, top in enumerate(_TOPS, 1)}
+_EMPTY = bytes(_RECORD.size)
+
+
+class Record(NamedTuple):
+    """Enough to name the folder a message is in. ``until``: the end of its deduplication window, or 0."""
+
+    queue: str
+    top: str
+    rank: int
+    place: int
+    changed_at: int
+    until: int
+
+
+class Key(NamedTuple):
+    """A deduplication key as the index has it."""
+
+    print: bytes
+    seq: int
+    until: int
+
+
+class Index:
+    """One per opening of a store; used under the store's lock only."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self.folder = f"{root}/.index"
+        self._fd = -1
+        self._inode = -1
+        self._boot = boot_id()
+        self._ids = Shards(f"{self.folder}/ids", PRINT + 8)
+        self._keys = Shards(f"{self.folder}/keys", PRINT + 16)
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self._read_at = -1
+        self.generation = 0
+        self.last = 0
+        self.reserved = 0
+        self._open()
+
+    # -- the state of the index itself ----------------------------------------------------------------------------
+
+    @property
+    def state_path(self) -> str:
+        """Changed by every commit of every process: the file to watch."""
+        return f"{self.folder}/state"
+
+    def _open(self) -> None:
+        for folder in ("", "/seq", "/ids", "/keys", "/due"):
+            try:
+                os.mkdir(self.folder + folder)
+            except FileExistsError:
+                pass
+        self.close()
+        self._fd = os.open(self.state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._inode = os.fstat(self._fd).st_ino
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def load(self) -> bool:
+        """Read how things stand; False: the index is not to be believed."""
+        try:
+            if os.stat(self.state_path).st_ino != self._inode:
+                self._open()
+        except FileNotFoundError:
+            self._open()
+        data = os.pread(self._fd, _STATE.size, 0)
+        if len(data) < _STATE.size:
+            return False
+        magic, dirty, _, generation, last, reserved, boot, inode, device = _STATE.unpack(data)
+        if magic != MAGIC or dirty or (boot.rstrip(b"\0").decode(), inode, device) != (self._boot, *self._place()):
+            return False
+        if generation != self.generation:
+            self._read_at = -1
+        self.generation, self.last, self.reserved = generation, last, reserved
+        return True
+
+    def _place(self) -> tuple[int, int]:
+        found = os.stat(self._root)
+        return found.st_ino, found.st_dev
+
+    def begin(self) -> None:
+        """From here until ``finish`` a death leaves the index in doubt."""
+        os.pwrite(self._fd, _DIRTY.pack(1), _DIRTY_AT)
+
+    doubt = begin
+    """Somebody moved files behind our back: whoever comes next makes the index anew."""
+
+    def end(self) -> None:
+        """Nothing happened after all."""
+        os.pwrite(self._fd, _DIRTY.pack(0), _DIRTY_AT)
+
+    def seen(self) -> int:
+        """The number of the latest commit by anybody, also without the lock."""
+        data = os.pread(self._fd, 8, _GENERATION_AT)
+        return int.from_bytes(data, "little")
+
+    def finish(self, last: int, reserved: int) -> None:
+        fresh = self._read_at == self.generation
+        self.generation += 1
+        self.last, self.reserved = last, reserved
+        if fresh:
+            self._read_at = self.generation
+        state = _STATE.pack(MAGIC, 0, 0, self.generation, last, reserved, self._boot.encode(), *self._place())
+        os.pwrite(self._fd, state, 0)
+
+    # -- queues and counters --------------------------------------------------------------------------------------
+
+    def _load_queues(self) -> None:
+        if self._read_at == self.generation:
+            return
+        self._numbers, self._names = {}, {}
+        data = self._read("queues")
+        for number in range(len(data) // _QUEUE.size):
+            name = data[number * _QUEUE.size : number * _QUEUE.size + 200].rstrip(b"\0").decode()
+            if name:
+                self._numbers[name] = number
+                self._names[number] = name
+        self._read_at = self.generation
+
+    def counts(self, queue: str) -> Counts:
+        self._load_queues()
+        number = self._numbers.get(queue)
+        if number is None:
+            return Counts()
+        data = self._read("queues", number * _QUEUE.size, _QUEUE.size)
+        return Counts(*_QUEUE.unpack(data)[1:])
+
+    def put_counts(self, counts: Mapping[str, Counts]) -> None:
+        self._load_queues()
+        with _writing(f"{self.folder}/queues") as fd:
+            for queue, numbers in counts.items():
+                number = self._number(queue)
+                os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
+
+    def _number(self, queue: str) -> int:
+        number = self._numbers.get(queue)
+        if number is None:
+            number = len(self._numbers) if len(self._numbers) not in self._names else max(self._names) + 1
+            self._numbers[queue], self._names[number] = number, queue
+        return number
+
+    def drop_queue(self, queue: str) -> None:
+        """Its counters; its messages are dropped one by one."""
+        self._load_queues()
+        number = self._numbers.pop(queue, None)
+        if number is not None:
+            del self._names[number]
+            with _writing(f"{self.folder}/queues") as fd:
+                os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
+
+    def _read(self, name: str, offset: int = 0, size: int = 1 << 30) -> bytes:
+        try:
+            fd = os.open(f"{self.folder}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            return os.pread(fd, min(size, os.fstat(fd).st_size), offset)
+        finally:
+            os.close(fd)
+
+    # -- by number ------------------------------------------------------------------------------------------------
+
+    def records(self, seqs: Iterable[int]) -> dict[int, Record]:
+        self._load_queues()
+        found: dict[int, Record] = {}
+        for segment, numbers in _by_segment(seqs).items():
+            data = self._read(f"seq/{segment}")
+            for seq in numbers:
+                at = seq % PER_SEGMENT * _RECORD.size
+                raw = data[at : at + _RECORD.size]
+                if len(raw) == _RECORD.size and raw != _EMPTY:
+                    queue, code, rank, place, changed, until = _RECORD.unpack(raw)
+                    found[seq] = Record(self._names.get(queue, ""), _TOPS[code - 1], rank, place, changed, until)
+        return found
+
+    def reserve(self, seqs: Iterable[int]) -> None:
+        """Make room for these numbers now, so that a full disk refuses before anything has happened."""
+        size = PER_SEGMENT * _RECORD.size
+        for segment in _by_segment(seqs):
+            path = f"{self.folder}/seq/{segment}"
+            if not os.path.exists(path):
+                with _writing(path) as fd:
+                    os.posix_fallocate(fd, 0, size)
+
+    def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
+        """Each message with the end of its deduplication window, or None: it is gone."""
+        self._load_queues()
+        for segment, numbers in _by_segment(cards).items():
+            path = f"{self.folder}/seq/{segment}"
+            gone = False
+            with _writing(path) as fd:
+                for seq in numbers:
+                    entry = cards[seq]
+                    gone = gone or entry is None
+                    os.pwrite(fd, _EMPTY if entry is None else self._pack(*entry), seq % PER_SEGMENT * _RECORD.size)
+            if gone and segment < self.last // PER_SEGMENT and not any(self._read(f"seq/{segment}")):
+                os.unlink(path)
+
+    def _pack(self, card: Card, until: int) -> bytes:
+        message = card.message
+        number, code = self._number(message.queue), _CODE[top_of(message)]
+        return _RECORD.pack(number, code, message.rank, message.place, message.changed_at, until)
+
+    # -- by id and by key -----------------------------------------------------------------------------------------
+
+    def seqs_of(self, queue: str, ids: Iterable[str]) -> dict[str, list[int]]:
+        """The numbers that may belong to these ids; the message's own name decides."""
+        prints = {id: fingerprint(f"{queue}/{id}") for id in ids}
+        found = self._ids.find(prints.values())
+        return {
+            id: [int.from_bytes(record[PRINT:], "little") for record in found[one]]
+            for id, one in prints.items()
+            if one in found
+        }
+
+    def add_ids(self, names: Iterable[tuple[str, str, int]]) -> None:
+        self._ids.add([id_record(*name) for name in names])
+
+    def remove_ids(self, names: Iterable[tuple[str, str, int]]) -> None:
+        self._ids.remove([id_record(*name) for name in names])
+
+    def keys_of(self, queue: str, keys: Iterable[str]) -> dict[str, list[Key]]:
+        prints = {key: key_print(queue, key) for key in keys}
+        found = self._keys.find(prints.values())
+        return {
+            key: [
+                Key(one, int.from_bytes(record[PRINT:-8], "little"), int.from_bytes(record[-8:], "little"))
+                for record in found[one]
+            ]
+            for key, one in prints.items()
+            if one in found
+        }
+
+    def add_keys(self, keys: Iterable[Key]) -> None:
+        self._keys.add([key_record(key) for key in keys])
+
+    def remove_keys(self, keys: Iterable[Key]) -> None:
+        self._keys.remove([key_record(key) for key in keys])
+
+    # -- all of it anew -------------------------------------------------------------------------------------------
+
+    def replace(self, made: "Made") -> None:
+        """Put what was found by listing in place of what is there. ``finish`` makes it valid."""
+        self.generation = max(self.generation, time.time_ns() // 1000)  # unlike any that others remember
+        for name in os.listdir(f"{self.folder}/seq"):
+            os.unlink(f"{self.folder}/seq/{name}")
+        with _writing(f"{self.folder}/queues") as fd:
+            os.ftruncate(fd, 0)
+        self._numbers, self._names, self._read_at = {}, {}, self.generation
+        self.put_counts(made.counts)
+        for segment, data in made.segments.items():
+            with _writing(f"{self.folder}/seq/{segment}") as fd:
+                os.posix_fallocate(fd, 0, PER_SEGMENT * _RECORD.size)
+                os.pwrite(fd, bytes(data), 0)
+        self._ids.replace_all(made.ids)
+        self._keys.replace_all(made.keys)
+
+
+class Made:
+    """A whole index in memory, while it is being made: some 60 bytes a message."""
+
+    def __init__(self) -> None:
+        self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * _RECORD.size))
+        self.ids: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.counts: dict[str, Counts] = {}
+        self._queues: list[str] = []
+        self.last = 0
+
+    def add_queue(self, queue: str) -> None:
+        self._queues.append(queue)
+
+    def record(self, seq: int) -> Record | None:
+        data = self.segments.get(seq // PER_SEGMENT)
+        if data is None:
+            return None
+        at = seq % PER_SEGMENT * _RECORD.size
+        raw = bytes(data[at : at + _RECORD.size])
+        if raw == _EMPTY:
+            return None
+        queue, code, rank, place, changed, until = _RECORD.unpack(raw)
+        return Record(self._queues[queue], _TOPS[code - 1], rank, place, changed, until)
+
+    def put(self, card: Card, top: str, until: int = 0) -> None:
+        """Of the queue added last."""
+        message = card.message
+        self.last = max(self.last, message.seq, message.place)
+        offset = message.seq % PER_SEGMENT * _RECORD.size
+        record = (len(self._queues) - 1, _CODE[top], message.rank, message.place, message.changed_at, until)
+        _RECORD.pack_into(self.segments[message.seq // PER_SEGMENT], offset, *record)
+
+    def remove(self, seq: int) -> None:
+        offset = seq % PER_SEGMENT * _RECORD.size
+        self.segments[seq // PER_SEGMENT][offset : offset + _RECORD.size] = _EMPTY
+
+    def set_until(self, seq: int, until: int) -> None:
+        offset = seq % PER_SEGMENT * _RECORD.size
+        raw = _RECORD.unpack_from(self.segments[seq // PER_SEGMENT], offset)
+        _RECORD.pack_into(self.segments[seq // PER_SEGMENT], offset, *raw[:-1], until)
+
+    def seqs_of(self, queue: str, id: str) -> list[int]:
+        one = fingerprint(f"{queue}/{id}")
+        data, width = self.ids[one[0]], PRINT + 8
+        found = []
+        at = data.find(one)
+        while at >= 0:
+            if at % width == 0:
+                found.append(int.from_bytes(data[at + PRINT : at + width], "little"))
+            at = data.find(one, at + 1)
+        return found
+
+    def add_id(self, queue: str, id: str, seq: int) -> None:
+        record = id_record(queue, id, seq)
+        self.ids[record[0]] += record
+
+    def add_key(self, key: Key) -> None:
+        record = key_record(key)
+        self.keys[record[0]] += record
+
+
+def id_record(queue: str, id: str, seq: int) -> bytes:
+    return fingerprint(f"{queue}/{id}") + seq.to_bytes(8, "little")
+
+
+def key_print(queue: str, key: str) -> bytes:
+    return fingerprint(f"{queue}/{key}")
+
+
+def key_record(key: Key) -> bytes:
+    return key.print + key.seq.to_bytes(8, "little") + key.until.to_bytes(8, "little")
+
+
+def _by_segment(seqs: Iterable[int]) -> dict[int, list[int]]:
+    grouped: defaultdict[int, list[int]] = defaultdict(list)
+    for seq in seqs:
+        grouped[seq // PER_SEGMENT].append(seq)
+    return grouped
+
+
+class _writing:
+    """An index file open for writing."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+
+def boot_id() -> str:
+    """Which start of the machine this is; where that cannot be known, one that nobody else will ever have."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return os.urandom(16).hex()

@@ -1,0 +1,44 @@
+"""Deduplication keys: an empty file each, whose name is the record, in ``meta/keys``, by the end of the window::
+
+    meta/keys/0002947160/1768296360000.16.a3f09c2d11b7e845~018f3c5e-0b7a
+
+That is: until when, the message's number in base 36, the key's fingerprint, the message's id. A key outlives its
+message; when the message is forgotten first, the name gets the mark ``.f``, so that a key without mark and without
+message is known for what it is: left by a power cut, of a message that never was.
+
+Knows: names. Does not know: messages."""
+
+import re
+from typing import NamedTuple
+
+from yirangmq.format.filenames import base36
+from yirangmq.stores.files_index import Key
+
+STRETCH_MS = 600_000
+FOLDER = "meta/keys"
+_NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})")
+
+
+class KeyFile(NamedTuple):
+    key: Key
+    id: str
+    outlived: bool = False
+
+    @property
+    def path(self) -> str:
+        """Below the queue's folder."""
+        mark = ".f" if self.outlived else ""
+        name = f"{self.key.until:013d}.{base36(self.key.seq)}.{self.key.print.hex()}{mark}~{self.id}"
+        return f"{FOLDER}/{bucket(self.key.until)}/{name}"
+
+
+def bucket(until: int) -> str:
+    return f"{until // STRETCH_MS:010d}"
+
+
+def read_key(name: str) -> KeyFile | None:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    until, seq, fingerprint, mark, id = found.groups()
+    return KeyFile(Key(bytes.fromhex(fingerprint), int(seq, 36), int(until)), id, bool(mark))

@@ -1,0 +1,83 @@
+"""Who may change a files store now: one writer among all threads and processes, or many readers among processes.
+
+``flock`` on one file: the system lets go of it when a process dies, however it dies. Knows: locks. Does not know:
+what they guard."""
+
+import fcntl
+import os
+import random
+import threading
+import time
+
+from yirangmq.core.errors import StoreBusy, StoreError
+
+FIRST_WAIT = 0.0002
+LONGEST_WAIT = 0.005
+
+
+class RootLock:
+    """One per opening of a store. Threads of this process take turns, for reading too."""
+
+    def __init__(self, path: str, busy_seconds: float) -> None:
+        self._path = path
+        self._busy_seconds = busy_seconds
+        self._turn = threading.RLock()
+        self._fd = _open(path)
+        self._pid = os.getpid()
+        self._held = False
+
+    def acquire(self, *, shared: bool) -> None:
+        """Wait for the lock; ``StoreBusy`` if somebody sits on it."""
+        if not self._turn.acquire(timeout=self._busy_seconds):
+            raise StoreBusy(f"another thread holds {self._path}; try again")
+        try:
+            if self._held:
+                raise StoreError("a transaction inside a transaction")
+            self._follow_fork()
+            self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            self._held = True
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def change(self, *, shared: bool) -> None:
+        """Let go and take it again in the other way; others may have come between."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        try:
+            self._held = False
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._turn.release()
+
+    def _follow_fork(self) -> None:
+        """A forked child shares its parent's lock; it needs one of its own."""
+        if os.getpid() != self._pid:
+            os.close(self._fd)
+            self._fd = _open(self._path)
+            self._pid = os.getpid()
+
+    def _wait(self, kind: int) -> None:
+        until = time.monotonic() + self._busy_seconds
+        pause = FIRST_WAIT
+        while True:
+            try:
+                fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise StoreBusy(f"{self._path} is held by another process; try again") from None
+            time.sleep(random.uniform(0, pause))  # random, so that many who wait do not march in line
+            pause = min(pause * 2, LONGEST_WAIT)
+
+    def close(self) -> None:
+        with self._turn:
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+
+
+def _open(path: str) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,0 +1,100 @@
+"""After a crash or a power cut, and whenever the index is in doubt: mend what the names show to be wrong, and make the
+index anew. And the same when a person asks for a check. No file is read that need not be: contents are checked when
+they are used, or when a check is asked for.
+
+Knows: the store's lock is held. Does not know: what can be wrong (files_survey.py)."""
+
+from yirangmq.core.errors import StoreTooNew
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Finding
+from yirangmq.format.filenames import PER_FOLDER
+from yirangmq.format.jsontext import loads
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_commit import AHEAD, COUNTER, folder_number, read_bytes, write_counter
+from yirangmq.stores.files_content import FORMAT
+from yirangmq.stores.files_due import Calendar
+from yirangmq.stores.files_index import PER_SEGMENT, Index, Record
+from yirangmq.stores.files_survey import Survey
+
+
+class Recovery:
+    def __init__(self, root: str, disk: Disk, index: Index, calendar: Calendar, *, full: bool) -> None:
+        self._root = root
+        self._disk = disk
+        self._index = index
+        self._calendar = calendar
+        self._full = full
+
+    def run(self) -> None:
+        """Bring names and index into order."""
+        self._index.begin()
+        survey = Survey(self._root, self._disk, full=self._full)
+        for problem in survey.problems(contents=False):
+            if problem.mend is not None:
+                problem.mend()
+        survey.restore_keys()
+        self._settle(survey)
+
+    def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
+        """Everything that is wrong, contents included. ``trusted``: the index claims to be right."""
+        survey = Survey(self._root, self._disk, full=self._full)
+        findings: list[Finding] = []
+        if repair:
+            self._index.begin()
+        for problem in survey.problems(contents=True):
+            mended = repair and problem.mend is not None
+            if mended and problem.mend is not None:
+                problem.mend()
+            findings.append(Finding(problem.kind, problem.where, problem.text, mended))
+        if not findings and trusted:
+            findings = [finding._replace(mended=repair) for finding in self._compare(survey)]
+        if repair:
+            self._settle(survey)
+        return findings
+
+    def _settle(self, survey: Survey) -> None:
+        survey.deeds.sync_names()
+        last, reserved = max(survey.reserved, survey.made.last), survey.reserved
+        if reserved < survey.made.last or read_bytes(f"{self._root}/{COUNTER}") is None:
+            reserved = last + AHEAD
+            write_counter(self._root, self._disk, reserved, full=self._full)
+        for folder in survey.hollow:
+            if folder_number(folder) < last // PER_FOLDER:
+                survey.deeds.remove_empty(folder)
+        self._index.replace(survey.made)
+        self._calendar.clear()
+        self._calendar.write(survey.due)
+        self._index.finish(last, reserved)
+
+    def _compare(self, survey: Survey) -> list[Finding]:
+        """Whether the index says what the names say."""
+        findings = []
+        for queue, counts in survey.made.counts.items():
+            kept = self._index.counts(queue)
+            if kept != counts:
+                differ = [name for name in Counts._fields if getattr(kept, name) != getattr(counts, name)]
+                said = ", ".join(f"{name} {getattr(kept, name)}, not {getattr(counts, name)}" for name in differ)
+                findings.append(Finding("counts", queue, f"the index counts {said}"))
+        for segment in survey.made.segments:
+            seqs = range(segment * PER_SEGMENT, (segment + 1) * PER_SEGMENT)
+            known = self._index.records(seqs)
+            wrong = [seq for seq in seqs if _place(survey.made.record(seq)) != _place(known.get(seq))]
+            if wrong:
+                findings.append(Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not where it says"))
+        return findings
+
+
+def _place(record: Record | None) -> Record | None:
+    """Without the end of its key's window, which is kept on as a hint."""
+    return record and record._replace(until=0)
+
+
+def refuse_newer(root: str) -> None:
+    """A store written by a later version is not touched."""
+    text = read_bytes(f"{root}/{COUNTER}")
+    try:
+        found = int(loads(text or b"")["format"])
+    except Exception:  # torn or missing: recovery's business
+        return
+    if found > FORMAT:
+        raise StoreTooNew(f"{root} has format {found}, this version knows up to {FORMAT}; upgrade yirangmq to open it")

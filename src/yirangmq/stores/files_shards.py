@@ -1,0 +1,103 @@
+"""A set of short records on disk, found by a text: 256 small files, each a row of fixed-width records beginning with
+the text's fingerprint. To look one up is to read one file; to add is to write at its end.
+
+Part of the index (files_index.py): it may be lost at any time and is never synced."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+PRINT = 8
+"""Bytes of a fingerprint. Two texts may share one: who looks something up checks what was found."""
+
+
+def fingerprint(text: str) -> bytes:
+    return blake2b(text.encode(), digest_size=PRINT).digest()
+
+
+class Shards:
+    """``width`` is the length of a whole record, fingerprint included."""
+
+    def __init__(self, folder: str, width: int) -> None:
+        self._folder = folder
+        self._width = width
+
+    def find(self, prints: Iterable[bytes]) -> dict[bytes, list[bytes]]:
+        """For each fingerprint that is there, its records."""
+        found: dict[bytes, list[bytes]] = {}
+        for shard, wanted in _by_shard(prints).items():
+            data = self._read(shard)
+            if data:
+                for one in wanted:
+                    records = self._find_in(data, one)
+                    if records:
+                        found[one] = records
+        return found
+
+    def _find_in(self, data: bytes, one: bytes) -> list[bytes]:
+        records = []
+        at = data.find(one)
+        while at >= 0:
+            if at % self._width == 0:
+                records.append(data[at : at + self._width])
+            at = data.find(one, at + 1)
+        return records
+
+    def add(self, records: Sequence[bytes]) -> None:
+        for shard, new in _by_shard(records).items():
+            fd = os.open(self._path(shard), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            try:
+                _write_all(fd, b"".join(new))
+            finally:
+                os.close(fd)
+
+    def remove(self, records: Sequence[bytes]) -> None:
+        for shard, old in _by_shard(records).items():
+            data = self._read(shard)
+            gone = set(old)
+            width = self._width
+            kept = [data[at : at + width] for at in range(0, len(data), width)]
+            kept = [record for record in kept if record not in gone]
+            if len(kept) * width < len(data):
+                self._write(shard, b"".join(kept))
+
+    def replace_all(self, shards: dict[int, bytearray]) -> None:
+        for name in os.listdir(self._folder):
+            os.unlink(f"{self._folder}/{name}")
+        for shard, data in shards.items():
+            self._write(shard, bytes(data))
+
+    def _path(self, shard: int) -> str:
+        return f"{self._folder}/{shard:02x}"
+
+    def _read(self, shard: int) -> bytes:
+        try:
+            fd = os.open(self._path(shard), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return b""
+        try:
+            data = os.read(fd, os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+        return data
+
+    def _write(self, shard: int, data: bytes) -> None:
+        fd = os.open(self._path(shard), os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        try:
+            _write_all(fd, data)
+        finally:
+            os.close(fd)
+
+
+def _by_shard(records: Iterable[bytes]) -> dict[int, list[bytes]]:
+    grouped: defaultdict[int, list[bytes]] = defaultdict(list)
+    for record in records:
+        grouped[record[0]].append(record)
+    return grouped
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    done = os.write(fd, data)
+    while done < len(data):
+        done += os.write(fd, data[done:])

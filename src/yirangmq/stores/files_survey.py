@@ -1,0 +1,325 @@
+"""Looks a files store over, from the names up, and knows how to mend each thing that is wrong. On the way it makes
+the index anew.
+
+Where a message has two names, because after a power cut the old one came back, the later state stays: more leases,
+then the later change, then done before dead before parked before waiting before leased. Only a change that nobody was
+told of can leave two names, so either would do. Does not know: when to mend (files_recover.py, files_check.py)."""
+
+import os
+import re
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from yirangmq.core.errors import BadPolicy, QueueError
+from yirangmq.core.message import Counts, Failure, Message
+from yirangmq.core.names import QUEUE
+from yirangmq.core.states import State
+from yirangmq.format.filenames import Card, folder_for, lead, read_name
+from yirangmq.format.jsontext import loads
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_commit import COUNTER, TOTALS, TRASH, quarantine, read_bytes, read_totals
+from yirangmq.stores.files_content import FORMAT, Broken, Sort, read_envelope, read_failure, write_failure
+from yirangmq.stores.files_deeds import Deeds
+from yirangmq.stores.files_due import Stretch, stretch_of
+from yirangmq.stores.files_index import Key, Made, key_print
+from yirangmq.stores.files_keys import KeyFile, read_key
+from yirangmq.stores.files_pending import is_counted
+from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_view import failure_path, listdir, subfolders
+from yirangmq.stores.files_walk import FAILURES, TEMP, strays, temps, walk, walk_failures, walk_keys
+
+LATER = (State.DRAFT, State.CLAIMED, State.LEASED, State.READY, State.DELAYED, State.PARKED, State.DEAD, State.DONE)
+_FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
+
+
+class Problem(NamedTuple):
+    kind: str
+    where: str
+    text: str
+    mend: Callable[[], None] | None
+
+
+class Survey:
+    """One use. ``made`` is right once every problem found was mended."""
+
+    def __init__(self, root: str, disk: Disk, *, full: bool) -> None:
+        self._root = root
+        self._disk = disk
+        self._policies = Policies(root)
+        self.deeds = Deeds(root, disk, full=full)
+        self.made = Made()
+        self.due: defaultdict[Stretch, dict[str, None]] = defaultdict(dict)
+        self.hollow: list[str] = []
+        """Folders with nothing in them."""
+        self.keyless: list[Card] = []
+        """New messages that came with a deduplication key, of which there is no trace."""
+        self.reserved = 0
+        self.format = FORMAT
+        self._counts: dict[str, int] = {}
+        self._keyed: dict[int, Card] = {}
+        self._queue = ""
+
+    def problems(self, *, contents: bool) -> Iterator[Problem]:
+        """``contents``: read every file as well."""
+        for name in sorted(listdir(f"{self._root}/{TRASH}")):
+            yield Problem("trash", f"{TRASH}/{name}", "left of a deleted queue", self._trash_mender(name))
+        for queue in sorted(subfolders(self._root)):
+            if QUEUE.fullmatch(queue) and os.path.isdir(f"{self._root}/{queue}/inbox"):
+                yield from self._survey_queue(queue, contents)
+        yield from self._survey_counter()
+
+    def _trash_mender(self, name: str) -> Callable[[], None]:
+        return lambda: self.deeds.discard_tree(f"{self._root}/{TRASH}/{name}")
+
+    def _survey_queue(self, queue: str, contents: bool) -> Iterator[Problem]:
+        self._queue = queue
+        self._counts = dict.fromkeys(Counts._fields, 0)
+        self._keyed = {}
+        self.made.add_queue(queue)
+        folder = f"{self._root}/{queue}"
+        for name in temps(folder):
+            yield self._unlinked("temp", f"{TEMP}/{name}", "a file that was never finished")
+        for path in strays(folder):
+            yield self._rejected("stray", path, "lies where no message can be")
+        for top, below, names in walk(folder):
+            if not names:
+                self.hollow.append(f"{folder}/{top}/{below}")
+            for name in names:
+                yield from self._survey_card(top, f"{top}/{below}", name, contents)
+        yield from self._survey_failures(folder, contents)
+        yield from self._survey_keys(folder)
+        yield from self._survey_totals(folder)
+        if contents:
+            yield from self._survey_policy()
+        self.made.counts[queue] = Counts(**self._counts)
+
+    # -- messages -------------------------------------------------------------------------------------------------
+
+    def _survey_card(self, top: str, folder: str, name: str, contents: bool) -> Iterator[Problem]:
+        path = f"{folder}/{name}"
+        card = read_name(self._queue, top, name)
+        if card is None:
+            yield self._rejected("wrong name", path, "is not the name of a message")
+            return
+        if card.folder != folder:
+            yield self._moved(path, card)
+        there = self.made.record(card.message.seq)
+        if there is not None:
+            other = self._card_of(card.message.seq)
+            if other == card:
+                return  # it has just been put in its place
+            if other is None or there.queue != self._queue:
+                yield self._rejected("same number", path, f"queue {there.queue} has a message of this number")
+                return
+            winner, loser = sorted((other, card), key=_age, reverse=True)
+            yield self._unlinked("twice", _path(loser), f"is also {winner.message.state}, which is later")
+            if winner is other:
+                return
+            self._count(other.message, -1)
+        else:
+            rival = self._rival(card)
+            if rival is not None:
+                winner, loser = sorted((rival, card), key=_claim, reverse=True)
+                yield self._rejected("same id", _path(loser), f"message {winner.message.seq} has the same id")
+                if winner is rival:
+                    return
+                self._count(rival.message, -1)
+                self.made.remove(rival.message.seq)
+            self.made.add_id(self._queue, card.message.id, card.message.seq)
+        if contents and (reason := self._broken(card)):
+            yield self._rejected("broken", _path(card), reason)
+            return
+        yield from self._keep(card, top)
+
+    def _keep(self, card: Card, top: str) -> Iterator[Problem]:
+        message = card.message
+        self.made.put(card, top)
+        self._count(message, 1)
+        if message.due_at:
+            self.due[stretch_of(message.due_at, message.changed_at)][f"{self._queue}/{card.folder}"] = None
+        if card.keyed:
+            self._keyed[message.seq] = card
+        if card.failure and not os.path.exists(failure_path(self._root, message, card.failure)):
+            yield Problem("no reason", self._where(_path(card)), "its failure is lost", lambda: self._explain(card))
+
+    def _count(self, message: Message, step: int) -> None:
+        if is_counted(message):
+            self._counts[message.state.value] += step
+
+    def _card_of(self, seq: int) -> Card | None:
+        """The card seen first under this number."""
+        record = self.made.record(seq)
+        if record is None:
+            return None
+        folder = folder_for(record.top, seq, record.rank, record.place, record.changed_at)
+        begin = lead(record.place if record.top == "inbox" else seq)
+        for name in listdir(f"{self._root}/{record.queue}/{folder}"):
+            if name.startswith(begin):
+                card = read_name(record.queue, record.top, name)
+                if card is not None and card.message.seq == seq and card.message.changed_at == record.changed_at:
+                    return card
+        return None
+
+    def _rival(self, card: Card) -> Card | None:
+        """Another message with the same id."""
+        for seq in self.made.seqs_of(self._queue, card.message.id):
+            other = self._card_of(seq)
+            if other is not None and other.message.id == card.message.id and other.message.queue == self._queue:
+                return other
+        return None
+
+    def _broken(self, card: Card) -> str:
+        if not card.message.body or card.message.state is State.DROPPED:
+            return ""
+        try:
+            text = read_bytes(f"{self._root}/{self._queue}/{_path(card)}")
+            read_envelope(b"" if text is None else text, card.message, 0)
+        except Broken as error:
+            return str(error)
+        return ""
+
+    def _explain(self, card: Card) -> None:
+        """All that is left of a failure stands in the name."""
+        message = card.message
+        text = "the text of this failure was lost"
+        failure = Failure(message.reason or "CORRUPT", text, message.changed_at, message.attempt, message.consumer)
+        path = failure_path(self._root, message, card.failure)
+        self.deeds.folder(os.path.dirname(path))
+        self.deeds.write_files(
+            [(path, write_failure(failure, Sort(message.id, message.queue, f"{message.queue}-dlq")))]
+        )
+
+    # -- what lies beside them ------------------------------------------------------------------------------------
+
+    def _survey_failures(self, folder: str, contents: bool) -> Iterator[Problem]:
+        for below, names in walk_failures(folder):
+            for name in names:
+                path = f"{FAILURES}/{below}/{name}"
+                found = _FAILURE_NAME.fullmatch(name)
+                record = self.made.record(int(found[1])) if found else None
+                if record is None or record.queue != self._queue:
+                    yield self._unlinked("orphan", path, "a failure without its message")
+                elif contents:
+                    try:
+                        read_failure(read_bytes(f"{folder}/{path}") or b"")
+                    except Broken as error:
+                        yield self._rejected("broken", path, str(error))
+
+    def _survey_keys(self, folder: str) -> Iterator[Problem]:
+        for below, names in walk_keys(folder):
+            for name in names:
+                path = f"meta/keys/{below}/{name}"
+                file = read_key(name)
+                if file is None or file.path != path:
+                    yield self._unlinked("wrong name", path, "is not the name of a key")
+                    continue
+                record = self.made.record(file.key.seq)
+                mine = record is not None and record.queue == self._queue
+                if not mine and not file.outlived:
+                    yield self._unlinked("orphan", path, "a key whose message never was")
+                    continue
+                if mine:
+                    self.made.set_until(file.key.seq, file.key.until)
+                self._keyed.pop(file.key.seq, None)
+                self.made.add_key(file.key)
+                self.made.last = max(self.made.last, file.key.seq)
+        self.keyless += [card for card in self._keyed.values() if _is_new(card.message)]
+
+    def restore_keys(self) -> None:
+        """A power cut may have kept a message and lost its key. Nobody was told of that message, and whoever sends it
+        again must find it: the key is read from the content."""
+        for card in self.keyless:
+            message = card.message
+            try:
+                window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
+                text = read_bytes(f"{self._root}/{message.queue}/{_path(card)}")
+                key = read_envelope(text or b"", message, 0).dedup_key
+            except (BadPolicy, Broken):
+                continue
+            until = message.changed_at + window
+            if key is not None and until > time.time() * 1000:
+                file = KeyFile(Key(key_print(message.queue, key), message.seq, until), message.id)
+                self.deeds.create(f"{self._root}/{message.queue}/{file.path}")
+                self.made.set_until(message.seq, until)
+                self.made.add_key(file.key)
+
+    def _survey_totals(self, folder: str) -> Iterator[Problem]:
+        found = {name: numbers for name in listdir(f"{folder}/meta/totals") if (numbers := read_totals(name))}
+        best = max(found, key=lambda name: sum(found[name]), default=None)
+        if best is not None:
+            self._counts.update(zip(TOTALS, found[best], strict=True))
+        for name in sorted(listdir(f"{folder}/meta/totals")):
+            if name != best:
+                yield self._unlinked("totals", f"meta/totals/{name}", "is not the latest")
+
+    def _survey_policy(self) -> Iterator[Problem]:
+        try:
+            self._policies.policy(self._queue, self._policies.text(self._queue))
+        except BadPolicy as error:
+            yield Problem("policy", self._where("config/policy.json"), str(error), None)
+
+    def _survey_counter(self) -> Iterator[Problem]:
+        if os.path.exists(f"{self._root}/{COUNTER}.tmp"):
+            yield Problem(
+                "temp",
+                f"{COUNTER}.tmp",
+                "a file that was never finished",
+                lambda: self.deeds.discard(f"{self._root}/{COUNTER}.tmp"),
+            )
+        text = read_bytes(f"{self._root}/{COUNTER}")
+        try:
+            document = loads(text) if text is not None else {"format": FORMAT, "reserved": 0}
+            self.format, self.reserved = int(document["format"]), int(document["reserved"])
+        except (QueueError, KeyError, TypeError, ValueError):
+            yield Problem("counter", COUNTER, "cannot be read", _by_settling)
+            return
+        if self.reserved < self.made.last:
+            behind = f"is at {self.reserved}, the names are at {self.made.last}"
+            yield Problem("counter", COUNTER, behind, _by_settling)
+
+    # -- mending --------------------------------------------------------------------------------------------------
+
+    def _where(self, path: str) -> str:
+        return f"{self._queue}/{path}"
+
+    def _unlinked(self, kind: str, path: str, text: str) -> Problem:
+        full = f"{self._root}/{self._queue}/{path}"
+        return Problem(kind, self._where(path), text, lambda: self.deeds.unlink(full))
+
+    def _rejected(self, kind: str, path: str, text: str) -> Problem:
+        queue, full = self._queue, f"{self._root}/{self._queue}/{path}"
+        return Problem(
+            kind, self._where(path), text, lambda: quarantine(self._root, self.deeds, queue, full, f"{kind}: {text}")
+        )
+
+    def _moved(self, path: str, card: Card) -> Problem:
+        source, target = f"{self._root}/{self._queue}/{path}", f"{self._root}/{self._queue}/{_path(card)}"
+        return Problem(
+            "misplaced", self._where(path), f"belongs to {card.folder}", lambda: self.deeds.rename(source, target)
+        )
+
+
+def _by_settling() -> None:
+    """The counter is written anew when all is done."""
+
+
+def _is_new(message: Message) -> bool:
+    return message.leases == 0 and message.state in (State.READY, State.DELAYED)
+
+
+def _path(card: Card) -> str:
+    return f"{card.folder}/{card.name}"
+
+
+def _age(card: Card) -> tuple[int, int, int, int]:
+    message = card.message
+    state = LATER.index(message.state) if message.state in LATER else len(LATER)
+    return message.leases, message.changed_at, state, message.place
+
+
+def _claim(card: Card) -> tuple[bool, int]:
+    """Who keeps an id: one that lives before one that is over, then the older one."""
+    over = card.message.state in (State.DONE, State.DROPPED)
+    return not over, -card.message.seq

@@ -1,0 +1,339 @@
+"""What lies on the disk, as cards, in order. One view per transaction: while the lock is held nothing else changes,
+so that what was listed once is not listed again.
+
+Knows: folders, names, the index. Does not know: changes that are not on the disk yet."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.names import QUEUE
+from yirangmq.core.states import State
+from yirangmq.format.filenames import (
+    LAST,
+    PER_FOLDER,
+    SUFFIX,
+    TOP_OF,
+    Card,
+    due_in,
+    folder_for,
+    hour_folder,
+    lead,
+    minute_folder,
+    read_name,
+)
+from yirangmq.stores.files_content import Broken, read_envelope, read_failure
+from yirangmq.stores.files_due import Calendar, Note, Stretch
+from yirangmq.stores.files_index import Index
+
+GONE = 2**60
+"""Done messages without content come after all that have it."""
+Order = tuple[int, int]
+
+
+class Due(NamedTuple):
+    due_at: int
+    folder: str
+    name: str
+
+
+def order_of(message: Message) -> Order:
+    """How messages of one state are listed."""
+    match message.state:
+        case State.READY:
+            return message.rank, message.place
+        case State.DEAD | State.PARKED:
+            return message.changed_at, message.seq
+        case State.DONE:
+            return (message.changed_at if message.body else GONE), message.seq
+        case _:
+            return 0, message.seq
+
+
+class View:
+    def __init__(self, root: str, index: Index, calendar: Calendar) -> None:
+        self._root = root
+        self._index = index
+        self._calendar = calendar
+        self._names: dict[str, list[str]] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._cards: dict[int, Card] = {}
+        self._stretches: list[Stretch] | None = None
+        self._due: dict[Stretch, list[Due]] = {}
+        self._queues: list[str] | None = None
+        self.hollow: list[str] = []
+        """Folders of an inbox in which nothing waits any more."""
+        self.is_doubtful = False
+        """A file was not where the index says."""
+
+    # -- listing --------------------------------------------------------------------------------------------------
+
+    def path(self, card: Card) -> str:
+        return f"{self._root}/{card.message.queue}/{card.folder}/{card.name}"
+
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder below the root, in order; hidden ones left out."""
+        found = self._names.get(folder)
+        if found is None:
+            listed = listdir(f"{self._root}/{folder}")
+            found = self._names[folder] = sorted(name for name in listed if name.endswith(SUFFIX) and name[0] != ".")
+        return found
+
+    def folders(self, folder: str) -> list[str]:
+        """The folders in a folder below the root; ranks and numbers in their order, dates in theirs."""
+        found = self._folders.get(folder)
+        if found is None:
+            found = self._folders[folder] = sorted(subfolders(f"{self._root}/{folder}"), key=_folder_order)
+        return found
+
+    def queues(self) -> list[str]:
+        """Folders with an inbox; whatever else lies here is not ours."""
+        if self._queues is None:
+            found = (name for name in self.folders("") if QUEUE.fullmatch(name))
+            self._queues = sorted(name for name in found if os.path.isdir(f"{self._root}/{name}/inbox"))
+        return self._queues
+
+    def _read(self, queue: str, top: str, name: str) -> Card | None:
+        card = read_name(queue, top, name)
+        if card is not None:
+            self._cards[card.message.seq] = card
+        return card
+
+    # -- one by one -----------------------------------------------------------------------------------------------
+
+    def find(self, seqs: Iterable[int]) -> dict[int, Card]:
+        """By number: the index names the folder, the listing of the folder has the name."""
+        found, unknown = {}, []
+        for seq in seqs:
+            card = self._cards.get(seq)
+            if card is None:
+                unknown.append(seq)
+            else:
+                found[seq] = card
+        for seq, (queue, top, rank, place, changed_at, _) in self._index.records(unknown).items():
+            folder = f"{queue}/{folder_for(top, seq, rank, place, changed_at)}"
+            name = self._named(folder, place if top == "inbox" else seq)
+            card = self._read(queue, top, name) if name else None
+            if card is None or card.message.seq != seq:
+                self.is_doubtful = True
+            else:
+                found[seq] = card
+        return found
+
+    def _named(self, folder: str, number: int) -> str | None:
+        names, begin = self.names(folder), lead(number)
+        at = bisect_left(names, begin)
+        if at < len(names) and names[at].startswith(begin) and not names[at][len(begin)].isdigit():
+            return names[at]
+        return None
+
+    def find_ids(self, queue: str, ids: Collection[str]) -> dict[str, Card]:
+        candidates = self._index.seqs_of(queue, ids)
+        cards = self.find(seq for seqs in candidates.values() for seq in seqs)
+        return {
+            id: cards[seq]
+            for id, seqs in candidates.items()
+            for seq in seqs
+            if seq in cards and cards[seq].message.id == id and cards[seq].message.queue == queue
+        }
+
+    def until(self, seq: int) -> int:
+        """The end of the message's deduplication window; 0: it has none."""
+        record = self._index.records([seq]).get(seq)
+        return record.until if record else 0
+
+    # -- in order -------------------------------------------------------------------------------------------------
+
+    def in_state(self, queue: str, state: State, after: Order = (-1, -1)) -> Iterator[Card]:
+        """Lazily, in the order of ``order_of``, those behind ``after``."""
+        if state is State.READY:
+            yield from self._ready(queue, after)
+            return
+        for body in (True, False):
+            top = TOP_OF.get((state, body))
+            if top is not None:
+                yield from self._listed(queue, top, after)
+
+    def _ready(self, queue: str, after: Order) -> Iterator[Card]:
+        for rank_folder in self.folders(f"{queue}/inbox"):
+            rank = _rank(rank_folder)
+            if rank is None or rank < after[0]:
+                continue
+            first = after[1] // PER_FOLDER if rank == after[0] else 0
+            for bucket in self.folders(f"{queue}/inbox/{rank_folder}"):
+                if bucket.isdecimal() and int(bucket) >= first:
+                    folder = f"{queue}/inbox/{rank_folder}/{bucket}"
+                    if not self.names(folder):
+                        self.hollow.append(f"{self._root}/{folder}")
+                    for name in self.names(folder):
+                        card = self._read(queue, "inbox", name)
+                        if card is not None and order_of(card.message) > after:
+                            yield card
+
+    def _listed(self, queue: str, top: str, after: Order) -> Iterator[Card]:
+        for bucket in self._buckets(queue, top, after):
+            read = (self._read(queue, top, name) for name in self.names(f"{queue}/{top}/{bucket}"))
+            cards = [card for card in read if card is not None]
+            cards.sort(key=lambda card: order_of(card.message))
+            yield from (card for card in cards if order_of(card.message) > after)
+
+    def _buckets(self, queue: str, top: str, after: Order) -> Iterator[str]:
+        low, high = after
+        moment = min(max(low, 0), GONE - 1) if low < GONE else None
+        for folder in self.folders(f"{queue}/{top}"):
+            if top == "archive":
+                for minute in self.folders(f"{queue}/{top}/{folder}"):
+                    if moment is not None and f"{folder}/{minute}" >= minute_folder(moment):
+                        yield f"{folder}/{minute}"
+            elif top in ("dlq", "parked"):
+                if moment is not None and folder >= hour_folder(moment):
+                    yield folder
+            elif folder.isdecimal() and int(folder) >= (high // PER_FOLDER if low in (0, GONE) else 0):
+                yield folder
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
+        """Those on which time acts, the longest overdue first, if that still ``holds``."""
+        found: dict[int, Card] = {}
+        for stretch in self._all_stretches():
+            if stretch.begin_ms > now or self._have_enough(found, limit, stretch):
+                break
+            for due_at, folder, name in self._opened(stretch):
+                if due_at > now:
+                    break
+                card = self._card_at(folder, name)
+                if card is not None and holds(card.message):
+                    found[card.message.seq] = card
+            if tidy:
+                self._tidy(stretch, now)
+        return sorted(found.values(), key=_due_order)[:limit]
+
+    def _have_enough(self, found: dict[int, Card], limit: int, stretch: Stretch) -> bool:
+        if len(found) < limit:
+            return False
+        return sorted(card.message.due_at for card in found.values())[limit - 1] < stretch.begin_ms
+
+    def next_due(self, holds: Callable[[Message], bool]) -> int | None:
+        best: int | None = None
+        for stretch in self._all_stretches():
+            if best is not None and stretch.begin_ms > best:
+                break
+            for due_at, folder, name in self._opened(stretch):
+                card = self._card_at(folder, name)
+                if card is not None and holds(card.message):
+                    best = due_at if best is None else min(best, due_at)
+                    break
+        return best
+
+    def _all_stretches(self) -> list[Stretch]:
+        if self._stretches is None:
+            self._stretches = self._calendar.stretches()
+        return list(self._stretches)
+
+    def _opened(self, stretch: Stretch) -> list[Due]:
+        """What is due in this stretch, by its folders' names, in order."""
+        found = self._due.get(stretch)
+        if found is None:
+            found = []
+            for folder in self._calendar.folders(stretch):
+                for name in self.names(folder):
+                    due_at = due_in(name)
+                    if stretch.holds(due_at):
+                        found.append(Due(due_at, folder, name))
+            found.sort()
+            self._due[stretch] = found
+        return found
+
+    def _tidy(self, stretch: Stretch, now: int) -> None:
+        """Strike a stretch in which nothing is due any more; move what is due later in it to short stretches."""
+        opened = self._opened(stretch)
+        if opened and (opened[0].due_at <= now or stretch.seconds == 1):
+            return
+        if opened:
+            self._calendar.note([Note(due_at, folder) for due_at, folder, _ in opened], now)
+            self._stretches = None
+        self._calendar.strike(stretch)
+        if self._stretches is not None:
+            self._stretches.remove(stretch)
+
+    def _card_at(self, folder: str, name: str) -> Card | None:
+        queue, _, rest = folder.partition("/")
+        parts = rest.split("/")
+        top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
+        return self._read(queue, top, name)
+
+    # -- contents -------------------------------------------------------------------------------------------------
+
+    def envelope(self, card: Card) -> Envelope:
+        """Raises ``Broken`` where the content is not to be used."""
+        path = self.path(card)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.is_doubtful = True
+            raise Broken("its file is gone") from None
+        try:
+            about = os.fstat(fd)
+            text = read_all(fd, about.st_size)
+        finally:
+            os.close(fd)
+        return read_envelope(text, card.message, about.st_mtime_ns // 1_000_000)
+
+    def failure(self, card: Card) -> Failure | None:
+        if not card.failure:
+            return None
+        try:
+            with open(failure_path(self._root, card.message, card.failure), "rb") as file:
+                return read_failure(file.read())
+        except (FileNotFoundError, Broken):
+            return None
+
+
+def failure_path(root: str, message: Message, which: str) -> str:
+    return f"{root}/{message.queue}/meta/failures/{message.seq // PER_FOLDER:010d}/{lead(message.seq)}{which}.json"
+
+
+def listdir(path: str) -> list[str]:
+    try:
+        return os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def subfolders(path: str) -> list[str]:
+    """Names of the folders in a folder; hidden ones left out."""
+    try:
+        with os.scandir(path) as entries:
+            return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def read_all(fd: int, size: int) -> bytes:
+    data = os.read(fd, size)
+    while len(data) < size:
+        more = os.read(fd, size - len(data))
+        if not more:
+            break
+        data += more
+    return data
+
+
+def _rank(folder: str) -> int | None:
+    """None: somebody's folder, not one of ours."""
+    if folder == LAST:
+        return RANK_LAST
+    return int(folder) if folder.isdecimal() else None
+
+
+def _folder_order(name: str) -> tuple[int, str]:
+    if name == LAST:
+        return RANK_LAST, name
+    return (int(name) if name.isdecimal() else 0), name
+
+
+def _due_order(card: Card) -> Order:
+    return card.message.due_at, card.message.seq
