@@ -198,7 +198,7 @@ def test_requeue_keeps_the_order_of_first_arrival(queues: Queues, letters: DeadL
         queues.nack(delivery.lease_id, "REJECTED")
     queues.publish("jobs", NewMessage(payload=1, id="newcomer"))
     assert found(letters) == ["d", "c", "b", "a"]
-    letters.requeue("jobs")
+    assert letters.requeue("jobs", dry_run=True) == letters.requeue("jobs") == Moved(4, ["a", "b", "c", "d"])
     assert [id for id, _ in line_up(queues)] == ["newcomer", "a", "b", "c", "d"]
 
 
@@ -229,8 +229,10 @@ def test_a_large_requeue_goes_in_pages(store: Store, clock: ManualClock) -> None
     ids = [f"n-{number}" for number in range(2 * MOST_PER_COMMIT + 1)]
     kill(queues, "jobs", *ids)
     before = failing.commits
-    moved = DeadLetters(queues).requeue("jobs")
+    told: list[tuple[int, int]] = []
+    moved = DeadLetters(queues, lambda done, total: told.append((done, total))).requeue("jobs")
     assert (moved.count, moved.ids) == (len(ids), ids[:10])
+    assert told == [(500, 1001), (1000, 1001), (1001, 1001)]
     assert failing.commits - before == 3
     assert [id for id, _ in line_up(queues)] == ids
 

@@ -168,3 +168,4 @@ def test_what_was_taken_but_not_printed_goes_back(
         at(f"consume -q mail --raw --batch 3 {flag}", code=130)
     counts = at("status -q mail --json").json["queues"][0]
     assert (counts["ready"], counts["leased"], counts["done"]) == ((3, 0, 0) if not flag else (2, 1, 0))
+    assert {line["lease"]["attempt"] for line in at("consume -q mail --json").lines} == {1}

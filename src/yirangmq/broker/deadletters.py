@@ -3,7 +3,7 @@ of the source queue, and the name in that queue's ``dlq.queue``. Either name is 
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -56,8 +56,10 @@ class Choice(NamedTuple):
 class DeadLetters:
     """The operator's verbs. Moving works in pages of one commit each; nothing is held up for long."""
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, progress: Callable[[int, int], None] | None = None) -> None:
+        """``progress`` is told after each page of a move: how many are dealt with, out of how many."""
         self._queues = queues
+        self._progress = progress
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -166,9 +168,10 @@ class DeadLetters:
         node = parse(choice.filter)
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
         states = tuple(state for state in states if state is not move.goal)
-        chosen, sample = self._chosen(choice, node, states, move.goal)
+        chosen = self._chosen(choice, node, states, move.goal)
         if dry_run:
-            return Moved(len(chosen), sample)
+            first = self._queues.read(lambda transaction: transaction.by_seq(chosen[:SAMPLE].tolist()))
+            return Moved(len(chosen), [message.id for message in first if message is not None])
         count = 0
         moved: list[str] = []
         for begin in range(0, len(chosen), MOST_PER_COMMIT):
@@ -176,30 +179,20 @@ class DeadLetters:
             done = self._queues.run(partial(self._apply, seqs=page, node=node, states=states, move=move))
             count += len(done)
             moved.extend(done[: SAMPLE - len(moved)])
+            if self._progress is not None:
+                self._progress(begin + len(page), len(chosen))
         return Moved(count, moved)
 
-    def _chosen(
-        self, choice: Choice, node: Node, states: Sequence[State], goal: State
-    ) -> tuple["array[int]", list[str]]:
-        """Their numbers in order of first arrival (eight bytes each, whatever their size), and a sample of ids."""
+    def _chosen(self, choice: Choice, node: Node, states: Sequence[State], goal: State) -> "array[int]":
+        """Their numbers in order of first arrival: eight bytes each, whatever their size."""
         sources = self.sources(choice.queue)
-        found: Iterable[Message]
         if choice.ids is not None:
-            found = self._named(choice, sources, node, states, goal)
-        else:
-            found = (
-                look.message
-                for source in sources
-                for state in states
-                for look in search(self._queues, source, state, node, bodies=False)
-            )
+            return array("q", sorted(message.seq for message in self._named(choice, sources, node, states, goal)))
         chosen: array[int] = array("q")
-        sample: list[str] = []
-        for message in found:
-            chosen.append(message.seq)
-            if len(sample) < SAMPLE:
-                sample.append(message.id)
-        return array("q", sorted(chosen)), sample
+        for source in sources:
+            for state in states:
+                chosen.extend(look.message.seq for look in search(self._queues, source, state, node, bodies=False))
+        return array("q", sorted(chosen))
 
     def _named(
         self, choice: Choice, sources: list[str], node: Node, states: Sequence[State], goal: State

@@ -2,13 +2,15 @@
 
 import argparse
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
 from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
-from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
+from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import brief
@@ -139,30 +141,32 @@ def run_stats(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_requeue(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args) as queues:
-        moved = DeadLetters(queues).requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    with _letters(args, screen) as letters:
+        moved = letters.requeue(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
     return _report(args, screen, "requeued", moved)
 
 
 def run_quarantine(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args) as queues:
-        moved = DeadLetters(queues).quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
+    with _letters(args, screen) as letters:
+        moved = letters.quarantine(args.queue, args.filter, args.id, dry_run=args.dry_run)
     return _report(args, screen, "quarantined", moved)
 
 
 def run_purge(args: argparse.Namespace, screen: Screen) -> int:
-    with _letters(args) as queues:
-        moved = DeadLetters(queues).purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
+    with _letters(args, screen) as letters:
+        moved = letters.purge(args.queue, args.filter, args.id, state=args.state, dry_run=args.dry_run)
     return _report(args, screen, "purged", moved)
 
 
-def _letters(args: argparse.Namespace) -> Queues:
-    """The store, once it is said which ones are meant: a forgotten filter must not move everything."""
+@contextmanager
+def _letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
+    """The dead letters, once it is said which ones are meant: a forgotten filter must not move everything."""
     if args.all and (args.filter or args.id):
         raise BadInput("together with --filter or --id; give one of them", field="--all")
     if not (args.all or args.filter or args.id):
         raise BadInput("say which ones: --filter TEXT, --id ID or --all", field="filter")
-    return place.opened(args)
+    with place.opened(args) as queues, Progress(args.verb, None, shown=screen.shows_progress) as show:
+        yield DeadLetters(queues, lambda done, total: show(done, f"of {total:,}"))
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, moved: Moved) -> int:

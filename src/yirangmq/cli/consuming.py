@@ -12,7 +12,6 @@ from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.views import delivery_block
-from yirangmq.core.reasons import Reason
 from yirangmq.format.delivery import Delivery
 
 FOLLOW_SECONDS = 3600
@@ -68,8 +67,7 @@ def _hand_over(args: argparse.Namespace, queues: Queues, screen: Screen, taken: 
         screen.flush()
     except BaseException:
         left = taken[printed:] if args.no_ack else taken
-        leases = [delivery.lease_id for delivery in left]
-        queues.nack_many(leases, Reason.HANDLER_ERROR, "the consumer stopped before it was printed", delay=0)
+        queues.release_many([delivery.lease_id for delivery in left])
         raise
     if not args.no_ack:
         queues.ack([delivery.lease_id for delivery in taken])
