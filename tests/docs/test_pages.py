@@ -1,0 +1,83 @@
+"""What the pages say is so: their programs run, their links lead somewhere, their defaults are the defaults."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+import yirangmq
+from yirangmq.core.errors import every_error
+from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.format.envelope import read as read_envelope
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)]*)?\)")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    targets = [target for target, _ in LINK.findall(page.read_text()) if "://" not in target]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("number", range(len(blocks("docs/python.md", "python"))))
+def test_the_programs_of_the_python_page_run(number: int, tmp_path: Path) -> None:
+    program = blocks("docs/python.md", "python")[number]
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_policy_page_shows_the_defaults() -> None:
+    [shown] = blocks("docs/policy.md", "json")
+    assert json.loads(shown) == show_policy(read_policy({}, "telemetry"))
+
+
+def test_every_member_of_a_policy_is_explained() -> None:
+    page = (ROOT / "docs/policy.md").read_text()
+    for name, value in show_policy(read_policy({}, "q")).items():
+        members = [f"{name}.{inner}" for inner in value] if isinstance(value, dict) and value else [name]
+        for member in members:
+            assert f"`{member}`" in page or f"`{member.split('.')[-1]}`" in page, member
+
+
+def test_the_envelope_of_the_envelope_page_is_one() -> None:
+    [shown] = blocks("docs/envelope.md", "json")
+    assert read_envelope("telemetry", shown.encode(), "x", 0).id == "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
+
+
+def test_the_queries_of_the_sqlite_page_run(tmp_path: Path) -> None:
+    with yirangmq.open(f"sqlite:{tmp_path / 'queue.db'}") as queues:
+        queues.publish("telemetry", {"temp": 36.1})
+        queues.nack(queues.lease("telemetry")[0].lease_id, "REJECTED")
+    database = apsw.Connection(str(tmp_path / "queue.db"))
+    for text in blocks("docs/sqlite.md", "sql"):
+        for query in text.split(";")[:-1]:
+            assert list(database.execute(query)), query
+    tables = {row[0] for row in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")}
+    page = (ROOT / "docs/sqlite.md").read_text()
+    assert [table for table in tables if not table.startswith("sqlite_") and f"| `{table}` |" not in page] == []
+    database.close()
+
+
+def test_every_error_code_is_documented() -> None:
+    page = (ROOT / "docs/cli.md").read_text()
+    assert [error.code for error in every_error() if f"`{error.code}`" not in page] == []
+
+
+def test_the_pages_speak_of_the_project_alone() -> None:
+    forbidden = re.compile(
+        r"/work/|pypi\.org|files\.pythonhosted|deb\.debian|registry\.npmjs|\bClaude\b|language model", re.I
+    )
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = {name: (ROOT / name).read_text(errors="replace") for name in tracked if (ROOT / name).is_file()}
+    own = Path(__file__).relative_to(ROOT).as_posix()
+    assert [name for name, text in texts.items() if name != own and forbidden.search(text)] == []
