@@ -1,12 +1,12 @@
 """``drop``, ``sweep``, ``check``, ``repair``, on both backends."""
 
-import time
 from pathlib import Path
 
 import apsw
 import pytest
 
 from tests.cli.parts import Cli, Published
+from yirangmq.testing import ManualClock
 
 
 def test_drop_by_id(at: Cli, published: Published) -> None:
@@ -58,20 +58,22 @@ def test_bad_input(at: Cli, published: Published, line: str) -> None:
     assert at(f"{line} --json", code=2).complaint["code"] == "bad_input"
 
 
-def pass_time(at: Cli, seconds: float) -> None:
-    """Do something that changes nothing until the time is over."""
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        at("queues")
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """The clock of every command of this test."""
+    clock = ManualClock()
+    monkeypatch.setattr("yirangmq.clock.SystemClock.now_ms", lambda _: clock.now_ms())
+    return clock
 
 
-def test_sweep_does_what_is_due(at: Cli, published: Published) -> None:
+def test_sweep_does_what_is_due(at: Cli, published: Published, clock: ManualClock) -> None:
     published("mail", "1", "2")
-    at("consume -q mail --max 1 --no-ack --lease-seconds 0.001")
+    at("consume -q mail --max 1 --no-ack --lease-seconds 10")
     for _ in range(3):
-        at("publish -q mail --delay 0.001 3")
+        at("publish -q mail --delay 10 3")
     at("publish -q mail --delay 1000 4")
-    pass_time(at, 0.005)
+    assert at("status --json").json["overdue"] is False
+    clock.advance(10_000)
     answer = at("sweep --dry-run --json").json
     due = {"delayed": 3, "leased": 1}
     assert answer == {"ok": True, "did": "swept", "count": 4, "byState": due, "dryRun": True}
