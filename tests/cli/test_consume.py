@@ -1,5 +1,6 @@
 """``consume``, ``ack``, ``nack``, ``extend``, on both backends."""
 
+import signal
 import sys
 
 import pytest
@@ -136,6 +137,12 @@ def test_an_unknown_lease_is_not_found(at: Cli, published: Published) -> None:
 
 def test_settling_without_a_store_is_an_error(at: Cli) -> None:
     assert "there is no store at" in at("ack 1-1", code=3).err
+
+
+def test_signals_are_left_as_they_were(at: Cli) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    at("consume -q mail")
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 class Torn:

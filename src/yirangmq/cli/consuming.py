@@ -3,6 +3,8 @@
 import argparse
 import signal
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -33,8 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    _stop_on_terminate()
-    with place.opened(args) as queues:
+    with _stopping_on_terminate(), place.opened(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
@@ -82,14 +83,21 @@ def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None
         screen.say(delivery_block(delivery))
 
 
-def _stop_on_terminate() -> None:
+@contextmanager
+def _stopping_on_terminate() -> Iterator[None]:
     """SIGTERM ends like Ctrl-C: what is in hand goes back."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         raise SystemExit(exits.TERMINATED)
 
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, stop)
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 COMMANDS = {

@@ -36,15 +36,21 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def _run(given: list[str], screen: Screen) -> int:
     if given[:1] == ["--version"]:
-        screen.answer({"version": __version__}, f"yirangmq {__version__}")
-        return exits.OK
+        return _version(screen)
     parser = build(only=given[0] if given else "")
     args = parser.parse_args(given)
+    if args.version:
+        return _version(screen)
     if args.command is None:
         parser.print_help()
         return exits.OK
     code: int = args.run(args, screen)
     return code
+
+
+def _version(screen: Screen) -> int:
+    screen.answer({"version": __version__}, f"yirangmq {__version__}")
+    return exits.OK
 
 
 def _failed(screen: Screen, error: QueueError) -> int:
