@@ -28,7 +28,7 @@ def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool
     limit = BODIES_PER_PAGE if heavy else CARDS_PER_PAGE
     cursor = ""
     while True:
-        page = partial(_page, queue=queue, state=state, limit=limit, cursor=cursor, node=node, bodies=bodies)
+        page = partial(search_page, queue=queue, state=state, limit=limit, cursor=cursor, node=node, bodies=bodies)
         cursor, found = queues.read(page)
         yield from found
         if not cursor:
@@ -88,9 +88,10 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | No
     return lookup
 
 
-def _page(
+def search_page(
     transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool
 ) -> tuple[str, list[Look]]:
+    """One page of ``search``: the cursor of the next one, and what matched in this."""
     page = transaction.scan(queue, state, limit, cursor)
     found = matching(transaction, page.messages, node)
     if bodies:

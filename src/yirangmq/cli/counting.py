@@ -4,19 +4,16 @@ import argparse
 from functools import partial
 from typing import Any
 
+from yirangmq.broker import overview
 from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.broker.overview import STATES, TOTALS, is_overdue
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
-from yirangmq.core import names
 from yirangmq.core.ports import Transaction
-from yirangmq.core.states import State
-
-STATES = ("ready", "delayed", "leased", "dead", "parked", "done")
-TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
 def status_options(parser: argparse.ArgumentParser) -> None:
@@ -52,31 +49,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _rows(transaction: Transaction, wanted: list[str] | None, now: int) -> tuple[bool, list[dict[str, Any]]]:
-    known = transaction.queues()
-    due = transaction.next_due()
-    chosen = known if wanted is None else [names.check_queue(name) for name in wanted]
-    return due is not None and due <= now, [_row(transaction, name, name in known, now) for name in chosen]
-
-
-def _row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
-    counts = transaction.counts(queue)
-    states = {name: getattr(counts, name) for name in STATES}
-    return {
-        "queue": queue,
-        "exists": exists,
-        "backlog": counts.ready + counts.delayed,
-        **states,
-        "headAgeSec": _head_age(transaction, queue, now),
-        "dlqQueue": transaction.policy(queue).dlq.queue,
-        "totals": {name: getattr(counts, name) for name in TOTALS},
-    }
-
-
-def _head_age(transaction: Transaction, queue: str, now: int) -> float | None:
-    """How long ago the message next in line was published. (With priorities an older one may wait behind it.)"""
-    head = transaction.scan(queue, State.READY, 1).messages
-    envelope = transaction.envelopes(head)[0] if head else None
-    return None if envelope is None else max(0, now - envelope.published_at) / 1000
+    return is_overdue(transaction, now), overview.rows(transaction, wanted, now)
 
 
 def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:

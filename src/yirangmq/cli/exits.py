@@ -18,6 +18,7 @@ MEANING: dict[int, str] = {
     REFUSED: "published, but refused by its schema: it lies among the dead letters",
     8: "an optional package is missing; the text says which",
     9: "not allowed: a wrong or missing token",
+    10: "the server cannot be reached, or takes no more now; try again later",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
@@ -42,6 +43,8 @@ EXIT_OF: dict[str, int] = {
     "store_busy": 5,
     "missing_extra": 8,
     "not_allowed": 9,
+    "unavailable": 10,
+    "timed_out": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""
 

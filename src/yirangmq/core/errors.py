@@ -62,6 +62,24 @@ class NotAllowed(QueueError):
     code = "not_allowed"
 
 
+class Unavailable(QueueError):
+    """The server cannot be reached, has too many clients, or is stopping. Asking again later may help."""
+
+    code = "unavailable"
+
+
+class Unreachable(Unavailable):
+    """A client tried every address as often as it may. What it asked last may or may not have been done."""
+
+    code = "unreachable"
+
+
+class TimedOut(Unavailable):
+    """Nothing, or not enough, was heard for too long."""
+
+    code = "timed_out"
+
+
 class StoreError(QueueError):
     """The place where messages are kept refused. Nothing of the failed batch was confirmed."""
 

@@ -95,5 +95,7 @@ def split_lease_id(lease: str) -> tuple[int, int] | None:
     """(seq, leases) of a lease id, or None when it is not one."""
     seq, _, leases = lease.partition("-")
     if len(lease) <= 40 and seq.isdecimal() and leases.isdecimal():
-        return int(seq), int(leases)
+        number, fence = int(seq), int(leases)
+        if number < 2**63 and fence < 2**63:  # what a store can look up
+            return number, fence
     return None

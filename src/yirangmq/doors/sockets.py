@@ -6,14 +6,29 @@ import contextlib
 import os
 import socket
 import ssl
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
+from yirangmq.core.errors import BadInput, StoreError, TimedOut, Unavailable
 from yirangmq.doors.session import House, Session
+from yirangmq.wire.calls import failed, frame
+from yirangmq.wire.frames import Kind
 
 BUFFER = 256 * 1024
+"""Bytes read at once. One buffer serves all connections: what was read is copied out before anybody else reads."""
+TCP_OPTIONS = (
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+)
+"""Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
+LONGEST_UNIX_PATH = 107
+"""What the system has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +38,10 @@ class Limits:
     connections: int = 1000
     idle_seconds: float = 600
     frame_seconds: float = 30
-    write_buffer: int = 8 * 1024 * 1024
+    write_buffer: int = 1024 * 1024
+    """Bytes waiting for a client that does not read; past them nothing is pushed to it or read from it."""
+    client_memory: int = 64 * 1024 * 1024
+    """Bytes waiting for a client that are never exceeded: it is closed before."""
     pending: int = 256
 
 
@@ -35,6 +53,11 @@ class Door:
     limits: Limits
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
+    buffer: bytearray = field(default_factory=lambda: bytearray(BUFFER))
+    accepted: int = 0
+    """Connections since the start."""
+    closed_for: dict[str, int] = field(default_factory=dict)
+    """Clients that were refused or sent away since the start, by reason."""
 
     def flush(self) -> None:
         """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
@@ -42,40 +65,76 @@ class Door:
         for connection in dirty:
             connection.flush()
 
+    def count(self, reason: str) -> None:
+        self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
+
+    def look_around(self, now: float) -> None:
+        """Send away who has been silent for too long; to be called about once a second."""
+        for connection in list(self.connections):
+            connection.check(now)
+
+    def describe(self) -> list[dict[str, Any]]:
+        now = asyncio.get_running_loop().time()
+        return [connection.describe(now) for connection in self.connections]
+
 
 class Connection(asyncio.BufferedProtocol):
     """Bytes between one socket and its session."""
 
     def __init__(self, door: Door, trusted: bool) -> None:
         self._door = door
+        self._trusted = trusted
         self._session = Session(door.house, trusted, self._collect, self.shut)
-        self._buffer = bytearray(BUFFER)
-        self._view = memoryview(self._buffer)
+        self._session.most_pending = door.limits.pending
         self._out: list[bytes] = []
+        self._out_size = 0
         self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = True
-        self.heard_at = 0.0
+        self._stopping = False
+        self._frames = 0
+        self._peer = "unix"
+        self._since = self._heard_at = self._frame_began = 0.0
 
     # -- asyncio --------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
-        self._transport.set_write_buffer_limits(high=self._door.limits.write_buffer)
-        self.heard_at = asyncio.get_running_loop().time()
-        if len(self._door.connections) >= self._door.limits.connections:
-            self._transport.abort()
+        self._loop = asyncio.get_running_loop()
+        self._since = self._heard_at = self._loop.time()
+        limits = self._door.limits
+        if len(self._door.connections) >= limits.connections:
+            self._door.count("connections")
+            error = Unavailable(f"{limits.connections} clients are connected, and no more are taken; try again later")
+            self._transport.write(frame(Kind.ERROR, 0, failed(error)))
+            self._transport.close()
             return
+        self._transport.set_write_buffer_limits(high=limits.write_buffer, low=limits.write_buffer // 4)
+        if not self._trusted:
+            self._peer = _prepare(transport)
+        self._door.accepted += 1
         self._door.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+        return self._door.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.heard_at = asyncio.get_running_loop().time()
-        self._session.receive(bytes(self._view[:nbytes]))
-        if self._reading and self._session.pending > self._door.limits.pending and self._transport is not None:
-            self._reading = False
-            self._transport.pause_reading()
+        data = bytes(memoryview(self._door.buffer)[:nbytes])
+        if self not in self._door.connections or self._stopping:
+            return
+        self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        session = self._session
+        session.receive(data)
+        now = self._heard_at = self._loop.time() if self._loop is not None else 0.0
+        if not session.held:
+            self._frame_began = 0.0
+        elif session.frames != self._frames or not self._frame_began:
+            self._frame_began = now
+        self._frames = session.frames
+        if session.is_full:
+            self._read_or_not()
 
     def eof_received(self) -> bool:
         return False
@@ -85,31 +144,62 @@ class Connection(asyncio.BufferedProtocol):
         self._door.dirty.discard(self)
         self._session.end()
         self._transport = None
+        self._out.clear()
 
     def pause_writing(self) -> None:
-        """It does not read what it asked for: nothing more is kept for it."""
-        if self._transport is not None:
-            self._transport.abort()
+        """It does not read what it asked for: nothing more is kept for it until it does."""
+        self._session.is_clogged = True
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self._session.unclog()
+        self._read_or_not()
 
     # -- ours -----------------------------------------------------------------------------------------------------
 
     def _collect(self, data: bytes) -> None:
         self._out.append(data)
-        if self not in self._door.dirty:
+        self._out_size += len(data)
+        if self._out_size > self._door.limits.client_memory:
+            self._give_up()
+        elif self not in self._door.dirty and self._loop is not None:
             self._door.dirty.add(self)
-            asyncio.get_running_loop().call_soon(self._door.flush)
+            self._loop.call_soon(self._door.flush)
 
     def flush(self) -> None:
         transport = self._transport
+        data, self._out, self._out_size = self._out, [], 0
         if transport is None or transport.is_closing():
-            self._out.clear()
             return
-        data, self._out = self._out, []
         if data:
-            transport.write(b"".join(data))
-        if not self._reading and self._session.pending <= self._door.limits.pending // 2:
-            self._reading = True
-            transport.resume_reading()
+            transport.write(b"".join(data) if len(data) > 1 else data[0])
+            if transport.get_write_buffer_size() > self._door.limits.client_memory:
+                self._give_up()
+        if not self._reading:
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Read on exactly when the session can take more; first what it has not looked at yet."""
+        transport, session = self._transport, self._session
+        if transport is None or transport.is_closing() or self._stopping:
+            return
+        if self._reading and session.is_full:
+            self._reading = False
+            transport.pause_reading()
+        elif not self._reading and not session.is_clogged and session.pending <= self._door.limits.pending // 2:
+            if session.held:
+                self._receive(b"")
+            if not session.is_full and not session.closed:
+                self._reading = True
+                transport.resume_reading()
+
+    def _give_up(self) -> None:
+        """Too much waits for a client that does not read."""
+        self._door.count("slow")
+        self._out, self._out_size = [], 0
+        self._session.end()
+        if self._transport is not None:
+            self._transport.abort()
 
     def shut(self) -> None:
         """Send what is there, then close."""
@@ -117,32 +207,85 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
-    def is_stale(self, now: float) -> bool:
-        return now - self.heard_at > self._door.limits.idle_seconds
+    def stop(self) -> None:
+        """The server is going: take nothing more, answer what waits."""
+        self._stopping = True
+        if self._transport is not None and self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+        self._session.stop()
+
+    def say_bye(self) -> None:
+        self._session.say_bye()
+        self.shut()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def check(self, now: float) -> None:
+        """Silent for too long, or in the middle of a frame for too long."""
+        limits, session = self._door.limits, self._session
+        began = self._frame_began if session.is_greeted else self._since
+        if began and self._reading and now - began > limits.frame_seconds:
+            self._door.count("frame")
+            what = "a frame took" if session.is_greeted else "the first frame took"
+            session.refuse(TimedOut(f"{what} longer than {limits.frame_seconds:g} seconds", field="frame"))
+        elif not session.is_waiting and now - self._heard_at > limits.idle_seconds:
+            self._door.count("idle")
+            session.refuse(TimedOut(f"nothing was heard for {limits.idle_seconds:g} seconds", field="idle"))
+
+    def describe(self, now: float) -> dict[str, Any]:
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        return {
+            "peer": self._peer,
+            "connectedSec": round(now - self._since, 3),
+            "silentSec": round(now - self._heard_at, 3),
+            "bytesHeld": self._session.held + waiting,
+            **self._session.describe(),
+        }
 
 
-async def listen_unix(door: Door, path: Path, mode: int = 0o660) -> asyncio.Server:
-    """A unix socket; whoever may write the file may use it. A socket file nobody answers on is replaced."""
-    _clear(path)
+def _prepare(transport: asyncio.BaseTransport) -> str:
+    """A TCP connection that answers at once, and whose end is noticed; who it is."""
+    raw = transport.get_extra_info("socket")
+    for level, name, value in TCP_OPTIONS:
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(level, getattr(socket, name), value)
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "tcp"
+
+
+async def listen_unix(door: Door, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
+    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced."""
+    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
+        raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field="socket")
+    clear_socket(path)
     old = os.umask(0o777 & ~mode)
     try:
         return await asyncio.get_running_loop().create_unix_server(_maker(door, trusted=True), str(path), backlog=512)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be made: {error.strerror or error}", field="socket") from None
     finally:
         os.umask(old)
 
 
-async def listen_tcp(door: Door, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.Server:
-    server = await asyncio.get_running_loop().create_server(
-        _maker(door, trusted=False), host, port, ssl=tls, backlog=512, reuse_address=True
-    )
-    for one in server.sockets:
-        with contextlib.suppress(OSError):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return server
+async def listen_tcp(door: Door, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.AbstractServer:
+    handshake = None if tls is None else door.limits.frame_seconds
+    make = _maker(door, trusted=False)
+    try:
+        return await asyncio.get_running_loop().create_server(
+            make, host, port, ssl=tls, backlog=512, reuse_address=True, ssl_handshake_timeout=handshake
+        )
+    except OSError as error:
+        raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field="tcp") from None
 
 
-def _clear(path: Path) -> None:
+def clear_socket(path: Path) -> None:
+    """Remove a socket; anything else in its place stays, and is an error."""
     with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise BadInput(f"{path} is there and is no socket", field="socket")
         path.unlink()
 
 

@@ -8,7 +8,7 @@ Big-endian. ``request`` is chosen by whoever asks and repeated in the answer; a 
 its subscription."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ class FrameReader:
         """Bytes of an unfinished frame kept in memory."""
         return len(self._buffer)
 
-    def feed(self, data: bytes | memoryview) -> Iterator[Frame]:
+    def feed(self, data: bytes | memoryview) -> Generator[Frame, None, None]:
         """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
         is beyond repair: close it."""
         if self._buffer:

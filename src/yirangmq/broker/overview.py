@@ -1,0 +1,44 @@
+"""How many messages of each queue are where: one row a queue, as ``status`` shows it through every door."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+
+STATES = ("ready", "delayed", "leased", "dead", "parked", "done")
+TOTALS = ("published", "acked", "failed", "dropped", "redriven")
+
+
+def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> list[dict[str, Any]]:
+    """Of these queues, or of all."""
+    known = transaction.queues()
+    chosen = known if wanted is None else [names.check_queue(name) for name in wanted]
+    return [row(transaction, name, name in known, now) for name in chosen]
+
+
+def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
+    counts = transaction.counts(queue)
+    return {
+        "queue": queue,
+        "exists": exists,
+        "backlog": counts.ready + counts.delayed,
+        **{name: getattr(counts, name) for name in STATES},
+        "headAgeSec": _head_age(transaction, queue, now),
+        "dlqQueue": transaction.policy(queue).dlq.queue,
+        "totals": {name: getattr(counts, name) for name in TOTALS},
+    }
+
+
+def is_overdue(transaction: Transaction, now: int) -> bool:
+    """Time has something to do that nobody has done yet."""
+    due = transaction.next_due()
+    return due is not None and due <= now
+
+
+def _head_age(transaction: Transaction, queue: str, now: int) -> float | None:
+    """How long ago the message next in line was published. (With priorities an older one may wait behind it.)"""
+    head = transaction.scan(queue, State.READY, 1).messages
+    envelope = transaction.envelopes(head)[0] if head else None
+    return None if envelope is None else max(0, now - envelope.published_at) / 1000

@@ -1,0 +1,230 @@
+"""What one client of the socket door takes: leases, subscriptions, and how they are settled. Sans-IO.
+
+Knows: the desk, who of this client waits. Does not know: frames as bytes, sockets."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from yirangmq.broker.desk import BYTES_PER_TAKER, Desk
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results
+from yirangmq.core import decide, names
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.ports import Clock
+from yirangmq.core.reasons import check_reason
+from yirangmq.doors import translate
+from yirangmq.doors.takers import Subscription, Waiting
+from yirangmq.format.delivery import Delivery
+from yirangmq.format.jsontext import dumps
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+MOST_SUBSCRIPTIONS = 64
+MOST_WAITING = 256
+"""Leases of one client that wait for messages at the same time."""
+MOST_NAMES = 10_000
+"""Names of consumers remembered until the server stops."""
+LEASE_WEIGHT = 4
+"""Of a lease among requests not yet answered: its answer may be so much larger than that to a publish."""
+
+
+class Client(Protocol):
+    """The session this belongs to."""
+
+    client: str
+    closed: bool
+    is_clogged: bool
+
+    def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+
+    def submit(
+        self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1
+    ) -> None: ...
+
+
+class Consuming:
+    """``known`` gathers the names under which anything was leased."""
+
+    def __init__(self, client: Client, desk: Desk, clock: Clock, known: set[str]) -> None:
+        self._client = client
+        self._desk = desk
+        self._clock = clock
+        self._known = known
+        self._subscriptions: dict[int, Subscription] = {}
+        self._waiting: dict[int, Waiting] = {}
+        self._latest: tuple[QueuePolicy | None, str] = (None, "")
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self._subscriptions or self._waiting)
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "waiting": len(self._waiting),
+            "subscriptions": [
+                {"queue": one.queue, "consumerId": one.consumer, "credit": one.credit, "unsettled": one.unsettled}
+                for one in self._subscriptions.values()
+            ],
+        }
+
+    def wake(self) -> None:
+        """The client reads again."""
+        for subscription in self._subscriptions.values():
+            self._desk.hungry(subscription.queue)
+
+    def stop(self) -> None:
+        """Who waits is told that there is nothing, and nothing more is pushed."""
+        for request, waiting in list(self._waiting.items()):
+            self._give_up(request, waiting)
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is waited for any more."""
+        for subscription in self._subscriptions.values():
+            self._desk.leave(subscription)
+        for waiting in self._waiting.values():
+            self._drop_waiting(waiting)
+        self._subscriptions.clear()
+        self._waiting.clear()
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    def lease(self, request: int, body: calls.Lease) -> None:
+        queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        names.check_count(body.limit, "limit", most=MOST_PER_CALL)
+        span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
+        if translate.milliseconds(body.wait_ms, "wait"):
+            self._wait(request, Waiting(queue, who, span, body.limit, lambda got: self._leased(request, got)), body)
+            return
+        self._client.submit(
+            request,
+            lambda transaction: self._desk.verbs.lease(transaction, queue, body.limit, span, who, BYTES_PER_TAKER),
+            lambda got: self._deliver(request, queue, got),
+            LEASE_WEIGHT,
+        )
+
+    def _wait(self, request: int, waiting: Waiting, body: calls.Lease) -> None:
+        if request in self._waiting or len(self._waiting) >= MOST_WAITING:
+            raise BadInput(f"{request} is in use, or {MOST_WAITING} leases wait already", field="request")
+        self._waiting[request] = waiting
+        waiting.alarm = self._desk.later(body.wait_ms / 1000, lambda: self._give_up(request, waiting))
+        self._desk.wait(waiting)
+
+    def _leased(self, request: int, deliveries: list[Delivery]) -> bool:
+        waiting = self._waiting.pop(request, None)
+        if waiting is None or self._client.closed:
+            return False
+        self._drop_waiting(waiting)
+        self._deliver(request, waiting.queue, deliveries)
+        return True
+
+    def _give_up(self, request: int, waiting: Waiting) -> None:
+        if self._waiting.get(request) is waiting:
+            del self._waiting[request]
+            self._drop_waiting(waiting)
+            self._deliver(request, waiting.queue, [])
+
+    def _drop_waiting(self, waiting: Waiting) -> None:
+        self._desk.leave(waiting)
+        if waiting.alarm is not None:
+            waiting.alarm.cancel()
+
+    def _deliver(self, request: int, queue: str, deliveries: list[Delivery]) -> None:
+        policy = self._policy_text(deliveries[0]) if deliveries else ""
+        messages = [translate.incoming(one) for one in deliveries]
+        self._client.answer(Kind.DELIVER, request, calls.Deliver(queue, messages, policy))
+
+    def subscribe(self, request: int, body: calls.Subscribe) -> None:
+        queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        names.check_count(body.credit, "credit", most=MOST_PER_CALL)
+        names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
+        span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
+        if request in self._subscriptions or len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
+            raise BadInput(f"{request} is in use, or there are {MOST_SUBSCRIPTIONS} already", field="request")
+        subscription = Subscription(
+            queue,
+            who,
+            span,
+            body.credit,
+            self._clock,
+            lambda got: self._pushed(request, got),
+            lambda: not self._client.is_clogged,
+        )
+        subscription.hold(body.held)
+        self._subscriptions[request] = subscription
+        self._desk.wait(subscription)
+
+    def _pushed(self, request: int, deliveries: list[Delivery]) -> bool:
+        subscription = self._subscriptions.get(request)
+        if subscription is None or self._client.closed:
+            return False
+        policy = deliveries[0].rules
+        text = "" if subscription.policy is policy else self._policy_text(deliveries[0])
+        subscription.policy = policy
+        messages = [translate.incoming(one) for one in deliveries]
+        self._client.answer(Kind.DELIVER, request, calls.Deliver(subscription.queue, messages, text))
+        return True
+
+    def cancel(self, request: int, body: calls.Cancel) -> None:
+        subscription = self._subscriptions.pop(body.subscription, None)
+        if subscription is not None:
+            self._desk.leave(subscription)
+        self._client.answer(Kind.RESULT, request, calls.Result(subscription is not None))
+
+    # -- settling -------------------------------------------------------------------------------------------------
+
+    def ack(self, request: int, body: calls.Settle) -> None:
+        self._settle(request, body.leases, lambda work, leases: self._desk.verbs.ack(work, leases, body.consumer))
+
+    def release(self, request: int, body: calls.Settle) -> None:
+        self._settle(request, body.leases, lambda work, leases: self._desk.verbs.release(work, leases, body.consumer))
+
+    def nack(self, request: int, body: calls.Nack) -> None:
+        delay = translate.milliseconds(body.delay_ms, "delay")
+        cause = decide.Cause(check_reason(body.reason), body.text, delay)
+        self._settle(
+            request, body.leases, lambda work, leases: self._desk.verbs.nack(work, leases, body.consumer, cause)
+        )
+
+    def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
+        leases = Leases(texts)
+
+        def reply(results: Results) -> None:
+            self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results)))
+            for subscription in self._subscriptions.values():
+                if subscription.settled(texts):
+                    self._desk.hungry(subscription.queue)
+
+        self._client.submit(request, lambda transaction: verb(transaction, leases), reply)
+
+    def extend(self, request: int, body: calls.Extend) -> None:
+        leases = Leases(body.leases)
+        span = translate.milliseconds(body.span_ms, "seconds", least=1)
+
+        def reply(results: Results) -> None:
+            self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results)))
+            kept = [lease for lease, error in zip(body.leases, results, strict=True) if error is None]
+            for subscription in self._subscriptions.values():
+                subscription.extended(kept, span)
+
+        self._client.submit(
+            request, lambda transaction: self._desk.verbs.extend(transaction, leases, body.consumer, span), reply
+        )
+
+    # -- names and texts ------------------------------------------------------------------------------------------
+
+    def _consumer(self, name: str) -> str:
+        who = names.check_consumer(name or self._client.client or "anonymous")
+        if len(self._known) < MOST_NAMES:
+            self._known.add(who)
+        return who
+
+    def _policy_text(self, delivery: Delivery) -> str:
+        """As JSON. The policy of a queue is the same object until it is changed, so its text is made once."""
+        if self._latest[0] is not delivery.rules:
+            self._latest = delivery.rules, dumps(delivery.policy).decode()
+        return self._latest[1]
+
+
+def _failures(results: Sequence[QueueError | None]) -> dict[int, tuple[str, str]]:
+    return {n: (error.code, str(error)) for n, error in enumerate(results) if error is not None}

@@ -1,0 +1,99 @@
+"""Is the server well? ``ok``, ``degraded`` (it works, but somebody should look) or ``fail`` (it does not), each with
+its reasons. Knows: what the store and its disk say. Does not know: who asks."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yirangmq.core.errors import QueueError, StoreFull
+from yirangmq.core.ports import Clock, Transaction
+
+LATE_MS = 10_000
+"""Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
+SHOWN_QUEUES = 5
+
+
+class Reason(NamedTuple):
+    level: str
+    code: str
+    text: str
+
+
+class Signs(NamedTuple):
+    """What a look into the store showed."""
+
+    late_ms: int
+    backlogs: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Disk:
+    """The disk under the store. ``look`` asks it; ``full`` is what a publisher is told when it is below its mark."""
+
+    folder: Path
+    low_bytes: int
+    free: int = 0
+    full: StoreFull | None = None
+
+    def look(self) -> int:
+        found = os.statvfs(self.folder)
+        self.free = found.f_bavail * found.f_frsize
+        self.full = None
+        if self.free < self.low_bytes:
+            self.full = StoreFull(
+                f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "
+                "or consume: that goes on"
+            )
+        return self.free
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    clock: Clock
+    disk: Disk | None
+    backlog_limit: int = 0
+    """Waiting messages of one queue past which we worry; 0: never."""
+
+    def signs(self, transaction: Transaction) -> Signs:
+        """Inside a commit that really writes: a number given out and not used."""
+        transaction.places(1)
+        due = transaction.next_due()
+        late = 0 if due is None else max(0, self.clock.now_ms() - due)
+        backlogs: list[tuple[str, int]] = []
+        if self.backlog_limit:
+            for queue in transaction.queues():
+                counts = transaction.counts(queue)
+                if counts.ready + counts.delayed > self.backlog_limit:
+                    backlogs.append((queue, counts.ready + counts.delayed))
+        return Signs(late, backlogs)
+
+    def judged(self, signs: Signs | None, error: QueueError | None) -> dict[str, Any]:
+        reasons = [*self._of_store(signs, error), *self._of_disk()]
+        levels = {reason.level for reason in reasons}
+        status = "fail" if "fail" in levels else "degraded" if levels else "ok"
+        return {"status": status, "reasons": [reason._asdict() for reason in reasons]}
+
+    def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[Reason]:
+        if signs is None or error is not None:
+            return [Reason("fail", error.code if error else "store_error", f"the store cannot be written: {error}")]
+        found: list[Reason] = []
+        if signs.late_ms > LATE_MS:
+            found.append(Reason("degraded", "overdue", f"delays and leases end {signs.late_ms / 1000:.0f} s late"))
+        for queue, count in signs.backlogs[:SHOWN_QUEUES]:
+            text = f"{count} messages wait in queue {queue}, more than {self.backlog_limit}"
+            found.append(Reason("degraded", "backlog", text))
+        return found
+
+    def _of_disk(self) -> list[Reason]:
+        if self.disk is None:
+            return []
+        try:
+            free = self.disk.look()
+        except OSError as error:
+            return [Reason("fail", "disk", f"{self.disk.folder}: {error.strerror}")]
+        if self.disk.full is not None:
+            return [Reason("fail", "disk_low", str(self.disk.full))]
+        if free < 2 * self.disk.low_bytes:
+            return [Reason("degraded", "disk_low", f"{free >> 20} MiB left on the disk of {self.disk.folder}")]
+        return []

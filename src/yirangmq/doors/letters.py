@@ -1,0 +1,118 @@
+"""Named methods on messages chosen by a filter: any state, and the dead letters. All of them are long (``paged``)."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
+from yirangmq.broker.queues import Queues, check_state
+from yirangmq.broker.search import search_page
+from yirangmq.core.errors import BadInput
+from yirangmq.core.filter import parse
+from yirangmq.core.filter_nodes import Node, names_state
+from yirangmq.core.states import State
+from yirangmq.doors.listing import gather
+from yirangmq.doors.values import Values, reading
+from yirangmq.format.delivery import Look
+from yirangmq.format.jsontext import dumps, loads
+from yirangmq.wire.looks import pack
+
+Given = Mapping[str, Any]
+DEFAULT_LIMIT = 100
+
+
+def search(queues: Queues, given: Given) -> dict[str, Any]:
+    """Messages of one state that match a filter: a page, and a cursor that begins the next one."""
+
+    def read(values: Values) -> tuple[str, State, Node, int, str]:
+        state = check_state(values.text("state", "ready"))
+        return values.queue(), state, parse(values.text("filter")), values.limit(DEFAULT_LIMIT), values.text("cursor")
+
+    queue, state, node, limit, cursor = reading(given, read)
+    return pack(*gather(partial(_step, queues, queue, state, node), limit, cursor))
+
+
+def _step(queues: Queues, queue: str, state: State, node: Node, count: int, cursor: str) -> tuple[str, list[Look]]:
+    return queues.read(
+        partial(search_page, queue=queue, state=state, limit=count, cursor=cursor, node=node, bodies=True)
+    )
+
+
+# -- dead letters ---------------------------------------------------------------------------------------------------
+
+
+def find(queues: Queues, given: Given) -> dict[str, Any]:
+    """Dead letters under either name of a queue: a page, and a cursor that begins the next one."""
+
+    def read(values: Values) -> tuple[str, Node, str, int, str]:
+        node = parse(values.text("filter"))
+        return values.queue(), node, _kind(values), values.limit(DEFAULT_LIMIT), values.text("cursor")
+
+    queue, node, kind, limit, cursor = reading(given, read)
+    states = KINDS["all"] if names_state(node, State.PARKED) else KINDS[kind]
+    places = [(source, state) for source in DeadLetters(queues).sources(queue) for state in states]
+    return pack(*gather(partial(_walk, queues, places, node), limit, cursor))
+
+
+def _walk(
+    queues: Queues, places: list[tuple[str, State]], node: Node, count: int, cursor: str
+) -> tuple[str, list[Look]]:
+    """One step through the states of several queues; the cursor says in which, and how far."""
+    if not places:
+        return "", []
+    at, inner = _where(places, cursor) if cursor else (0, "")
+    inner, found = _step(queues, *places[at], node, count, inner)
+    if not inner:
+        at += 1
+    return dumps([*places[at], inner]).decode() if at < len(places) else "", found
+
+
+def _where(places: list[tuple[str, State]], cursor: str) -> tuple[int, str]:
+    try:
+        source, state, inner = loads(cursor.encode())
+        return places.index((source, State(state))), str(inner)
+    except (BadInput, ValueError, TypeError):
+        raise BadInput("is not one that this call gave out, or its queue is gone", field="cursor") from None
+
+
+def _kind(values: Values) -> str:
+    return values.choice("state", "dead", tuple(KINDS))
+
+
+def show(queues: Queues, given: Given) -> dict[str, Any]:
+    queue, id = reading(given, lambda values: (values.queue(), values.id()))
+    return pack([DeadLetters(queues).show(queue, id)])
+
+
+def stats(queues: Queues, given: Given) -> dict[str, Any]:
+    return DeadLetters(queues).stats(reading(given, lambda values: values.queue()))
+
+
+def requeue(queues: Queues, given: Given) -> dict[str, Any]:
+    queue, filter, ids, state, dry_run = reading(
+        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _kind(values), _dry(values))
+    )
+    return _moved(DeadLetters(queues).requeue(queue, filter, ids, state=state, dry_run=dry_run))
+
+
+def quarantine(queues: Queues, given: Given) -> dict[str, Any]:
+    queue, filter, ids, dry_run = reading(
+        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _dry(values))
+    )
+    return _moved(DeadLetters(queues).quarantine(queue, filter, ids, dry_run=dry_run))
+
+
+def purge(queues: Queues, given: Given) -> dict[str, Any]:
+    queue, filter, ids, state, dry_run = reading(
+        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _kind(values), _dry(values))
+    )
+    return _moved(DeadLetters(queues).purge(queue, filter, ids, state=state, dry_run=dry_run))
+
+
+def _dry(values: Values) -> bool:
+    return values.flag("dry_run", False)
+
+
+def _moved(moved: Moved) -> dict[str, Any]:
+    """How many, and the ids of the first few."""
+    return {"count": moved.count, "ids": moved.ids}

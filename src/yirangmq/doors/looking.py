@@ -1,0 +1,81 @@
+"""Named methods that change nothing. Each works inside one transaction, on a page at most."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from yirangmq.broker import overview
+from yirangmq.broker.queues import check_state, looks
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.errors import NotFound
+from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.states import State
+from yirangmq.doors.listing import gather
+from yirangmq.doors.values import reading
+from yirangmq.format.delivery import Look
+from yirangmq.wire.looks import pack
+
+Given = Mapping[str, Any]
+
+
+def queues(transaction: Transaction, given: Given) -> list[str]:
+    reading(given, lambda values: None)
+    return transaction.queues()
+
+
+def counts(transaction: Transaction, given: Given) -> dict[str, int]:
+    queue = reading(given, lambda values: values.queue())
+    return transaction.counts(queue)._asdict()
+
+
+def peek(transaction: Transaction, given: Given) -> dict[str, Any]:
+    """The first messages of a state: a page, and a cursor that begins the next one."""
+    queue, state, limit, cursor = reading(
+        given,
+        lambda values: (
+            values.queue(),
+            check_state(values.text("state", "ready")),
+            values.limit(10),
+            values.text("cursor"),
+        ),
+    )
+    return pack(*gather(partial(_step, transaction, queue, state), limit, cursor))
+
+
+def _step(transaction: Transaction, queue: str, state: State, count: int, cursor: str) -> tuple[str, list[Look]]:
+    page = transaction.scan(queue, state, count, cursor)
+    return page.cursor, looks(transaction, page.messages)
+
+
+def show(transaction: Transaction, given: Given) -> dict[str, Any]:
+    """One message, wherever it stands: a page of one."""
+    queue, id = reading(given, lambda values: (values.queue(), values.id()))
+    message = transaction.by_id(queue, [id])[0]
+    if message is None:
+        raise NotFound(f"queue {queue!r} has no message {id!r}")
+    return pack(looks(transaction, [message]))
+
+
+def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
+    """The policy in force, every member spelled out."""
+    queue = reading(given, lambda values: values.queue())
+    return show_policy(transaction.policy(queue))
+
+
+def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """The full form of a policy document, without setting it."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    found = read_policy({} if document is None else document, queue)
+    verbs.schemas.check_policy(found)
+    return show_policy(found)
+
+
+def rows(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """What ``status`` says of the queues: all of them, or one."""
+    queue = reading(given, lambda values: values.queue() if "queue" in given else None)
+    now = clock.now_ms()
+    return {
+        "overdue": overview.is_overdue(transaction, now),
+        "queues": overview.rows(transaction, None if queue is None else [queue], now),
+    }

@@ -1,0 +1,59 @@
+"""Long methods in threads of their own. Knows: when they begin and end. Does not know: what they do, asyncio."""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.pages import DeskLane
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Clock, Ids, Store
+
+Given = Mapping[str, Any]
+Done = Callable[[Any, QueueError | None], None]
+PagedMethod = Callable[[Queues, Given], Any]
+THREADS = 2
+"""Long methods at work at the same time; the others wait their turn."""
+
+
+class Pages:
+    """Used from the desk's thread; ``call`` runs something there, soon, from any other."""
+
+    def __init__(
+        self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Callable[[Callable[[], None]], Any]
+    ) -> None:
+        self._lane = DeskLane(desk, call)
+        self._queues = Queues(store, clock, ids, "server", self._lane)
+        self._call = call
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pages")
+        self._running = 0
+
+    @property
+    def is_idle(self) -> bool:
+        return self._running == 0
+
+    def start(self, method: PagedMethod, given: Given, done: Done) -> None:
+        self._running += 1
+        self._threads.submit(self._work, method, given, done)
+
+    def _work(self, method: PagedMethod, given: Given, done: Done) -> None:
+        value: Any = None
+        problem: QueueError | None = None
+        try:
+            value = method(self._queues, given)
+        except QueueError as error:
+            problem = error
+        except Exception as error:
+            problem = QueueError(f"{type(error).__name__}: {error}")
+        self._call(partial(self._end, done, value, problem))
+
+    def _end(self, done: Done, value: Any, error: QueueError | None) -> None:
+        self._running -= 1
+        done(value, error)
+
+    def stop(self) -> None:
+        """The page on the desk is the last one; whoever waits is told that we are stopping."""
+        self._lane.stop()
+        self._threads.shutdown(wait=False)

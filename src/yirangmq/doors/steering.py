@@ -1,0 +1,55 @@
+"""Named methods that change queues. Short ones work inside one transaction; long ones (``paged``) have a thread of
+their own and take the desk for one page at a time."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+from yirangmq.doors import looking
+from yirangmq.doors.values import reading
+from yirangmq.format.jsontext import dumps
+
+Given = Mapping[str, Any]
+PER_PAGE = 500
+
+
+def set_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """Check a policy document and put it in force; null goes back to the defaults."""
+    full = looking.check_policy(verbs, transaction, given)
+    document = given.get("document")
+    transaction.set_policy(given["queue"], None if document is None else dumps(document).decode())
+    return full
+
+
+def drop(verbs: Verbs, transaction: Transaction, given: Given) -> list[list[str] | None]:
+    """Give messages up; for each null, or [code, text]."""
+    queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
+    errors = verbs.drop(transaction, queue, ids)
+    return [None if error is None else [error.code, str(error)] for error in errors]
+
+
+def sweep(queues: Queues, given: Given) -> int:
+    """Do what time brings, completely; how many messages changed."""
+    reading(given, lambda values: None)
+    return queues.sweep()
+
+
+def delete_queue(queues: Queues, given: Given) -> int:
+    """A queue with all its messages and its policy; how many messages went. A large one goes page by page first."""
+    queue = reading(given, lambda values: values.queue())
+    gone = 0
+    for state in State:
+        while count := queues.run(partial(_forget, queue=queue, state=state)):
+            gone += count
+    queues.delete_queue(queue)
+    return gone
+
+
+def _forget(transaction: Transaction, queue: str, state: State) -> int:
+    messages = transaction.scan(queue, state, PER_PAGE).messages
+    transaction.forget(messages)
+    return len(messages)

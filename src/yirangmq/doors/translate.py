@@ -1,0 +1,44 @@
+"""Between what frames say and what the broker knows. No socket, no session: values in, values out."""
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
+from yirangmq.core.ports import Stored
+from yirangmq.format.delivery import Delivery
+from yirangmq.format.envelope import check_header, check_header_text
+from yirangmq.format.jsontext import loads
+from yirangmq.wire import calls
+
+
+def envelope(queue: str, new: calls.Outgoing, fallback: str, now: int) -> Envelope:
+    """A message to be published, checked; ``fallback`` is its id if it brings none."""
+    id = names.check_id(new.id) if new.id else fallback
+    delay = milliseconds(new.delay_ms, "delay") or 0
+    ttl = milliseconds(new.ttl_ms, "ttl") or 0
+    if new.is_json:
+        loads(new.payload)
+    rank, key = RANK_LAST, None
+    if new.header:
+        header = check_header_text(new.header)
+        rank, key = check_header(header), header.get("deduplicationKey")
+    expires = now + ttl if ttl else 0
+    return new_envelope((queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json))
+
+
+def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None:
+    if given is not None and not least <= given <= names.MAX_SECONDS * 1000:
+        raise BadInput(f"must be from {least} ms to {names.MAX_SECONDS} s", field=field)
+    return given
+
+
+def stored(receipts: list[Stored]) -> calls.Stored:
+    ids = [one[1] for one in receipts]
+    duplicates = [n for n, one in enumerate(receipts) if one[2]]
+    refused = {n: one[3] for n, one in enumerate(receipts) if one[3]}
+    return calls.Stored(ids, duplicates, refused)
+
+
+def incoming(delivery: Delivery) -> calls.Incoming:
+    message, sent, _ = delivery
+    lease = f"{message[0]}-{message[7]}"
+    return calls.Incoming(lease, message[2], message[6], message[8], sent[3], sent[7], sent[8], sent[9])
