@@ -74,6 +74,8 @@ class Desk:
         self._planned = False
         self._alarm_at: int | None = None
         self.after_commit: list[Callable[[], None]] = []
+        self.trouble: Exception | None = None
+        """Why the latest commit failed; None if it did not."""
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
@@ -107,8 +109,9 @@ class Desk:
 
     def news(self) -> None:
         """Somebody else may have changed the store: look again for all who wait."""
-        self._hungry.update(self._takers)
-        self._plan()
+        if self._takers:
+            self._hungry.update(self._takers)
+            self._plan()
 
     @property
     def is_idle(self) -> bool:
@@ -150,8 +153,10 @@ class Desk:
                     _perform(job, transaction)
                 served = self._serve(transaction)
                 self._set_alarm(transaction)
+            self.trouble = None
             return served
         except Exception as error:
+            self.trouble = error
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
             self._hungry.update(self._takers)

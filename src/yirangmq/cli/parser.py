@@ -24,6 +24,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "repair": ("upkeep", "mend what check finds"),
     "export": ("moving", "write queues to a file of JSON lines"),
     "import": ("moving", "read such a file into a store, of either kind"),
+    "serve": ("serve", "run the server that programs connect to"),
     "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),
     "torture": ("torture", "cut the power of a store again and again, and count what was promised"),
     "completion": ("completion", "print a completion script for your shell"),

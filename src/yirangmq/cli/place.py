@@ -71,7 +71,7 @@ def opened(args: argparse.Namespace) -> Queues:
     place = of(args)
     if place.scheme != "memory":
         folder = Path(place.path).absolute()
-        _make_folder(folder.parent)
+        make_folder(folder.parent)
     return _open(place, args)
 
 
@@ -96,7 +96,7 @@ def _open(place: Place, args: argparse.Namespace) -> Queues:
     return yirangmq.open(place.url, durability=args.durability, consumer=getattr(args, "consumer_id", None))
 
 
-def _make_folder(folder: Path) -> None:
+def make_folder(folder: Path) -> None:
     """Missing folders, their names on disk before anything is stored in them."""
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:

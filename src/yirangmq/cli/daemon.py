@@ -1,0 +1,241 @@
+"""One server: the parts are built here and handed to each other, run, and brought to an orderly end.
+
+Knows: every part. Does not know: flags, files of settings, exit codes."""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from yirangmq import __version__
+from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.cli.listener import Listener
+from yirangmq.cli.notify import notify
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.config import Config
+from yirangmq.core.message import lease_id
+from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.states import State
+from yirangmq.doors.calls import Calls, Site
+from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.paged import Pages
+from yirangmq.doors.session import House
+from yirangmq.doors.sockets import Door, Limits, clear_socket, listen_tcp, listen_unix
+from yirangmq.observe.logs import log, values
+from yirangmq.wire.calls import Welcome
+
+TICK_SECONDS = 1.0
+PER_PAGE = 500
+STEP_SECONDS = 0.005
+"""How often a stopping server looks whether its work is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """What is read from files before the server starts."""
+
+    token: str = ""
+    tls: ssl.SSLContext | None = None
+
+
+class Daemon:
+    """``ready`` is called once with the addresses; ``stop`` ends ``run`` in good order."""
+
+    def __init__(self, config: Config, store: Store, secrets: Secrets) -> None:
+        self._config = config
+        self._store = store
+        self._secrets = secrets
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        self._started = time.monotonic()
+        clock, ids = SystemClock(), TimeOrderedIds()
+        verbs = Verbs(clock, ids)
+        self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
+        self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
+        self._disk = _disk_of(config)
+        health = Health(clock, self._disk, config.backlog_limit)
+        site = Site(clock, health, self._facts, lambda: self._door.describe(), Consumers(clock))
+        self._house = House(
+            self._desk,
+            clock,
+            ids,
+            Calls(verbs, self._pages, site),
+            Welcome(f"yirangmq {__version__}", config.node_name, store.durability(), config.max_frame_bytes),
+            secrets.token,
+            self._disk,
+        )
+        self._door = Door(self._house, _limits(config))
+        self._desk.after_commit.append(self._door.flush)
+        self._path = Path(config.socket_path).absolute() if config.socket_path else None
+        self._servers: list[asyncio.AbstractServer] = []
+        self.addresses: list[str] = []
+        self._sent_away: dict[str, int] = {}
+        self._trouble = ""
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    async def run(self, ready: Callable[[list[str]], None]) -> None:
+        """Until ``stop``; then what was asked for is answered, and leases are kept or given back."""
+        listener = None
+        try:
+            self._tick()
+            self._desk.submit(self._house.desk.verbs.sweep, _ignore)
+            await self._listen()
+            if not self._config.store_url.startswith("memory:"):
+                listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
+            ready(self.addresses)
+            await self._stopping.wait()
+            await self._drain()
+        finally:
+            self._close_doors()
+            self._pages.stop()
+            if listener is not None:
+                listener.stop()
+
+    # -- listening ------------------------------------------------------------------------------------------------
+
+    async def _listen(self) -> None:
+        config = self._config
+        if self._path is not None:
+            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode))
+            self.addresses.append(f"unix:{self._path}")
+        if config.tcp_address is not None:
+            server = await listen_tcp(self._door, *config.tcp_address, self._secrets.tls)
+            self._servers.append(server)
+            scheme = "tls" if self._secrets.tls is not None else "tcp"
+            self.addresses += [f"{scheme}://{_shown(one.getsockname())}" for one in _sockets(server)]
+
+    def _close_doors(self) -> None:
+        for server in self._servers:
+            server.close()
+        if self._servers and self._path is not None:
+            with contextlib.suppress(OSError):
+                clear_socket(self._path)
+        self._servers.clear()
+
+    # -- stopping -------------------------------------------------------------------------------------------------
+
+    async def _drain(self) -> None:
+        """No new clients, no new requests; answers to all that was asked; then goodbye."""
+        notify("STOPPING=1")
+        log.info("stopping", extra=values(clients=len(self._door.connections), leases=self._config.on_stop))
+        self._close_doors()
+        for connection in list(self._door.connections):
+            connection.stop()
+        self._pages.stop()
+        until = self._loop.time() + self._config.stop_seconds
+        await self._until(lambda: self._desk.is_idle and self._pages.is_idle, until)
+        if self._config.on_stop == "release":
+            log.info("released", extra=values(leases=await self._release_leases()))
+        for connection in list(self._door.connections):
+            connection.say_bye()
+        await self._until(lambda: not self._door.connections, until)
+        for connection in list(self._door.connections):
+            connection.abort()
+        await asyncio.sleep(0)  # so that the aborted ones are told
+
+    async def _until(self, is_done: Callable[[], bool], until: float) -> None:
+        while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none tells when it is)
+            await asyncio.sleep(STEP_SECONDS)
+
+    async def _release_leases(self) -> int:
+        """What was leased through this server goes back in line, page by page."""
+        total = 0
+        for queue in await self._ask(lambda transaction: transaction.queues()):
+            cursor, is_first = "", True
+            while cursor or is_first:
+                count, cursor = await self._ask(partial(self._give_back, queue=queue, cursor=cursor))
+                total, is_first = total + count, False
+        return total
+
+    def _give_back(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:
+        page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)
+        ours = [lease_id(message) for message in page.messages if message.consumer in self._house.consumers]
+        errors = self._desk.verbs.release(transaction, Leases(ours), None)
+        return errors.count(None), page.cursor
+
+    async def _ask(self, work: Callable[[Transaction], Any]) -> Any:
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._desk.submit(work, lambda value, error: future.set_exception(error) if error else future.set_result(value))
+        return await future
+
+    # -- once a second --------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        if self._stopping.is_set():
+            return
+        self._loop.call_later(TICK_SECONDS, self._tick)
+        notify("WATCHDOG=1")
+        self._door.look_around(self._loop.time())
+        self._look_at_disk()
+        if self._door.closed_for != self._sent_away:
+            self._sent_away = dict(self._door.closed_for)
+            log.warning("clients sent away", extra=values(since_start=self._sent_away))
+        trouble = "" if self._desk.trouble is None else str(self._desk.trouble)
+        if trouble != self._trouble:
+            self._trouble = trouble
+            log.error("the store refuses", extra=values(error=trouble)) if trouble else log.info(
+                "the store works again"
+            )
+
+    def _look_at_disk(self) -> None:
+        if self._disk is None:
+            return
+        was_full = self._disk.full is not None
+        with contextlib.suppress(OSError):
+            self._disk.look()
+        if was_full != (self._disk.full is not None):
+            state = "publishing is refused: the disk is nearly full" if not was_full else "publishing goes on"
+            log.warning(state, extra=values(free_bytes=self._disk.free))
+
+    # -- who we are -----------------------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "server": f"yirangmq {__version__}",
+            "node": self._config.node_name,
+            "store": self._config.store_url,
+            "durability": self._store.durability(),
+            "addresses": self.addresses,
+            "uptimeSec": round(time.monotonic() - self._started, 3),
+            "connections": len(self._door.connections),
+            "accepted": self._door.accepted,
+            "sentAway": self._door.closed_for,
+        }
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        connections=config.max_connections,
+        idle_seconds=config.idle_seconds,
+        frame_seconds=config.frame_seconds,
+        write_buffer=config.write_buffer_bytes,
+        client_memory=config.client_memory_bytes,
+        pending=config.max_pending,
+    )
+
+
+def _disk_of(config: Config) -> Disk | None:
+    scheme, _, place = config.store_url.partition(":")
+    return None if scheme == "memory" else Disk(Path(place).absolute().parent, config.disk_low_bytes)
+
+
+def _sockets(server: asyncio.AbstractServer) -> Any:
+    return getattr(server, "sockets", ())
+
+
+def _shown(name: tuple[Any, ...]) -> str:
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ignore(value: Any, error: Any) -> None:
+    """A sweep that the store refused is done again when the time comes."""

@@ -1,0 +1,180 @@
+"""``serve``: from flags, environment and a file to a running server, and from a signal to its end."""
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import os
+import resource
+import signal
+import ssl
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from yirangmq import __version__, config
+from yirangmq.cli import exits, place
+from yirangmq.cli.command import Command
+from yirangmq.cli.daemon import Daemon, Secrets
+from yirangmq.cli.notify import notify
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.values import read_input
+from yirangmq.config import Config
+from yirangmq.core.errors import BadInput
+from yirangmq.format.jsontext import loads
+from yirangmq.observe import logs
+from yirangmq.observe.logs import log, values
+from yirangmq.stores.holder import Holder, StoreLock
+from yirangmq.stores.open import open_store
+
+MOST_CONFIG = 1024 * 1024
+MOST_TOKEN = 4096
+SPARE_FILES = 64
+"""Open files besides the clients' sockets."""
+GC_THRESHOLDS = (20_000, 50, 100)
+"""Requests make many short-lived values and no cycles: look for cycles seldom."""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="JSON file of settings; environment and flags go over it")
+    group = parser.add_argument_group("settings (docs/configuration.md)")
+    for setting in fields(Config):
+        about = str(setting.metadata["about"]).replace("`", "")
+        text = f"{about} (default: {config.default_of(setting) or 'none'})".replace("%", "%%")
+        if setting.type is bool or setting.type == "bool":
+            group.add_argument(config.flag(setting.name), action="store_const", const=True, default=None, help=text)
+        else:
+            group.add_argument(config.flag(setting.name), metavar="VALUE", default=None, help=text)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    document = loads(read_input(args.config, MOST_CONFIG)) if args.config else {}
+    chosen = config.load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
+    logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
+    with contextlib.ExitStack() as stack:
+        secrets = Secrets(_token(chosen), _tls(chosen))
+        _make_folders(chosen)
+        lock = StoreLock(chosen.store_url, _holder(chosen, ""))
+        stack.callback(lock.close)
+        store = open_store(chosen.store_url, durability=chosen.durability)
+        stack.callback(store.close)
+        _allow_files(chosen.max_connections + SPARE_FILES)
+
+        def ready(addresses: list[str]) -> None:
+            lock.tell(_holder(chosen, addresses[0]))
+            _settle_memory()
+            _announce(chosen, screen, addresses, store.durability())
+
+        _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
+    log.info("stopped")
+    return exits.OK
+
+
+async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:
+    daemon = make()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, daemon, number)
+    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to do, settings are read at the start")
+    await daemon.run(ready)
+
+
+def _stop(daemon: Daemon, number: signal.Signals) -> None:
+    """The first signal stops in good order; a second one does not wait."""
+    for again in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(again)
+        signal.signal(again, signal.SIG_DFL)
+    log.info("signal", extra=values(signal=number.name))
+    daemon.stop()
+
+
+def _run_loop(main: Coroutine[Any, Any, None]) -> None:
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        asyncio.run(main)
+        return
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main)
+
+
+def _settle_memory() -> None:
+    """What is there now stays; only what comes later is looked at for cycles."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+# -- before the start -----------------------------------------------------------------------------------------------
+
+
+def _token(chosen: Config) -> str:
+    if not chosen.token_file:
+        return chosen.token
+    text = read_input(chosen.token_file, MOST_TOKEN).decode("utf-8", "replace").strip().partition("\n")[0].strip()
+    if not text:
+        raise BadInput(f"{chosen.token_file} is empty", field="token_file")
+    return text
+
+
+def _tls(chosen: Config) -> ssl.SSLContext | None:
+    if not chosen.tls_cert:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(chosen.tls_cert, chosen.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise BadInput(f"{chosen.tls_cert} and {chosen.tls_key} cannot be used: {error}", field="tls_cert") from None
+    return context
+
+
+def _make_folders(chosen: Config) -> None:
+    scheme, _, where = chosen.store_url.partition(":")
+    wanted = [Path(where).absolute().parent] if scheme != "memory" else []
+    wanted += [Path(chosen.socket_path).absolute().parent] if chosen.socket_path else []
+    for folder in wanted:
+        place.make_folder(folder)
+
+
+def _holder(chosen: Config, address: str) -> Holder:
+    return Holder(os.getpid(), address, chosen.node_name, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
+
+
+def _allow_files(wanted: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        if most < wanted:
+            log.warning("fewer open files than max_connections needs", extra=values(allowed=most, wanted=wanted))
+
+
+def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
+    notify("READY=1")
+    value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
+    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; store {chosen.store_url}"
+    screen.answer({**value, "durability": durability, "pid": os.getpid()}, f"{text}, durability {durability}")
+    screen.flush()
+    log.info("ready", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
+
+
+COMMANDS = {
+    "serve": Command(
+        about="Run the server: programs on this machine reach its queues over a unix socket, others over TCP if it is "
+        "told to. Without any setting it keeps its queues in one SQLite file under ./yirang-data.\n\n"
+        "A setting is a flag, an environment variable (--max-connections is YIRANGMQ_MAX_CONNECTIONS) or a member of "
+        "the JSON file; flags win over the environment, the environment over the file.\n\n"
+        "SIGTERM and SIGINT stop it in good order: what was asked for is answered, then it exits with 0.",
+        examples=(
+            ("here, with defaults", "yirangmq serve"),
+            ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
+            ("from a file", "yirangmq serve --config /etc/yirangmq.json"),
+        ),
+        options=add_options,
+        run=run,
+    )
+}

@@ -1,0 +1,56 @@
+"""Log lines: one JSON document a line, or text for people. An event has a short fixed name and named values::
+
+log.info("listening", extra=values(address="unix:/run/yirangmq.sock"))
+{"at": "2026-01-13T09:21:00.000Z", "level": "info", "event": "listening", "address": "unix:/run/yirangmq.sock"}
+"""
+
+import logging
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from yirangmq.core.errors import BadInput
+from yirangmq.format.jsontext import dumps
+
+NAME = "yirangmq"
+log = logging.getLogger(NAME)
+
+
+def values(**named: Any) -> dict[str, dict[str, Any]]:
+    """Named values of an event, for ``extra``."""
+    return {"values": named}
+
+
+class JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        document = {"at": _at(record), "level": record.levelname.lower(), "event": record.getMessage()}
+        if record.name != NAME:
+            document["logger"] = record.name
+        document |= getattr(record, "values", {})
+        if record.exc_info:
+            document["error"] = self.formatException(record.exc_info)
+        try:
+            return dumps(document).decode()
+        except BadInput:
+            return dumps({name: str(value) for name, value in document.items()}).decode()
+
+
+class Text(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        named = "".join(f"  {name}={value}" for name, value in getattr(record, "values", {}).items())
+        trace = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
+        return f"{_at(record)} {record.levelname.lower():<7} {record.getMessage()}{named}{trace}"
+
+
+def _at(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03}Z"
+
+
+def begin(level: str, form: str, stream: TextIO) -> logging.Handler:
+    """From here on everything that is logged in this process goes to ``stream``."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines() if form == "json" else Text())
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    return handler

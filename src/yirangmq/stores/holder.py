@@ -1,0 +1,112 @@
+"""Which server holds a store: a lock file beside it, ``queue.db.lock``, with the server's process and address inside.
+
+The lock itself is ``flock``: the system lets go of it when the server dies, however it dies, so that a file left behind
+means nothing. Knows: locks, one small file. Does not know: what is stored, who listens."""
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
+from yirangmq.format.jsontext import dumps, loads
+
+PATIENCE = 0.5
+"""Seconds to try: somebody who only asks who holds the store has the lock for a moment."""
+MOST_BYTES = 4096
+
+
+class Holder(NamedTuple):
+    """``address`` is where to reach it, "" while it is starting."""
+
+    pid: int
+    address: str
+    node: str
+    since: str
+
+
+def lock_path(url: str) -> Path | None:
+    """None where nobody else could open the store."""
+    scheme, _, place = url.partition(":")
+    return None if scheme == "memory" or not place else Path(f"{place.rstrip('/')}.lock")
+
+
+class StoreLock:
+    """Held from the moment it is made until ``close``."""
+
+    def __init__(self, url: str, holder: Holder) -> None:
+        self._fd = -1
+        path = lock_path(url)
+        if path is None:
+            return
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            wrong = StoreReadOnly if error.errno in (errno.EROFS, errno.EACCES) else StoreError
+            raise wrong(f"{path} cannot be made: {error.strerror}") from None
+        if not _locked(self._fd, fcntl.LOCK_EX, PATIENCE):
+            found = _read(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            raise StoreBusy(_complaint(url, found))
+        self.tell(holder)
+
+    def tell(self, holder: Holder) -> None:
+        """Write who holds it."""
+        if self._fd >= 0:
+            text = dumps(holder._asdict()) + b"\n"
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, text, 0)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.ftruncate(self._fd, 0)
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _complaint(url: str, found: Holder | None) -> str:
+    if found is None:
+        return f"{url} is held by another server"
+    where = f"; reach it at {found.address}" if found.address else ""
+    return f"{url} is held by a server, process {found.pid} ({found.node}) since {found.since}{where}"
+
+
+def who_serves(url: str) -> Holder | None:
+    """The live server of a store, if there is one and it can be reached."""
+    path = lock_path(url)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if path is not None else -1
+    except OSError:
+        return None
+    if fd < 0:
+        return None
+    try:
+        if _locked(fd, fcntl.LOCK_SH, 0):
+            return None  # nobody holds it
+        found = _read(fd)
+        return found if found is not None and found.address else None
+    finally:
+        os.close(fd)
+
+
+def _locked(fd: int, kind: int, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                return False
+        time.sleep(0.01)
+
+
+def _read(fd: int) -> Holder | None:
+    try:
+        document = loads(os.pread(fd, MOST_BYTES, 0))
+        return Holder(int(document["pid"]), str(document["address"]), str(document["node"]), str(document["since"]))
+    except (BadInput, OSError, KeyError, TypeError, ValueError):
+        return None
