@@ -7,10 +7,13 @@ from yirangmq.core.errors import (
     LeaseExpired,
     LeaseLost,
     LeaseMismatch,
+    NotAllowed,
     NotFound,
     QueueError,
     StoreError,
     TooLarge,
+    Unavailable,
+    Unreachable,
     WrongState,
 )
 from yirangmq.core.reasons import Reason
@@ -18,6 +21,8 @@ from yirangmq.format.envelope import NewMessage
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
+    from yirangmq.client.faces import Client
+    from yirangmq.client.verbs import AsyncClient
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,12 +31,17 @@ __all__ = [
     "LeaseLost",
     "LeaseMismatch",
     "NewMessage",
+    "NotAllowed",
     "NotFound",
     "QueueError",
     "Reason",
     "StoreError",
     "TooLarge",
+    "Unavailable",
+    "Unreachable",
     "WrongState",
+    "connect",
+    "connect_async",
     "open",
 ]
 
@@ -47,3 +57,39 @@ def open(url: str, *, durability: str = "full", consumer: str | None = None) -> 
     clock = SystemClock()
     store = open_store(url, durability=durability)
     return Queues(store, clock, TimeOrderedIds(), consumer, roster=open_roster(url, clock))
+
+
+def connect(
+    address: str,
+    *,
+    consumer: str | None = None,
+    token: str = "",
+    timeout: float = 30,
+    retries: int = 8,
+) -> "Client | Queues":
+    """The queues at ``address``: a server (``unix:/PATH``, ``tcp://HOST:PORT``, ``tls://HOST:PORT``, or several of
+    them split by commas) or a store of our own (``sqlite:FILE``, ``files:FOLDER``). The verbs are the same.
+
+    ``timeout`` is in seconds, for every wait; after a loss the request is tried again up to ``retries`` times."""
+    from yirangmq.client.address import is_address
+
+    if not is_address(address):
+        return open(address, consumer=consumer)
+    from yirangmq.client import open as client
+
+    return client.connect(address, consumer=consumer, token=token, timeout=timeout, retries=retries)
+
+
+def connect_async(
+    address: str,
+    *,
+    consumer: str | None = None,
+    token: str = "",
+    timeout: float = 30,
+    retries: int = 8,
+) -> "AsyncClient":
+    """The queues of a server for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
+    Every verb is a coroutine; any number of them may be under way at once."""
+    from yirangmq.client import open as client
+
+    return client.connect_async(address, consumer=consumer, token=token, timeout=timeout, retries=retries)

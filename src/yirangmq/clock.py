@@ -1,7 +1,8 @@
-"""Time and chance, the real ones. Everything else is handed these."""
+"""Time, chance and our own name, the real ones. Everything else is handed these."""
 
 import os
 import random
+import socket
 import time
 
 
@@ -25,3 +26,9 @@ class TimeOrderedIds:
 
     def fraction(self) -> float:
         return random.random()
+
+
+def default_consumer() -> str:
+    """Who we are if nobody says: host and process."""
+    host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
+    return f"{host}-{os.getpid()}"

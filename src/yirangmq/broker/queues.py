@@ -1,8 +1,6 @@
 """The queues of one store, as a program uses them: each verb checks what it is given, goes through the lane once, and
 returns when the change is on disk."""
 
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -14,6 +12,7 @@ from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.lane import Lane, Way
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
+from yirangmq.clock import default_consumer
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
@@ -307,12 +306,6 @@ class Queues(AbstractContextManager["Queues"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def default_consumer() -> str:
-    """Who we are if nobody says: host and process."""
-    host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
-    return f"{host}-{os.getpid()}"
 
 
 def check_state(state: str) -> State:

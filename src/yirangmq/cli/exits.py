@@ -44,6 +44,7 @@ EXIT_OF: dict[str, int] = {
     "missing_extra": 8,
     "not_allowed": 9,
     "unavailable": 10,
+    "unreachable": 10,
     "timed_out": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""

@@ -1,6 +1,8 @@
 """What can go wrong, each with a code that is a promise and a text that is for people.
 Doors translate codes through one table; they never invent their own."""
 
+from typing import Any
+
 
 class QueueError(Exception):
     """The one parent. ``code`` never changes between releases; ``field`` names the input at fault, if one is."""
@@ -10,6 +12,9 @@ class QueueError(Exception):
     def __init__(self, text: str, *, field: str | None = None) -> None:
         super().__init__(f"{field}: {text}" if field else text)
         self.field = field
+        self.receipts: list[Any] = []
+        """Of a ``publish_many`` that was stopped in the middle: what became of the messages sent, in their order;
+        None for one that was not stored, or of which nothing is known."""
 
 
 class BadInput(QueueError):

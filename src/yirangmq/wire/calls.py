@@ -78,12 +78,14 @@ class Deliver(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Subscribe(msgspec.Struct, array_like=True, frozen=True):
-    """Push messages of a queue to me, at most ``credit`` unsettled at a time."""
+    """Push messages of a queue to me, at most ``credit`` unsettled at a time. ``held`` are leases from an earlier
+    connection that are still unsettled, and until when: they count."""
 
     queue: str
     credit: int
     span_ms: int | None = None
     consumer: str = ""
+    held: dict[str, int] = {}
 
 
 class Cancel(msgspec.Struct, array_like=True, frozen=True):

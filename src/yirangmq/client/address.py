@@ -1,0 +1,88 @@
+"""Where a server is: ``unix:/run/yirangmq.sock``, ``tcp://host:port``, ``tls://host:port``. Several, split by commas,
+are tried in turn."""
+
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from yirangmq.core.errors import BadInput
+
+FORMS = "unix:/PATH, tcp://HOST:PORT or tls://HOST:PORT"
+SCHEMES = ("unix", "tcp", "tls")
+_TRUTH = {"1": True, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """One of them. ``path`` for a unix socket, ``host`` and ``port`` for the others; the token is never shown."""
+
+    scheme: str
+    path: str = ""
+    host: str = ""
+    port: int = 0
+    token: str = ""
+    tls: bool = False
+    ca: str = ""
+
+    def __str__(self) -> str:
+        if self.scheme == "unix":
+            return f"unix:{self.path}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{'tls' if self.tls else 'tcp'}://{host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"<Address {self}>"
+
+
+def read_addresses(text: str, token: str = "") -> tuple[Address, ...]:
+    """All addresses of a comma list; ``token`` is for those that name none of their own."""
+    return tuple(_read(part.strip(), token) for part in text.split(","))
+
+
+def is_address(text: str) -> bool:
+    return text.lstrip().partition(":")[0] in SCHEMES
+
+
+def _read(text: str, token: str) -> Address:
+    try:
+        parts = urlsplit(text)
+        if parts.scheme not in SCHEMES or parts.fragment:
+            raise ValueError(f"use {FORMS}")
+        options = dict(parse_qsl(parts.query, strict_parsing=True)) if parts.query else {}
+        return _unix(parts, options, token) if parts.scheme == "unix" else _network(parts, options, token)
+    except ValueError as error:
+        raise BadInput(f"{_without_options(text)!r} is not an address: {error}", field="address") from None
+
+
+def _unix(parts: SplitResult, options: dict[str, str], token: str) -> Address:
+    path = parts.netloc + parts.path
+    if not path:
+        raise ValueError("say which socket: unix:/PATH")
+    address = Address("unix", path=path, token=options.pop("token", token))
+    _refuse(options)
+    return address
+
+
+def _network(parts: SplitResult, options: dict[str, str], token: str) -> Address:
+    if not parts.hostname or parts.port is None:
+        raise ValueError(f"say host and port: {parts.scheme}://HOST:PORT")
+    if parts.path.strip("/") or parts.username is not None:
+        raise ValueError("only host, port and options")
+    tls = _TRUTH.get(options.pop("tls", "1" if parts.scheme == "tls" else "0"))
+    if tls is None or (parts.scheme == "tls" and not tls):
+        raise ValueError("tls is 1 or 0, and always 1 in tls://")
+    ca = options.pop("ca", "")
+    if ca and not tls:
+        raise ValueError("ca is of use with tls only")
+    address = Address("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, ca)
+    _refuse(options)
+    return address
+
+
+def _refuse(left: dict[str, str]) -> None:
+    for name in left:
+        raise ValueError(f"{name!r} is not an option; there are token, tls and ca")
+
+
+def _without_options(text: str) -> str:
+    """A token does not belong in an error message."""
+    return text.partition("?")[0]

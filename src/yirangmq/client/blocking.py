@@ -1,0 +1,279 @@
+"""Connections that block, shared by any number of threads without a thread of their own: whoever waits for an answer
+while nobody reads becomes the reader, and hands the others theirs."""
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from yirangmq.client.address import Address
+from yirangmq.client.core import Conversation, Lost, News, Slot, Stream
+from yirangmq.client.keepalive import prepare
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Frame, Kind
+
+if TYPE_CHECKING:
+    from yirangmq.client.tls import Tls
+
+BUFFER = 256 * 1024
+LAST_READ = 1.0
+"""Seconds within which a reader that was told of the end has let go of the socket."""
+Answer = TypeVar("Answer")
+
+
+def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
+    """A coroutine whose every wait blocks instead, to its end."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        value: Answer = stop.value
+        return value
+    coroutine.close()
+    raise RuntimeError("a blocking client waited as a coroutine")
+
+
+class BlockingLine:
+    """``client.courier.Line`` on a socket. One lock for what was read, one for writing; nobody holds the first while
+    the network is slow."""
+
+    def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None") -> None:
+        self.process = os.getpid()
+        self._channel = channel
+        channel.setblocking(False)
+        self._file = channel.fileno()
+        self._timeout = timeout
+        self._tls = tls
+        self._talk = Conversation()
+        self._view = memoryview(bytearray(BUFFER))
+        self._sending = threading.Lock()
+        self._news = threading.Condition(threading.Lock())
+        self._reading = False
+        self._waiting = 0
+        self._owed = b""
+
+    @property
+    def is_alive(self) -> bool:
+        return self._talk.trouble is None
+
+    def greeted(self, welcome: calls.Welcome) -> None:
+        self._talk.max_frame = welcome.max_frame
+
+    # -- out --------------------------------------------------------------------------------------------------------
+
+    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
+        with self._sending:
+            slot, data = self._talk.ask(kind, body)
+            self._send(data)
+        return slot
+
+    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int:
+        with self._sending:
+            number, data = self._talk.subscribe(stream, body)
+            self._send(data)
+        return number
+
+    def cancelled(self, number: int) -> None:
+        self._talk.cancelled(number)
+
+    def _send(self, data: bytes) -> None:
+        """Whole frames. What stops them in the middle spoils the stream."""
+        try:
+            if self._tls is not None:
+                data = self._tls.seal(data)
+            sent = self._write(data)
+            if sent < len(data):
+                self._send_rest(memoryview(data)[sent:])
+        except OSError as error:
+            raise self._lost(error) from None
+        except BaseException:
+            self._lost(InterruptedError("interrupted while sending"))
+            raise
+
+    def _write(self, data: bytes | memoryview) -> int:
+        try:
+            return os.write(self._file, data)
+        except BlockingIOError:
+            return 0
+
+    def _send_rest(self, left: memoryview) -> None:
+        """Read while there is no room to write: a server that waits for us to read reads nothing itself."""
+        until = time.monotonic() + self._timeout
+        while left:
+            seconds = until - time.monotonic()
+            if seconds <= 0 or self._talk.trouble is not None:
+                raise TimeoutError(f"no room to send for {self._timeout:g} seconds")
+            with self._news:
+                if not self._reading:
+                    self._read(seconds, select.POLLIN | select.POLLOUT)
+                    seconds = 0
+            if seconds:
+                self._wait(min(seconds, LAST_READ), select.POLLOUT)
+            left = left[self._write(left) :]
+
+    # -- in ---------------------------------------------------------------------------------------------------------
+
+    async def answer(self, slot: Slot, seconds: float) -> Frame:
+        try:
+            self._await(slot, seconds)
+        except BaseException:
+            self._talk.forget(slot)
+            raise
+        if slot.frame is None:
+            raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
+        return slot.frame
+
+    async def listen(self, stream: Stream, seconds: float) -> bool:
+        return self._await(stream, seconds)
+
+    def _await(self, one: News, seconds: float) -> bool:
+        """Until it has news; False when the time is over. Reads for all while nobody else does."""
+        until = time.monotonic() + seconds
+        with self._news:
+            while not one.has_news:
+                if self._talk.trouble is not None:
+                    raise self._lost(self._talk.trouble)
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                if self._reading:
+                    self._waiting += 1
+                    self._news.wait(left)
+                    self._waiting -= 1
+                else:
+                    self._read(left)
+        if self._owed:
+            self._pay()
+        return True
+
+    def _wait(self, seconds: float, events: int) -> int:
+        """What of these, or what trouble, there is now."""
+        poll = select.poll()
+        poll.register(self._file, events)
+        found = poll.poll(seconds * 1000 + 1)
+        return found[0][1] if found else 0
+
+    def _read(self, seconds: float, events: int = select.POLLIN) -> None:
+        """Called with the lock held; it is free while the network is waited for."""
+        self._reading = True
+        self._news.release()
+        size, trouble = -1, None
+        try:
+            if self._wait(seconds, events) & ~select.POLLOUT:
+                size = os.readv(self._file, (self._view,))
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            trouble = error
+        finally:
+            self._news.acquire()
+            self._reading = False
+            if self._waiting:
+                self._news.notify_all()
+        if size > 0:
+            self._receive(self._view[:size])
+        elif size == 0 or trouble is not None:
+            self._talk.end(trouble or ConnectionError("the server closed the connection"))
+
+    def _receive(self, data: memoryview) -> None:
+        try:
+            _, back = self._talk.receive(data if self._tls is None else self._tls.open(data))
+            self._owed += back
+        except (Lost, OSError) as error:
+            self._talk.end(error)
+
+    def _pay(self) -> None:
+        """Send what arriving frames made us say, outside of the lock."""
+        with self._sending:
+            owed, self._owed = self._owed, b""
+            if owed:
+                self._send(owed)
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _lost(self, trouble: Exception) -> Lost:
+        """It is over, for the first reason given. Whoever reads or writes at this moment is woken by the shutdown; the
+        file is closed when nobody holds it any more."""
+        self._talk.end(trouble)
+        why = self._talk.trouble or trouble
+        with contextlib.suppress(OSError):
+            self._channel.shutdown(socket.SHUT_RDWR)
+        lost = Lost(str(why))
+        lost.__cause__ = why
+        return lost
+
+    async def close(self) -> None:
+        if self.process != os.getpid():
+            self._channel.close()  # our copy of the parent's connection, which goes on
+            return
+        if self.is_alive:
+            with contextlib.suppress(Lost):
+                await self.ask(Kind.BYE, calls.Empty())
+        self._lost(ConnectionError("closed by this client"))
+        with self._news:
+            self._news.notify_all()
+            self._waiting += 1
+            self._news.wait_for(lambda: not self._reading, LAST_READ)
+            self._waiting -= 1
+        with self._sending:
+            self._channel.close()
+
+
+class BlockingWires:
+    """``client.courier.Wires`` for threads."""
+
+    def turn(self) -> "Turn":
+        return Turn()
+
+    async def dial(self, address: Address, seconds: float) -> BlockingLine:
+        channel = _connected(address, seconds)
+        try:
+            if not address.tls:
+                return BlockingLine(channel, seconds, None)
+            from yirangmq.client.tls import Tls
+
+            tls = Tls(address)
+            tls.shake_hands(channel)
+            return BlockingLine(channel, seconds, tls)
+        except BaseException:
+            channel.close()
+            raise
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 (here a coroutine blocks on purpose)
+
+
+class Turn:
+    """A lock in the clothes of an asynchronous one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        self._lock.acquire()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.release()
+
+
+def _connected(address: Address, seconds: float) -> socket.socket:
+    if address.scheme == "tcp":
+        channel = socket.create_connection((address.host, address.port), seconds)
+        prepare(channel)
+        return channel
+    channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        channel.settimeout(seconds)
+        channel.connect(address.path)
+        return channel
+    except BaseException:
+        channel.close()
+        raise

@@ -1,0 +1,248 @@
+"""Keeps one connection alive and sees each request through to its answer: connect, greet, send, wait; after a loss
+connect again, to the next address if need be, and ask again, a bounded number of times.
+
+Written as coroutines over two ports, ``Line`` and ``Wires``. Over asyncio they wait as coroutines do; over blocking
+sockets they never wait at all but block, and are run to their end in one step (``client.blocking``)."""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import msgspec
+
+from yirangmq.client.address import Address
+from yirangmq.client.core import Lost, Slot, Stream, answer, answer_error
+from yirangmq.core.errors import QueueError, Unavailable, Unreachable
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Frame, Kind
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 2.0
+"""Seconds between tries: the first, then twice as much each time, up to the longest; half as much more or less by
+chance, so that a thousand clients do not come back at once."""
+
+
+class Line(Protocol):
+    """One connection. Every method raises ``Lost`` when it is gone."""
+
+    process: int
+    """The process that opened it: a child must not speak on its parent's connection."""
+
+    @property
+    def is_alive(self) -> bool: ...
+
+    def greeted(self, welcome: calls.Welcome) -> None:
+        """The server has said what it takes."""
+
+    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
+        """Send a request; ``answer`` waits for what comes back."""
+
+    async def answer(self, slot: Slot, seconds: float) -> Frame:
+        """A server that does not answer in time is lost."""
+
+    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
+
+    def cancelled(self, number: int) -> None: ...
+
+    async def listen(self, stream: Stream, seconds: float) -> bool:
+        """Wait until something was pushed; False if nothing was in all this time."""
+
+    async def close(self) -> None: ...
+
+
+class Wires(Protocol):
+    """What a face brings: connections, sleep, and a turn-taking among callers."""
+
+    def turn(self) -> AbstractAsyncContextManager[Any]: ...
+
+    async def dial(self, address: Address, seconds: float) -> Line:
+        """``OSError`` if there is nobody."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a client behaves: whom it calls, by which name, and how long it tries."""
+
+    addresses: tuple[Address, ...]
+    name: str
+    timeout: float
+    retries: int
+
+
+class Courier:
+    def __init__(self, wires: Wires, terms: Terms, chance: Callable[[], float]) -> None:
+        self.terms = terms
+        self._wires = wires
+        self._chance = chance
+        self._line: Line | None = None
+        self._next = 0
+        self.turn = wires.turn
+        self._dialing = wires.turn()
+        self._closed = False
+        self.welcome = calls.Welcome("", "", "", 0)
+
+    async def line(self) -> Line:
+        """The connection in use; a new one if that is gone."""
+        line = self._line
+        if line is not None and line.is_alive and line.process == os.getpid():
+            return line
+        async with self._dialing:
+            line = self._line
+            if line is not None and line.is_alive and line.process == os.getpid():
+                return line
+            if line is not None:
+                self._line = None
+                await line.close()
+            self._line = line = await self._connect()
+            return line
+
+    async def close(self) -> None:
+        self._closed = True
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    async def pause(self, tries: int, why: Exception) -> None:
+        """Before the next try; ``Unreachable`` when there have been enough."""
+        if tries > self.terms.retries:
+            raise Unreachable(f"{self._names()}: gave up after {tries} tries: {why}") from None
+        if tries > 1:
+            await self._wires.sleep(self._seconds(tries - 1))
+
+    def _seconds(self, tries: int) -> float:
+        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
+        return longest * (0.5 + self._chance())
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self.terms.addresses))
+
+    async def _connect(self) -> Line:
+        """Each address in turn, beginning with the one that worked last; then all of them again after a pause."""
+        problems: dict[Address, Exception] = {}
+        for tries in range(self.terms.retries + 1):
+            if tries:
+                await self._wires.sleep(self._seconds(tries))
+            for _ in self.terms.addresses:
+                if self._closed:
+                    raise Unreachable("this client was closed")
+                address = self.terms.addresses[self._next]
+                try:
+                    return await self._greet(address)
+                except (OSError, Lost) as error:
+                    problems[address] = error
+                    self._next = (self._next + 1) % len(self.terms.addresses)
+        said = "; ".join(f"{address}: {_why(error)}" for address, error in problems.items())
+        raise Unreachable(f"{said} (tried {self.terms.retries + 1} times)")
+
+    async def _greet(self, address: Address) -> Line:
+        line = await self._wires.dial(address, self.terms.timeout)
+        try:
+            slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, address.token))
+            self.welcome = answer(await line.answer(slot, self.terms.timeout), Kind.WELCOME)
+        except BaseException as error:
+            await line.close()
+            cause = error.__cause__
+            if isinstance(error, Lost) and isinstance(cause, QueueError) and not isinstance(cause, Unavailable):
+                raise cause from None  # it did answer: not to be understood is not to be unreachable
+            raise
+        line.greeted(self.welcome)
+        return line
+
+
+class Errand:
+    """One request until it is answered, on as many connections as that takes."""
+
+    __slots__ = ("body", "frame", "kind", "line", "sent", "slot")
+
+    def __init__(self, kind: Kind, body: msgspec.Struct) -> None:
+        self.kind = kind
+        self.body = body
+        self.line: Line | None = None
+        self.slot: Slot | None = None
+        self.sent = 0
+        self.frame: Frame | None = None
+
+    async def send(self, line: Line) -> None:
+        if self.slot is not None and self.slot.has_news:
+            return
+        self.slot, self.line = None, line
+        self.sent += 1
+        self.slot = await line.ask(self.kind, self.body)
+
+    async def answer(self, seconds: float) -> Frame:
+        if self.slot is None or self.line is None:
+            raise Lost("not sent yet")
+        frame = await self.line.answer(self.slot, seconds)
+        if frame.kind == Kind.ERROR and isinstance(error := answer_error(frame), Unavailable):
+            raise Lost(str(error))  # nothing was done, and asking later may help
+        return frame
+
+    def value(self, wanted: Kind) -> Any:
+        """Its answer of this kind, or the error that came instead."""
+        if self.frame is None:
+            raise QueueError("not answered yet")
+        return answer(self.frame, wanted)
+
+    @property
+    def resent(self) -> bool:
+        """An earlier sending may have been heard although its answer was not."""
+        return self.sent > 1
+
+
+class Pipeline:
+    """Errands in order, several on their way at once; each ends up with its answer, or the pipeline is unreachable."""
+
+    def __init__(self, courier: Courier, window: int, patience: float | None = None) -> None:
+        self._courier = courier
+        self._window = window
+        self._seconds = courier.terms.timeout if patience is None else patience
+        self._out: deque[Errand] = deque()
+
+    async def put(self, errand: Errand) -> None:
+        """Send it; if the window is full, only when the oldest one was answered."""
+        while len(self._out) >= self._window:
+            await self._settle_first()
+        line = await self._courier.line()
+        self._out.append(errand)
+        try:
+            await self._send_all(line)
+        except Lost:
+            pass  # whoever waits for its answer sends it again
+        except BaseException:
+            self._out.remove(errand)
+            raise
+
+    async def finish(self) -> None:
+        while self._out:
+            await self._settle_first()
+
+    async def _settle_first(self) -> None:
+        first, tries = self._out[0], 0
+        while True:
+            try:
+                if first.slot is None:
+                    await self._send_all(await self._courier.line())
+                first.frame = await first.answer(self._seconds)
+                break
+            except Lost as lost:
+                first.slot = None
+                tries += 1
+                await self._courier.pause(tries, lost)
+        self._out.popleft()
+
+    async def _send_all(self, line: Line) -> None:
+        """The newest; after a loss also all before it that are unanswered, so that their order stays."""
+        for errand in self._out:
+            if errand.line is not line or errand.slot is None:
+                await errand.send(line)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

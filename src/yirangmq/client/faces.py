@@ -1,0 +1,145 @@
+"""The blocking face: the coroutines of ``client.verbs`` and ``client.subscription``, each run to its end over sockets
+that block. No verb is written here: a line of a table gives each its blocking form, with its arguments and its text."""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from yirangmq.client.blocking import run
+from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.values import Delivery
+from yirangmq.client.verbs import AsyncClient
+
+Given = ParamSpec("Given")
+Answer = TypeVar("Answer")
+Core = TypeVar("Core")
+Core_co = TypeVar("Core_co", covariant=True)
+
+
+class Face(Protocol[Core_co]):
+    """Something that blocks on the coroutines of its core."""
+
+    @property
+    def _core(self) -> Core_co: ...
+
+
+def blocking(
+    verb: Callable[Concatenate[Core, Given], Coroutine[Any, Any, Answer]],
+) -> Callable[Concatenate[Face[Core], Given], Answer]:
+    @wraps(verb)
+    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
+        return run(verb(face._core, *given, **named))
+
+    return method
+
+
+def iterating(
+    walk: Callable[Concatenate[Core, Given], AsyncGenerator[Answer, None]],
+) -> Callable[Concatenate[Face[Core], Given], Iterator[Answer]]:
+    @wraps(walk)
+    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Iterator[Answer]:
+        steps = walk(face._core, *given, **named)
+        try:
+            while True:
+                yield run(steps.__anext__())
+        except StopAsyncIteration:
+            return
+        finally:
+            run(steps.aclose())
+
+    return method
+
+
+class Client:
+    """The queues of a server. Safe to share between threads; what a method returned is on disk."""
+
+    def __init__(self, core: AsyncClient) -> None:
+        self._core = core
+
+    publish = blocking(AsyncClient.publish)
+    publish_many = blocking(AsyncClient.publish_many)
+    publish_text = blocking(AsyncClient.publish_text)
+    lease = blocking(AsyncClient.lease)
+    ack = blocking(AsyncClient.ack)
+    ack_many = blocking(AsyncClient.ack_many)
+    nack = blocking(AsyncClient.nack)
+    nack_many = blocking(AsyncClient.nack_many)
+    release = blocking(AsyncClient.release)
+    release_many = blocking(AsyncClient.release_many)
+    extend = blocking(AsyncClient.extend)
+    extend_many = blocking(AsyncClient.extend_many)
+    peek = blocking(AsyncClient.peek)
+    walk = iterating(AsyncClient.walk)
+    show = blocking(AsyncClient.show)
+    queues = blocking(AsyncClient.queues)
+    counts = blocking(AsyncClient.counts)
+    policy = blocking(AsyncClient.policy)
+    check_policy = blocking(AsyncClient.check_policy)
+    set_policy = blocking(AsyncClient.set_policy)
+    drop = blocking(AsyncClient.drop)
+    delete_queue = blocking(AsyncClient.delete_queue)
+    sweep = blocking(AsyncClient.sweep)
+    durability = blocking(AsyncClient.durability)
+    ping = blocking(AsyncClient.ping)
+    call = blocking(AsyncClient.call)
+    close = blocking(AsyncClient.close)
+
+    @property
+    def consumer(self) -> str:
+        return self._core.consumer
+
+    @wraps(AsyncClient.subscribe)
+    def subscribe(
+        self,
+        queue: str,
+        credit: int = 64,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle: float | None = None,
+    ) -> "Subscription":
+        made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
+        return Subscription(made)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Subscription:
+    """``for delivery in subscription``; ends when closed, or when nothing came for its ``idle`` seconds."""
+
+    def __init__(self, core: AsyncSubscription) -> None:
+        self._core = core
+        self._ready = core.ready
+
+    batches = iterating(AsyncSubscription.batches)
+    next_batch = blocking(AsyncSubscription.next_batch)
+    ack_nowait = blocking(AsyncSubscription.ack_nowait)
+    settle = blocking(AsyncSubscription.settle)
+    close = blocking(AsyncSubscription.close)
+
+    def __iter__(self) -> "Subscription":
+        return self
+
+    def __next__(self) -> Delivery:
+        try:
+            return self._ready.popleft()
+        except IndexError:
+            delivery = run(self._core.next())
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,200 @@
+"""Connections on asyncio: any number of tasks ask on one of them; what they ask for in one turn of the loop goes out
+with one write."""
+
+import asyncio
+import contextlib
+import os
+from typing import cast
+
+import msgspec
+
+from yirangmq.client.address import Address
+from yirangmq.client.core import Conversation, Lost, News, Slot, Stream
+from yirangmq.client.keepalive import prepare
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Frame, Kind
+
+BUFFER = 256 * 1024
+GOODBYE = 1.0
+"""Seconds to wait for a connection to be closed in order."""
+
+
+class LoopLine(asyncio.BufferedProtocol):
+    """``client.courier.Line`` as an asyncio protocol."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._loop = asyncio.get_running_loop()
+        self._talk = Conversation()
+        self._buffer = bytearray(BUFFER)
+        self._view = memoryview(self._buffer)
+        self._out: list[bytes] = []
+        self._transport: asyncio.Transport | None = None
+        self._may_write = asyncio.Event()
+        self._over = asyncio.Event()
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        channel = transport.get_extra_info("socket")
+        if channel is not None:
+            prepare(channel)
+        self._may_write.set()
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            news, back = self._talk.receive(self._view[:nbytes])
+        except Lost as lost:
+            self._lost(lost)
+            return
+        for one in news:
+            _wake(one)
+        if back:
+            self._collect(back)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._over.set()
+        self._lost(error or ConnectionError("the server closed the connection"))
+
+    def pause_writing(self) -> None:
+        self._may_write.clear()
+
+    def resume_writing(self) -> None:
+        self._may_write.set()
+
+    # -- client.courier.Line ----------------------------------------------------------------------------------------
+
+    @property
+    def is_alive(self) -> bool:
+        return self._talk.trouble is None
+
+    def greeted(self, welcome: calls.Welcome) -> None:
+        self._talk.max_frame = welcome.max_frame
+
+    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
+        await self._may_write.wait()
+        self._check()
+        slot, data = self._talk.ask(kind, body)
+        self._collect(data)
+        return slot
+
+    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int:
+        await self._may_write.wait()
+        self._check()
+        number, data = self._talk.subscribe(stream, body)
+        self._collect(data)
+        return number
+
+    def cancelled(self, number: int) -> None:
+        stream = self._talk.cancelled(number)
+        if stream is not None:
+            _wake(stream)
+
+    async def answer(self, slot: Slot, seconds: float) -> Frame:
+        try:
+            await self._await(slot, seconds)
+        except BaseException:
+            self._talk.forget(slot)
+            raise
+        if slot.frame is None:
+            raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
+        return slot.frame
+
+    async def listen(self, stream: Stream, seconds: float) -> bool:
+        return await self._await(stream, seconds)
+
+    async def close(self) -> None:
+        if self.process != os.getpid() or self._transport is None:
+            return
+        if self.is_alive:
+            self._collect(self._talk.ask(Kind.BYE, calls.Empty())[1])
+            self._flush()
+            self._end(ConnectionError("closed by this client"))
+            self._transport.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await self._over.wait()
+        self._transport.abort()
+
+    # -- ours -------------------------------------------------------------------------------------------------------
+
+    def _collect(self, data: bytes) -> None:
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        data, self._out = self._out, []
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data[0] if len(data) == 1 else b"".join(data))
+
+    async def _await(self, one: News, seconds: float) -> bool:
+        """Until it has news; False when the time is over."""
+        if not one.has_news:
+            self._check()
+            waiter = self._loop.create_future()
+            one.wake = [waiter] if one.wake is None else [*one.wake, waiter]
+            timer = self._loop.call_later(seconds, _tell, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+            if not one.has_news:
+                self._check()
+        return one.has_news
+
+    def _check(self) -> None:
+        if self._talk.trouble is not None:
+            raise self._lost(self._talk.trouble)
+
+    def _end(self, trouble: Exception) -> None:
+        """It is over, for the first reason given; everybody who waits is told."""
+        for one in self._talk.end(trouble):
+            _wake(one)
+        self._may_write.set()
+
+    def _lost(self, trouble: Exception) -> Lost:
+        self._end(trouble)
+        if self._transport is not None:
+            self._transport.abort()
+        why = self._talk.trouble or trouble
+        lost = Lost(str(why))
+        lost.__cause__ = why
+        return lost
+
+
+class LoopWires:
+    """``client.courier.Wires`` for one event loop."""
+
+    def turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    async def dial(self, address: Address, seconds: float) -> LoopLine:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds):
+            if address.scheme == "unix":
+                return (await loop.create_unix_connection(LoopLine, address.path))[1]
+            if not address.tls:
+                return (await loop.create_connection(LoopLine, address.host, address.port))[1]
+            from yirangmq.client.tls import tls_context
+
+            secret = tls_context(address)
+            return (await loop.create_connection(LoopLine, address.host, address.port, ssl=secret))[1]
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def _wake(one: News) -> None:
+    waiters, one.wake = one.wake, None
+    for waiter in waiters or ():
+        _tell(waiter)
+
+
+def _tell(waiter: "asyncio.Future[None]") -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,64 @@
+"""Many messages on their way: frames out, receipts in, in order. Stops at the first refusal."""
+
+from collections import deque
+from collections.abc import Iterable
+
+from yirangmq.client.courier import Courier, Errand, Pipeline
+from yirangmq.client.sending import receipts
+from yirangmq.core.errors import QueueError, Unreachable
+from yirangmq.core.ports import Stored
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+FRAMES_ON_THEIR_WAY = 8
+"""Frames that may be unanswered: enough to keep the server busy, little to send again."""
+
+
+class Shipment:
+    def __init__(self, courier: Courier) -> None:
+        self._pipeline = Pipeline(courier, FRAMES_ON_THEIR_WAY)
+        self._out: deque[tuple[Errand, calls.Publish]] = deque()
+        self._receipts: list[Stored | None] = []
+        self._problem: QueueError | None = None
+
+    async def send(self, frames: Iterable[calls.Publish]) -> list[Stored]:
+        """All of them, or the first problem, which carries the receipts of what was sent."""
+        try:
+            for body in frames:
+                await self._put(body)
+                if self._problem is not None:
+                    break
+        except QueueError as error:
+            self._problem = self._problem or error
+        if not isinstance(self._problem, Unreachable):
+            await self._finish()
+        self._collect(everything=True)
+        if self._problem is not None:
+            self._problem.receipts = self._receipts
+            raise self._problem
+        return [one for one in self._receipts if one is not None]
+
+    async def _put(self, body: calls.Publish) -> None:
+        errand = Errand(Kind.PUBLISH, body)
+        self._out.append((errand, body))
+        await self._pipeline.put(errand)
+        self._collect()
+
+    async def _finish(self) -> None:
+        try:
+            await self._pipeline.finish()
+        except Unreachable as error:
+            self._problem = self._problem or error
+
+    def _collect(self, *, everything: bool = False) -> None:
+        """Receipts of the frames answered so far; at the end also that there are none for the others."""
+        while self._out and (everything or self._out[0][0].frame is not None):
+            errand, body = self._out.popleft()
+            if errand.frame is None:
+                self._receipts += [None] * len(body.messages)
+                continue
+            try:
+                self._receipts += receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+            except QueueError as error:
+                self._problem = self._problem or error
+                self._receipts += [None] * len(body.messages)

@@ -1,0 +1,217 @@
+"""Messages pushed within a credit window. Written once, as coroutines; ``client.faces`` blocks on them.
+
+It outlives its connections: after a loss it subscribes again, and says what it still holds, so that the credit counts
+over all of them."""
+
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from yirangmq.client.core import Lost, Stream, answer
+from yirangmq.client.courier import Courier, Errand, Line, Pipeline
+from yirangmq.client.values import Batch, Delivery, new_delivery
+from yirangmq.core.errors import QueueError
+from yirangmq.format.jsontext import loads
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Frame, Kind
+
+ACKS_ON_THEIR_WAY = 16
+LISTEN_SECONDS = 20.0
+"""After this long without a message the server is asked whether it is still there."""
+FOREVER = 10.0 * 366 * 86400
+
+
+class AsyncSubscription:
+    """``async for delivery in subscription``; ends when closed, or when nothing came for ``idle`` seconds."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        terms: calls.Subscribe,
+        idle: float | None,
+        left: Callable[["AsyncSubscription"], None],
+    ) -> None:
+        self._courier = courier
+        self._terms = terms
+        self._idle = FOREVER if idle is None else idle
+        self._left = left
+        self._stream = Stream()
+        self._line: Line | None = None
+        self._number = 0
+        self._policy = ""
+        self._held: dict[str, int] = {}
+        self._acks = Pipeline(courier, ACKS_ON_THEIR_WAY)
+        self._unconfirmed: deque[tuple[Errand, list[str]]] = deque()
+        self._taking, self._settling = courier.turn(), courier.turn()
+        self.ready: deque[Delivery] = deque()
+        """Read from the line and not handed out yet."""
+
+    # -- taking -----------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> "AsyncSubscription":
+        return self
+
+    async def __anext__(self) -> Delivery:
+        delivery = await self.next()
+        if delivery is None:
+            raise StopAsyncIteration
+        return delivery
+
+    async def next(self) -> Delivery | None:
+        """The next message; None when it is over."""
+        while True:
+            try:
+                return self.ready.popleft()
+            except IndexError:
+                batch = await self._fetch()
+            if not batch:
+                return None
+            self.ready.extend(batch)
+
+    async def batches(self) -> AsyncGenerator[list[Delivery], None]:
+        """Messages as they come, all of one frame together: the quickest way to take and settle many."""
+        while batch := await self.next_batch():
+            yield batch
+
+    async def next_batch(self) -> list[Delivery]:
+        """The messages of the next frame; none when it is over."""
+        if not self.ready:
+            return await self._fetch()
+        batch = [*self.ready]
+        self.ready.clear()
+        return batch
+
+    async def _fetch(self) -> list[Delivery]:
+        async with self._taking:
+            until, tries = time.monotonic() + self._idle, 0
+            while True:
+                batch = self._taken()
+                left = until - time.monotonic()
+                if batch or left <= 0 or self._stream.is_over:
+                    return batch
+                try:
+                    await self._listen(min(left, LISTEN_SECONDS))
+                except Lost as lost:
+                    tries += 1
+                    await self._courier.pause(tries, lost)
+
+    def _taken(self) -> list[Delivery]:
+        if self._stream.error is not None:
+            raise self._stream.error
+        if not self._stream.inbox or self._stream.is_over:
+            return []
+        return self._read(self._stream.inbox.popleft())
+
+    def _read(self, frame: Frame) -> list[Delivery]:
+        pushed: calls.Deliver = answer(frame, Kind.DELIVER)
+        self._policy = pushed.policy or self._policy
+        batch = Batch(pushed.queue, self._terms.consumer, self._policy)
+        held = self._held
+        for one in pushed.messages:
+            held[one.lease] = one.until
+        if len(held) > self._terms.credit:  # the oldest have lapsed, or there would not be so many
+            for lease in sorted(held, key=held.__getitem__)[: len(held) - self._terms.credit]:
+                held.pop(lease, None)
+        return [new_delivery((one, batch)) for one in pushed.messages]
+
+    async def _listen(self, seconds: float) -> None:
+        line = await self._courier.line()
+        if line is not self._line:
+            self._number = await line.subscribe(self._stream, self._wanted())
+            self._line = line
+        if not await line.listen(self._stream, seconds) and seconds == LISTEN_SECONDS:
+            slot = await line.ask(Kind.PING, calls.Empty())
+            await line.answer(slot, self._courier.terms.timeout)
+
+    def _wanted(self) -> calls.Subscribe:
+        terms = self._terms
+        return calls.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
+
+    # -- settling ---------------------------------------------------------------------------------------------------
+
+    async def ack_nowait(self, deliveries: Delivery | Sequence[Delivery]) -> None:
+        """It worked: say so at once, and go on without waiting for the answer. A refusal is raised by one of the next
+        calls, at the latest by ``settle`` or on leaving the ``with``."""
+        batch = [deliveries] if isinstance(deliveries, Delivery) else deliveries
+        leases = [delivery.incoming.lease for delivery in batch]
+        if not leases:
+            return
+        async with self._settling:
+            errand = Errand(Kind.ACK, calls.Settle(leases))
+            await self._acks.put(errand)
+            self._unconfirmed.append((errand, leases))
+            self._confirm()
+
+    async def settle(self) -> None:
+        """Wait until every ack so far is on disk."""
+        async with self._settling:
+            await self._acks.finish()
+            self._confirm()
+
+    def _confirm(self) -> None:
+        problem: QueueError | None = None
+        while self._unconfirmed and self._unconfirmed[0][0].frame is not None:
+            errand, leases = self._unconfirmed.popleft()
+            settled: calls.Settled = errand.value(Kind.SETTLED)
+            self.settled(leases)
+            for code, text in settled.errors.values():
+                problem = problem or calls.error_of(code, text)
+        if problem is not None:
+            raise problem
+
+    def settled(self, leases: Iterable[str]) -> None:
+        """These are no longer held, whoever settled them."""
+        for lease in leases:
+            self._held.pop(lease, None)
+
+    def extended(self, body: calls.Extend) -> None:
+        """These are held longer."""
+        span = body.span_ms
+        if span is None:
+            span = round(loads(self._policy.encode())["visibilityTimeoutSec"] * 1000) if self._policy else 0
+        until = time.time_ns() // 1_000_000 + span
+        for lease in body.leases:
+            if lease in self._held:
+                self._held[lease] = max(until, self._held[lease])
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> "AsyncSubscription":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop the pushing, give back at once what was pushed and not taken, and wait for the acks."""
+        self._left(self)
+        over, self._stream.is_over = self._stream.is_over, True
+        try:
+            if not over:
+                await self._cancel()
+        except Lost:
+            pass  # nothing is pushed any more; leases lapse by themselves
+        finally:
+            self.ready.clear()
+            await self.settle()
+
+    async def _cancel(self) -> None:
+        line = self._line
+        if line is None or not line.is_alive:
+            return
+        await self._say(line, Kind.CANCEL, calls.Cancel(self._number))
+        line.cancelled(self._number)
+        async with self._taking:  # whoever waited for messages has seen by now that it is over
+            unread = [*self.ready]
+            while self._stream.inbox:
+                unread += self._read(self._stream.inbox.popleft())
+        if unread:
+            await self._say(line, Kind.RELEASE, calls.Settle([delivery.lease_id for delivery in unread]))
+
+    async def _say(self, line: Line, kind: Kind, body: Any) -> None:
+        slot = await line.ask(kind, body)
+        await line.answer(slot, self._courier.terms.timeout)

@@ -1,0 +1,318 @@
+"""Every verb of a connected client, once. Over asyncio this is the asyncio face; ``client.faces`` runs the very same
+coroutines over sockets that block. The verbs, their arguments and results are those of ``broker.queues.Queues``."""
+
+import time
+from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from types import TracebackType
+from typing import Any
+
+from yirangmq.client import sending
+from yirangmq.client.courier import Courier, Errand, Pipeline
+from yirangmq.client.shipment import Shipment
+from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.values import Batch, Delivery, new_delivery
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Ids, Stored
+from yirangmq.core.reasons import Reason, check_reason
+from yirangmq.format.delivery import Look
+from yirangmq.wire import calls
+from yirangmq.wire.calls import Outgoing
+from yirangmq.wire.frames import Kind
+from yirangmq.wire.looks import unpack
+
+LONGEST_POLL = 30.0
+"""Seconds a waiting lease is left with the server before it is asked anew, so that a silent loss is noticed."""
+MOST_PER_CALL = 10_000
+Results = list[QueueError | None]
+"""For each message None, or why not."""
+
+
+class AsyncClient:
+    """The queues of a server. ``await`` it or use ``async with`` to connect now; a verb connects if need be."""
+
+    def __init__(self, courier: Courier, ids: Ids, consumer: str) -> None:
+        self._courier = courier
+        self._ids = ids
+        self._subscriptions: set[AsyncSubscription] = set()
+        self.consumer = consumer
+
+    # -- the connection -----------------------------------------------------------------------------------------------
+
+    async def connect(self) -> "AsyncClient":
+        """Now rather than at the first verb. ``Unreachable`` if nobody answers, ``NotAllowed`` for a wrong token."""
+        await self._courier.line()
+        return self
+
+    def __await__(self) -> Generator[Any, None, "AsyncClient"]:
+        return self.connect().__await__()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return await self.connect()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Give back what was pushed and not taken, and hang up."""
+        try:
+            for subscription in list(self._subscriptions):
+                await subscription.close()
+        finally:
+            await self._courier.close()
+
+    async def ping(self) -> float:
+        """Seconds until the server answers."""
+        began = time.perf_counter()
+        await self._ask(Kind.PING, calls.Empty(), Kind.PONG)
+        return time.perf_counter() - began
+
+    async def durability(self) -> str:
+        await self._courier.line()
+        return self._courier.welcome.durability
+
+    async def call(self, method: str, /, **values: Any) -> Any:
+        """Any method of the server by name; plain values in and out. After a lost answer it is asked again."""
+        result: calls.Result = await self._ask(Kind.CALL, calls.Call(method, values), Kind.RESULT)
+        return result.value
+
+    async def _ask(self, kind: Kind, body: Any, wanted: Kind, patience: float = 0) -> Any:
+        return (await self._answered(Errand(kind, body), patience)).value(wanted)
+
+    async def _answered(self, errand: Errand, patience: float = 0) -> Errand:
+        pipeline = Pipeline(self._courier, 1, self._courier.terms.timeout + patience)
+        await pipeline.put(errand)
+        await pipeline.finish()
+        return errand
+
+    # -- producing ------------------------------------------------------------------------------------------------
+
+    async def publish(self, queue: str, message: object) -> Stored:
+        """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
+        names.check_queue(queue)
+        made = sending.outgoing(queue, message, self._ids.new(1)[0])
+        return (await self._publish(queue, [made]))[0]
+
+    async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
+        """Put any number in, in this order, a frame of them at a time with several frames on their way.
+
+        A list is checked as a whole before the first is sent; any other iterable is read as it goes. If the server
+        refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
+        names.check_queue(queue)
+        made = (sending.outgoing(queue, message, id) for message, id in sending.with_ids(messages, self._ids))
+        return await self._publish(queue, list(made) if isinstance(messages, list | tuple) else made)
+
+    async def publish_text(
+        self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
+    ) -> list[Stored]:
+        """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
+        names.check_queue(queue)
+        batch = list(texts)
+        given = zip(batch, self._ids.new(len(batch)), strict=True)
+        return await self._publish(queue, [sending.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
+
+    async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
+        return await Shipment(self._courier).send(sending.in_frames(queue, made))
+
+    # -- consuming ------------------------------------------------------------------------------------------------
+
+    async def lease(
+        self,
+        queue: str,
+        limit: int = 1,
+        *,
+        wait: float = 0,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+    ) -> list[Delivery]:
+        """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one. Large messages
+        may come in smaller numbers than asked for."""
+        names.check_queue(queue)
+        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        who, span = self._who(consumer), _span(lease_seconds, "leaseSeconds", least=0.001)
+        until = time.monotonic() + names.check_milliseconds(wait, "wait") / 1000
+        while True:
+            left = min(max(0.0, until - time.monotonic()), LONGEST_POLL)
+            body = calls.Lease(queue, limit, round(left * 1000), span, who)
+            got: calls.Deliver = await self._ask(Kind.LEASE, body, Kind.DELIVER, left)
+            if got.messages or until <= time.monotonic():
+                batch = Batch(queue, who, got.policy)
+                return [new_delivery((one, batch)) for one in got.messages]
+
+    def subscribe(
+        self,
+        queue: str,
+        credit: int = 64,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle: float | None = None,
+    ) -> AsyncSubscription:
+        """Have messages pushed, at most ``credit`` unsettled at a time. Iterate over it, and settle what you get with
+        the verbs here or with its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
+        names.check_queue(queue)
+        names.check_count(credit, "credit", most=MOST_PER_CALL)
+        patience = None if idle is None else names.check_milliseconds(idle, "idle") / 1000
+        terms = calls.Subscribe(queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._who(consumer))
+        subscription = AsyncSubscription(self._courier, terms, patience, self._subscriptions.discard)
+        self._subscriptions.add(subscription)
+        return subscription
+
+    def _who(self, consumer: str | None) -> str:
+        return self.consumer if consumer is None else names.check_consumer(consumer)
+
+    async def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
+        """It worked. Raises the first error, after all the others were acknowledged."""
+        _raise_first(await self.ack_many(_several(leases), consumer=consumer))
+
+    async def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
+        """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
+        return await self._settle(Kind.ACK, calls.Settle(_checked(leases), consumer))
+
+    async def nack(
+        self,
+        leases: str | Sequence[str],
+        reason: str = Reason.HANDLER_ERROR,
+        text: str = "",
+        *,
+        delay: float | None = None,
+        consumer: str | None = None,
+    ) -> None:
+        """It did not work. Raises the first error, after all the others were given back."""
+        _raise_first(await self.nack_many(_several(leases), reason, text, delay=delay, consumer=consumer))
+
+    async def nack_many(
+        self,
+        leases: Sequence[str],
+        reason: str = Reason.HANDLER_ERROR,
+        text: str = "",
+        *,
+        delay: float | None = None,
+        consumer: str | None = None,
+    ) -> Results:
+        """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
+        body = calls.Nack(_checked(leases), check_reason(reason).value, text, _span(delay, "delay"), consumer)
+        return await self._settle(Kind.NACK, body)
+
+    async def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
+        """Give back what was never worked on. Raises the first error, after all the others were given back."""
+        _raise_first(await self.release_many(_several(leases), consumer=consumer))
+
+    async def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
+        """Give many back with one commit: at once in line again, and the attempt does not count."""
+        return await self._settle(Kind.RELEASE, calls.Settle(_checked(leases), consumer))
+
+    async def extend(
+        self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None
+    ) -> None:
+        """Keep it longer: the lease ends ``seconds`` from now (the queue's visibility time-out if not said)."""
+        _raise_first(await self.extend_many(_several(leases), seconds, consumer=consumer))
+
+    async def extend_many(
+        self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
+    ) -> Results:
+        span = _span(seconds, "seconds", least=0.001)
+        return await self._settle(Kind.EXTEND, calls.Extend(_checked(leases), span, consumer))
+
+    async def _settle(self, kind: Kind, body: calls.Settle | calls.Nack | calls.Extend) -> Results:
+        if not body.leases:
+            return []
+        errand = await self._answered(Errand(kind, body))
+        settled: calls.Settled = errand.value(Kind.SETTLED)
+        results: Results = [None] * len(body.leases)
+        if kind is not Kind.RELEASE or not errand.resent:  # what a release given twice finds is the first one's work
+            for n, (code, text) in settled.errors.items():
+                results[n] = calls.error_of(code, text)
+        for subscription in self._subscriptions:
+            subscription.extended(body) if isinstance(body, calls.Extend) else subscription.settled(body.leases)
+        return results
+
+    # -- looking and steering ---------------------------------------------------------------------------------------
+
+    async def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+        """See the first messages of a state without taking them."""
+        names.check_queue(queue)
+        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        found: list[Look] = []
+        cursor = ""
+        while True:
+            page, cursor = await self._page(queue, state, limit - len(found), cursor)
+            found += page
+            if not cursor or len(found) >= limit:
+                return found
+
+    async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncGenerator[Look, None]:
+        """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+        cursor = ""
+        while True:
+            page, cursor = await self._page(queue, state, batch, cursor)
+            for look in page:
+                yield look
+            if not cursor:
+                return
+
+    async def _page(self, queue: str, state: str, limit: int, cursor: str) -> tuple[list[Look], str]:
+        found, cursor = unpack(await self.call("peek", queue=queue, state=state, limit=limit, cursor=cursor))
+        return [Look(*parts) for parts in found], cursor
+
+    async def show(self, queue: str, id: str) -> Look:
+        """One message, wherever it stands."""
+        names.check_id(id)
+        [parts], _ = unpack(await self.call("show", queue=names.check_queue(queue), id=id))
+        return Look(*parts)
+
+    async def queues(self) -> list[str]:
+        return [*await self.call("queues")]
+
+    async def counts(self, queue: str) -> Counts:
+        return Counts(**await self.call("counts", queue=queue))
+
+    async def policy(self, queue: str) -> dict[str, Any]:
+        """The policy in force, every member spelled out."""
+        return dict(await self.call("policy", queue=queue))
+
+    async def check_policy(self, queue: str, document: object) -> dict[str, Any]:
+        """Read a policy document without setting it; its full form, or an error naming the field."""
+        return dict(await self.call("check_policy", queue=queue, document=document))
+
+    async def set_policy(self, queue: str, document: object) -> dict[str, Any]:
+        """Check a policy document and put it in force; None goes back to the defaults."""
+        return dict(await self.call("set_policy", queue=queue, document=document))
+
+    async def drop(self, queue: str, ids: Sequence[str]) -> Results:
+        """Give messages up, in any state; for each None, or why not."""
+        if not ids:
+            return []
+        answers = await self.call("drop", queue=queue, ids=[*ids])
+        return [None if one is None else calls.error_of(*one) for one in answers]
+
+    async def sweep(self) -> int:
+        """Do what time brings, now and completely; how many messages changed."""
+        return int(await self.call("sweep"))
+
+    async def delete_queue(self, queue: str) -> None:
+        await self.call("delete_queue", queue=queue)
+
+
+def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:
+    return None if seconds is None else names.check_milliseconds(seconds, field, least=least)
+
+
+def _several(leases: str | Sequence[str]) -> Sequence[str]:
+    return [leases] if isinstance(leases, str) else leases
+
+
+def _checked(leases: Sequence[str]) -> list[str]:
+    for lease in leases:
+        if not isinstance(lease, str):
+            raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
+    return [*leases]
+
+
+def _raise_first(errors: Results) -> None:
+    for error in errors:
+        if error is not None:
+            raise error
