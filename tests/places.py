@@ -1,13 +1,19 @@
 """Where a store lives while tests open, close and open it again. Every store the project has is listed here once."""
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from yirangmq.core.ports import Store
+from yirangmq.core.ports import Store, Transaction
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.memory_state import MemoryState
 from yirangmq.stores.open import open_store
 
-KINDS = ("memory", "sqlite")
+KINDS = ("memory", "sqlite", "files")
+
+
+class Killed(Exception):
+    """The process ended here, as far as its store can tell."""
 
 
 class Place:
@@ -16,12 +22,17 @@ class Place:
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind = kind
         self._folder = folder
-        self._state = MemoryState()
+        self._crashes = 0
         self._opened: list[Store] = []
+        self.state = MemoryState()
 
     @property
     def url(self) -> str:
-        return {"sqlite": f"sqlite:{self._folder / 'queue.db'}", "files": f"files:{self._folder / 'queues'}"}[self.kind]
+        return {"sqlite": f"sqlite:{self._home / 'queue.db'}", "files": f"files:{self._home / 'queues'}"}[self.kind]
+
+    @property
+    def _home(self) -> Path:
+        return self._folder / str(self._crashes)
 
     def open(self) -> Store:
         self._opened.append(self._made())
@@ -29,13 +40,27 @@ class Place:
 
     def _made(self) -> Store:
         if self.kind == "memory":
-            return MemoryStore(self._state)
+            return MemoryStore(self.state)
+        self._home.mkdir(exist_ok=True)
         # "os" spares the syncs, which only a power cut could tell from none; the rules are the same.
         return open_store(self.url, durability="os")
 
     def reopen(self) -> Store:
         self.close()
         return self.open()
+
+    def crash(self, unfinished: Callable[[Transaction], None]) -> None:
+        """Every opener is killed, one of them in the middle of a transaction; what is on disk then is all there is."""
+        try:
+            with self._opened[0].transaction() as transaction:
+                unfinished(transaction)
+                before = self._home
+                self._crashes += 1
+                if self.kind != "memory":
+                    shutil.copytree(before, self._home, ignore=shutil.ignore_patterns("*-shm"))
+                raise Killed
+        except Killed:
+            self.close()
 
     def close(self) -> None:
         while self._opened:

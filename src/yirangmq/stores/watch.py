@@ -18,30 +18,36 @@ TRUST_SECONDS = 1.0
 
 
 class FileWatch:
-    """Waits for changes of some files or folders. Spurious wake-ups are allowed, lost ones cost ``TRUST_SECONDS``."""
+    """Waits for changes of some files or folders. Spurious wake-ups are allowed, lost ones cost ``TRUST_SECONDS``.
+
+    It begins with the first ``wait``, which returns at once: what changed before is not lost, because the caller looks
+    again. Who never waits pays nothing (closing a watch alone takes the system some milliseconds)."""
 
     def __init__(self, paths: Sequence[Path], mask: int = WATCHED) -> None:
+        self._paths = paths
+        self._mask = mask
+        self._has_begun = False
         self._fd = -1
         self._poll: select.poll | None = None
+
+    def _begin(self) -> None:
+        self._has_begun = True
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
-            added = [libc.inotify_add_watch(self._fd, os.fsencode(path), mask) >= 0 for path in paths]
+            added = [libc.inotify_add_watch(self._fd, os.fsencode(path), self._mask) >= 0 for path in self._paths]
         except (OSError, AttributeError):
             return
         if self._fd >= 0 and all(added):
             self._poll = select.poll()
             self._poll.register(self._fd, select.POLLIN)
 
-    @property
-    def is_watching(self) -> bool:
-        return self._poll is not None
-
     def wait(self, timeout: float) -> None:
-        if self._poll is None:
+        if not self._has_begun:
+            self._begin()
+        elif self._poll is None:
             time.sleep(max(0.0, min(timeout, POLL_SECONDS)))
-            return
-        if self._poll.poll(max(0.0, min(timeout, TRUST_SECONDS)) * 1000):
+        elif self._poll.poll(max(0.0, min(timeout, TRUST_SECONDS)) * 1000):
             self._drain()
 
     def _drain(self) -> None:

@@ -1,0 +1,221 @@
+"""The machine is worth something only if it finds bugs: here they are planted, and each must be found."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.places import Place
+from tests.properties.machine import QueueMachine
+from yirangmq.core import decide
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.policy import Chance, QueuePolicy, Retry
+from yirangmq.core.ports import Stored, Transaction
+from yirangmq.stores.files_transaction import FilesTransaction
+from yirangmq.stores.memory import MemoryStore, MemoryTransaction
+from yirangmq.stores.memory_state import MemoryState
+from yirangmq.stores.sqlite_transaction import SqliteTransaction
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+# The same examples at each run, so that a bug found once is found always; no shrinking, since nobody reads them.
+LOOKING = settings(
+    max_examples=1000,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    report_multiple_bugs=False,
+)
+
+
+def is_found(kind: str = "memory", place_of: type[Place] = Place) -> bool:
+    machine = type("PlantedMachine", (QueueMachine,), {"kind": kind, "place_of": place_of})
+    try:
+        run_state_machine_as_test(machine, settings=LOOKING)
+    except AssertionError:
+        return True
+    return False
+
+
+def no_attempt_limit(patch: pytest.MonkeyPatch) -> None:
+    """Failing messages are tried for ever."""
+    nack = decide.nack
+
+    def endless(
+        message: Message, policy: QueuePolicy, now: int, cause: decide.Cause, place: int, chance: Chance
+    ) -> decide.Outcome:
+        retry = Retry(10**6, policy.retry.backoff, policy.retry.initial_ms, policy.retry.max_ms)
+        rules = copy.copy(policy)
+        object.__setattr__(rules, "retry", retry)
+        return nack(message, rules, now, cause, place, chance)
+
+    patch.setattr(decide, "nack", endless)
+
+
+def a_lease_without_a_fence(patch: pytest.MonkeyPatch) -> None:
+    """Every lease of a message has the same id, so that an old holder can still ack."""
+    lease = decide.lease
+
+    def unfenced(message: Message, now: int, until: int, consumer: str) -> Message:
+        return lease(message, now, until, consumer)._replace(leases=1)
+
+    patch.setattr(decide, "lease", unfenced)
+
+
+def rank_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    heads = MemoryTransaction.heads
+
+    def by_place(self: MemoryTransaction, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+        return sorted(heads(self, queue, 10**6), key=lambda head: head[0].place)[:limit]
+
+    patch.setattr(MemoryTransaction, "heads", by_place)
+
+
+def a_lease_that_lapses_early(patch: pytest.MonkeyPatch) -> None:
+    """By one millisecond."""
+    due = MemoryTransaction.due
+    patch.setattr(MemoryTransaction, "due", lambda self, now, limit: due(self, now + 1, limit))
+
+
+def time_to_live_is_not_looked_at_when_a_delay_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "_is_expired", lambda message, now: False)
+
+
+def a_returning_message_goes_to_the_front(patch: pytest.MonkeyPatch) -> None:
+    release = decide._release
+
+    def in_front(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+        return release(message, policy, now, message.place)
+
+    patch.setattr(decide, "_release", in_front)
+
+
+def keys_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
+    known = MemoryTransaction._known
+
+    def by_id_alone(self: MemoryTransaction, envelope: Envelope, now: int) -> Stored | None:
+        return known(self, envelope._replace(dedup_key=None), now)
+
+    patch.setattr(MemoryTransaction, "_known", by_id_alone)
+
+
+def a_repeated_nack_counts_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(decide, "nacked_before", lambda message, leases: False)
+
+
+def a_failed_transaction_is_half_done(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("yirangmq.stores.memory_state.Edit.undo", lambda self: None)
+
+
+def a_redriven_message_keeps_its_attempts(patch: pytest.MonkeyPatch) -> None:
+    redrive = decide.redrive
+
+    def tired(message: Message, now: int, place: int) -> Message:
+        return redrive(message, now, place)._replace(attempt=message.attempt)
+
+    patch.setattr(decide, "redrive", tired)
+
+
+IN_MEMORY: list[Plant] = [
+    no_attempt_limit,
+    a_lease_without_a_fence,
+    rank_is_ignored,
+    a_lease_that_lapses_early,
+    time_to_live_is_not_looked_at_when_a_delay_ends,
+    a_returning_message_goes_to_the_front,
+    keys_are_forgotten_at_once,
+    a_repeated_nack_counts_again,
+    a_failed_transaction_is_half_done,
+    a_redriven_message_keeps_its_attempts,
+]
+
+
+@pytest.mark.parametrize("plant", IN_MEMORY, ids=[plant.__name__ for plant in IN_MEMORY])
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert is_found()
+
+
+def sqlite_forgets_a_counter(patch: pytest.MonkeyPatch) -> None:
+    """A change that comes with a failure is not counted."""
+    count = SqliteTransaction._count_changes
+
+    def forgetful(self: SqliteTransaction, *kind: Any) -> None:
+        *_, failed, _number = kind
+        if not failed:
+            count(self, *kind)
+
+    patch.setattr(SqliteTransaction, "_count_changes", forgetful)
+
+
+def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
+    """A process trusts what it remembers of a lease, also after another one has changed the message."""
+    patch.setattr("yirangmq.stores.sqlite.SqliteStore._hear_of_others", lambda self: None)
+
+
+def files_forget_keys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FilesTransaction, "_known_key", lambda self, queue, key, now: None)
+
+
+ON_DISK: list[tuple[str, Plant]] = [
+    ("sqlite", sqlite_forgets_a_counter),
+    ("sqlite", sqlite_trusts_its_memory),
+    ("files", files_forget_keys),
+]
+
+
+@pytest.mark.parametrize(("kind", "plant"), ON_DISK, ids=[plant.__name__ for _, plant in ON_DISK])
+def test_a_bug_planted_in_a_store_on_disk_is_found(kind: str, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    assert is_found(kind)
+
+
+class ForgetfulPlace(Place):
+    """A disk that said yes too early: at a crash the last commit is gone."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        super().__init__(kind, folder)
+        self.saved: dict[str, Any] = {}
+
+    def crash(self, unfinished: Callable[[Transaction], None]) -> None:
+        super().crash(unfinished)
+        for name, value in self.saved.items():
+            setattr(self.state, name, value)
+
+
+def test_a_commit_lost_in_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = MemoryStore.transaction
+    places: list[ForgetfulPlace] = []
+
+    class Watched(ForgetfulPlace):
+        def __init__(self, kind: str, folder: Path) -> None:
+            super().__init__(kind, folder)
+            places[:] = [self]
+
+    @contextlib.contextmanager
+    def saving(self: MemoryStore, *, write: bool = True) -> Iterator[MemoryTransaction]:
+        before = copied(self.state)
+        with begin(self, write=write) as transaction:
+            yield transaction
+        if copied(self.state) != before:
+            places[0].saved = before
+
+    monkeypatch.setattr(MemoryStore, "transaction", saving)
+    assert is_found(place_of=Watched)
+
+
+def copied(state: MemoryState) -> dict[str, Any]:
+    return {name: copy.deepcopy(value) for name, value in vars(state).items() if isinstance(value, dict | list)}
+
+
+def test_without_a_bug_nothing_is_found() -> None:
+    """The other tests of this file could not fail if the machine complained about everything."""
+    run_state_machine_as_test(QueueMachine, settings=settings(LOOKING, max_examples=20))
