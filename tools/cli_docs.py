@@ -13,8 +13,9 @@ from yirangmq.core.errors import every_error
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 INTRO = """# The command line
 
-Every verb works on a store directly, without a daemon; several processes may do so at the same time. When a command
-that changes something returns, the change is on disk.
+Every verb works on a store directly, without a daemon; several processes may do so at the same time. Where a server
+(`yirangmq serve`) holds the store, a command finds it and goes through it. When a command that changes something
+returns, the change is on disk.
 
 *This page is printed from the program by `python tools/cli_docs.py`.*
 
@@ -26,13 +27,16 @@ that changes something returns, the change is on disk.
 | `--backend fs` | | a folder of JSON files |
 | `--db FILE` | `YIRANGMQ_DB` | the SQLite file; `./yirang.db` if nothing is said. Alone it means `--backend sqlite` |
 | `--path FOLDER` | `YIRANGMQ_PATH` | the folder; `./yirang-queues` if nothing is said. Alone it means `--backend fs` |
-| `--store URL` | `YIRANGMQ_STORE` | both in one: `sqlite:FILE` or `files:FOLDER` |
+| `--store URL` | `YIRANGMQ_STORE` | `sqlite:FILE`, `files:FOLDER`, or a server: `unix:PATH`, `tcp://HOST:PORT`, `tls://…` |
+| `--direct` | `YIRANGMQ_DIRECT=1` | open the store itself, also where a server holds it |
+| | `YIRANGMQ_TOKEN` | what a server over TCP wants to be shown |
 | `--durability full` | | the default: what a command confirmed survives a power cut |
 | `--durability os` | | faster: it survives a killed process, not a power cut |
 
-An option wins over the environment. A command that changes something makes a store that is not there, with its
-folder. One that only looks treats it as empty and leaves no trace. `ack`, `nack`, `extend`, `drop`, `check`, `repair`
-and `export` need one.
+An option wins over the environment. If nothing is said and a server started in this folder without settings is running
+(its store is `yirang-data/queue.db`), that one is meant. A command that changes something makes a store that is not
+there, with its folder. One that only looks treats it as empty and leaves no trace. `ack`, `nack`, `extend`, `drop`,
+`check`, `repair` and `export` need one.
 
 ## Output
 

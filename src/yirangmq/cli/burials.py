@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
-from yirangmq.cli import exits, options, place
+from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
@@ -166,7 +166,7 @@ def _letters(args: argparse.Namespace, screen: Screen) -> Iterator[DeadLetters]:
     if not (args.all or args.filter or args.id):
         raise BadInput("say which ones: --filter TEXT, --id ID or --all", field="filter")
     with place.opened(args) as queues, Progress(args.verb, None, shown=screen.shows_progress) as show:
-        yield DeadLetters(queues, lambda done, total: show(done, f"of {total:,}"))
+        yield remote.dead_letters(queues, lambda done, total: show(done, f"of {total:,}"))
 
 
 def _report(args: argparse.Namespace, screen: Screen, did: str, moved: Moved) -> int:

@@ -8,7 +8,7 @@ from yirangmq.broker import overview
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.overview import STATES, TOTALS, is_overdue
 from yirangmq.broker.queues import Queues
-from yirangmq.cli import exits, options, place
+from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
@@ -32,8 +32,10 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         wanted = shown or ([args.queue] if args.queue is not None else None)
         overdue, rows = queues.read(partial(_rows, wanted=wanted, now=queues.now_ms()))
         durability = queues.durability()
+        server = remote.address_of(queues)
     value = {
         "store": at.url,
+        "server": server,
         "backend": at.backend,
         "path": at.path,
         "durability": args.durability if not at.exists else durability,
@@ -53,7 +55,8 @@ def _rows(transaction: Transaction, wanted: list[str] | None, now: int) -> tuple
 
 
 def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:
-    screen.say(f"{value['store']}  backend {value['backend']}  durability {value['durability']}")
+    through = f"  through {value['server']}" if value["server"] else ""
+    screen.say(f"{value['store']}  backend {value['backend']}  durability {value['durability']}{through}")
     if value["deadLettersOf"]:
         screen.say(f"{args.queue} shows the dead letters of {', '.join(value['deadLettersOf'])}")
     rows = value["queues"]

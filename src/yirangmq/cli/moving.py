@@ -39,7 +39,7 @@ def import_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_export(args: argparse.Namespace, screen: Screen) -> int:
-    with place.existing(args) as queues:
+    with place.existing(args, itself=True) as queues:
         total = transfer.total(queues, args.queue)
         with _output(args) as stream, Progress("exporting", total, shown=screen.shows_progress) as show:
             done = transfer.export(
@@ -81,7 +81,7 @@ def run_import(args: argparse.Namespace, screen: Screen) -> int:
     with open_input(args.file) as stream:
         size = Path(args.file).stat().st_size if args.file != "-" and Path(args.file).is_file() else None
         with (
-            place.seen(args, screen) if args.dry_run else place.opened(args) as queues,
+            place.seen(args, screen, itself=True) if args.dry_run else place.opened(args, itself=True) as queues,
             Progress("importing", size, shown=screen.shows_progress) as show,
         ):
             done = transfer.load(

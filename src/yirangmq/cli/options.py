@@ -13,7 +13,17 @@ def store(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--db", metavar="FILE", help="the SQLite file (default: $YIRANGMQ_DB or ./yirang.db)")
     group.add_argument("--path", metavar="FOLDER", help="the folder (default: $YIRANGMQ_PATH or ./yirang-queues)")
-    group.add_argument("--store", metavar="URL", help="both in one: sqlite:FILE or files:FOLDER (or $YIRANGMQ_STORE)")
+    group.add_argument(
+        "--store",
+        metavar="URL",
+        help="both in one: sqlite:FILE or files:FOLDER; or a server: unix:PATH, tcp://HOST:PORT, tls://HOST:PORT "
+        "(or $YIRANGMQ_STORE)",
+    )
+    group.add_argument(
+        "--direct",
+        action="store_true",
+        help="open the store itself, also where a server holds it (or YIRANGMQ_DIRECT=1)",
+    )
     group.add_argument(
         "--durability",
         choices=("full", "os"),

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import yirangmq
 from yirangmq.broker.queues import Queues
+from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
-from yirangmq.core.errors import BadInput, NotFound, StoreError, StoreFull, StoreReadOnly
+from yirangmq.client.address import SCHEMES as ADDRESSES
+from yirangmq.core.errors import BadInput, NotFound, StoreError, StoreFull, StoreReadOnly, Unavailable
+from yirangmq.stores.holder import who_serves
 from yirangmq.stores.open import SCHEMES
 
-BACKENDS = {"sqlite": "sqlite", "files": "fs", "memory": "memory"}
+BACKENDS = {"sqlite": "sqlite", "files": "fs", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
+SERVED = "sqlite:yirang-data/queue.db"
+"""The store of ``yirangmq serve`` without settings, in the folder where it was started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +35,17 @@ class Place:
         return BACKENDS[self.scheme]
 
     @property
+    def is_server(self) -> bool:
+        return self.scheme in ADDRESSES
+
+    @property
     def exists(self) -> bool:
-        return self.scheme == "memory" or Path(self.path).exists()
+        return self.scheme == "memory" or self.is_server or Path(self.path).exists()
 
 
 def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
-    """``--store``; or ``--backend``, ``--db``, ``--path``; or $YIRANGMQ_STORE; or the defaults."""
+    """``--store``; or ``--backend``, ``--db``, ``--path``; or $YIRANGMQ_STORE; or the server of this folder, if one is
+    there; or the defaults."""
     said = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
     if args.store is not None:
         if said:
@@ -43,6 +53,8 @@ def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
         return _from_url(args.store, "--store")
     if not said and env.get("YIRANGMQ_STORE"):
         return _from_url(env["YIRANGMQ_STORE"], "YIRANGMQ_STORE")
+    if not said and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and who_serves(SERVED):
+        return _from_url(SERVED, "store")
     if args.db is not None and args.path is not None:
         raise BadInput("belongs to sqlite and --path to fs; give one of them", field="--db")
     backend = args.backend or ("fs" if args.path is not None else "sqlite")
@@ -57,8 +69,9 @@ def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
 
 def _from_url(url: str, field: str) -> Place:
     scheme, _, path = url.partition(":")
-    if scheme not in SCHEMES or (scheme != "memory" and not path):
-        raise BadInput(f"{url!r} is not a store; use sqlite:FILE or files:FOLDER", field=field)
+    if scheme not in (*SCHEMES, *ADDRESSES) or (scheme != "memory" and not path):
+        known = "sqlite:FILE or files:FOLDER, or a server: unix:PATH, tcp://HOST:PORT or tls://HOST:PORT"
+        raise BadInput(f"{url!r} is not a store; use {known}", field=field)
     return Place(scheme, path)
 
 
@@ -66,34 +79,52 @@ def of(args: argparse.Namespace) -> Place:
     return chosen(args, os.environ)
 
 
-def opened(args: argparse.Namespace) -> Queues:
-    """For a command that may change something: a store that is not there yet is made, with its folder."""
+def opened(args: argparse.Namespace, *, itself: bool = False) -> Queues:
+    """For a command that may change something: a store that is not there yet is made, with its folder. ``itself``: the
+    store, not the server that may hold it."""
     place = of(args)
-    if place.scheme != "memory":
+    if place.scheme != "memory" and not place.is_server:
         folder = Path(place.path).absolute()
         make_folder(folder.parent)
-    return _open(place, args)
+    return _open(place, args, itself)
 
 
-def seen(args: argparse.Namespace, screen: Screen) -> Queues:
+def seen(args: argparse.Namespace, screen: Screen, *, itself: bool = False) -> Queues:
     """For a command that only looks: a store that is not there yet is an empty one, and stays away."""
     place = of(args)
     if place.exists:
-        return _open(place, args)
+        return _open(place, args, itself)
     screen.note(f"there is no store at {place.path} yet")
     return yirangmq.open("memory:")
 
 
-def existing(args: argparse.Namespace) -> Queues:
+def existing(args: argparse.Namespace, *, itself: bool = False) -> Queues:
     """For a command that makes no sense without a store."""
     place = of(args)
     if not place.exists:
         raise NotFound(f"there is no store at {place.path}", field="store")
-    return _open(place, args)
+    return _open(place, args, itself)
 
 
-def _open(place: Place, args: argparse.Namespace) -> Queues:
-    return yirangmq.open(place.url, durability=args.durability, consumer=getattr(args, "consumer_id", None))
+def _open(place: Place, args: argparse.Namespace, itself: bool) -> Queues:
+    """Through the server that holds the store, if one does; otherwise the store itself."""
+    consumer = getattr(args, "consumer_id", None)
+    address = place.url if place.is_server else "" if itself else server_of(place, args)
+    if address:
+        try:
+            return remote.connect(address, consumer, os.environ.get("YIRANGMQ_TOKEN", ""))
+        except Unavailable:
+            if place.is_server or server_of(place, args):
+                raise
+    return yirangmq.open(place.url, durability=args.durability, consumer=consumer)
+
+
+def server_of(place: Place, args: argparse.Namespace) -> str:
+    """The address of the server that holds a store; "" if none does, or if the store itself is wanted."""
+    if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
+        return ""
+    found = who_serves(place.url)
+    return "" if found is None else found.address
 
 
 def make_folder(folder: Path) -> None:

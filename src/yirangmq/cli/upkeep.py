@@ -11,7 +11,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
 from yirangmq.core import names
-from yirangmq.core.errors import BadInput, NotFound, QueueError, WrongState
+from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, WrongState
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
 
@@ -127,12 +127,15 @@ def _due(queues: Queues) -> dict[str, int]:
 
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
-    with place.existing(args) as queues:
+    with place.existing(args, itself=True) as queues:
         return _report(screen, list(queues.check()), mending=False)
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
-    with place.existing(args) as queues:
+    server = place.server_of(place.of(args), args)
+    if server and not args.dry_run:
+        raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
+    with place.existing(args, itself=True) as queues:
         return _report(screen, list(queues.check(repair=not args.dry_run)), mending=not args.dry_run)
 
 

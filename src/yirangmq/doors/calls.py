@@ -45,7 +45,10 @@ class Calls:
         self.add("counts", looking.counts)
         self.add("peek", looking.peek)
         self.add("show", looking.show)
+        self.add("by_id", looking.by_id)
+        self.add("next_due", looking.next_due)
         self.add("policy", looking.policy)
+        self.add("policy_text", looking.policy_text)
         self.add("check_policy", partial(looking.check_policy, verbs))
         self.add("set_policy", partial(steering.set_policy, verbs))
         self.add("drop", partial(steering.drop, verbs))
@@ -79,6 +82,7 @@ class Calls:
             desk.submit(site.health.signs, lambda signs, error: done(site.health.judged(signs, error), None))
 
         self.add("status", status)
+        self.add("due", partial(looking.due, site.clock))
         self.add("connections", connections)
         self.add_entry("health", health)
         self._add_roster(site.roster)

@@ -138,6 +138,7 @@ class Consuming:
         queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
         names.check_count(body.credit, "credit", most=MOST_PER_CALL)
         names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
+        names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
         span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if request in self._subscriptions or len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
             raise BadInput(f"{request} is in use, or there are {MOST_SUBSCRIPTIONS} already", field="request")
@@ -149,6 +150,7 @@ class Consuming:
             self._clock,
             lambda got: self._pushed(request, got),
             lambda: not self._client.is_clogged,
+            body.held,
         )
         subscription.hold(body.held)
         self._subscriptions[request] = subscription

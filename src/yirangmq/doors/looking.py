@@ -57,6 +57,31 @@ def show(transaction: Transaction, given: Given) -> dict[str, Any]:
     return pack(looks(transaction, [message]))
 
 
+def by_id(transaction: Transaction, given: Given) -> dict[str, Any]:
+    """Those of these messages that are known, in the order of their ids."""
+    queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
+    return pack(looks(transaction, [message for message in transaction.by_id(queue, ids) if message is not None]))
+
+
+def due(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """Messages on which time acts now, the longest overdue first; without their envelopes."""
+    limit = reading(given, lambda values: values.limit(1000))
+    messages = transaction.due(clock.now_ms(), limit)
+    return pack((message, None, None, transaction.policy(message.queue)) for message in messages)
+
+
+def next_due(transaction: Transaction, given: Given) -> int | None:
+    """The earliest moment at which time has something to do, in milliseconds since 1970; null: never."""
+    reading(given, lambda values: None)
+    return transaction.next_due()
+
+
+def policy_text(transaction: Transaction, given: Given) -> str | None:
+    """The policy document as it was set; null where the queue lives on defaults."""
+    queue = reading(given, lambda values: values.queue())
+    return transaction.policy_text(queue)
+
+
 def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
     """The policy in force, every member spelled out."""
     queue = reading(given, lambda values: values.queue())
@@ -73,7 +98,7 @@ def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[s
 
 def rows(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
     """What ``status`` says of the queues: all of them, or one."""
-    queue = reading(given, lambda values: values.queue() if "queue" in given else None)
+    queue = reading(given, lambda values: values.queue() if given.get("queue") is not None else None)
     now = clock.now_ms()
     return {
         "overdue": overview.is_overdue(transaction, now),

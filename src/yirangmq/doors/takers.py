@@ -15,7 +15,8 @@ def _always() -> bool:
 class Subscription:
     """Messages are pushed while fewer than ``credit`` of them are unsettled. A lease that lapsed counts no longer.
 
-    ``has_room`` says whether the client has read enough of what it was sent before."""
+    ``has_room`` says whether the client has read enough of what it was sent before; ``held`` are unsettled leases from
+    an earlier connection, and until when."""
 
     def __init__(
         self,
@@ -26,6 +27,7 @@ class Subscription:
         clock: Clock,
         push: Callable[[list[Delivery]], bool],
         has_room: Callable[[], bool] = _always,
+        held: Mapping[str, int] | None = None,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
@@ -35,7 +37,7 @@ class Subscription:
         self._clock = clock
         self._push = push
         self._has_room = has_room
-        self._out: dict[str, int] = {}
+        self._out: dict[str, int] = dict(held or {})
 
     @property
     def unsettled(self) -> int:

@@ -1,0 +1,177 @@
+"""A server's queues as the commands know an open store: the verbs by the client library, looks into the store as a
+transaction that asks the server. One look is one call; several looks are not of one moment.
+
+Knows: the client, the names of the server's methods. Does not know: which command runs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import yirangmq
+from yirangmq.broker.deadletters import DeadLetters, Moved
+from yirangmq.broker.queues import Queues
+from yirangmq.clock import SystemClock
+from yirangmq.core.errors import Unavailable
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Finding, Page, Transaction
+from yirangmq.core.states import State
+from yirangmq.wire.looks import Parts, unpack
+
+Answer = TypeVar("Answer")
+RETRIES = 3
+"""A command gives up sooner than a program that has run for days."""
+TIMEOUT = 3600.0
+"""Moving a million dead letters takes its time; a server that died is noticed at once all the same."""
+MOST_PER_CALL = 10_000
+NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
+
+
+def connect(address: str, consumer: str | None, token: str) -> Queues:
+    """A stand-in: it has every method that the commands use."""
+    client = yirangmq.connect(address, consumer=consumer, token=token, timeout=TIMEOUT, retries=RETRIES)
+    return cast("Queues", RemoteQueues(client, address))
+
+
+class RemoteQueues:
+    def __init__(self, client: Any, address: str) -> None:
+        self._client = client
+        self.address = address
+
+    def __getattr__(self, verb: str) -> Any:
+        """Every verb of the client has the name, the arguments and the results of the store's."""
+        return getattr(self._client, verb)
+
+    def call(self, method: str, **values: Any) -> Any:
+        return self._client.call(method, **values)
+
+    def read(self, work: Callable[[Transaction], Answer]) -> Answer:
+        return work(cast("Transaction", RemoteLooks(self._client)))
+
+    def run(self, work: Callable[[Transaction], Answer]) -> Answer:
+        raise Unavailable(NEEDS_FILES)
+
+    def check(self, *, repair: bool = False) -> Iterator[Finding]:
+        raise Unavailable(
+            "this needs the store itself; give --direct where its files are, and stop the server to repair"
+        )
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms()
+
+    def consumer_beat(self, values: Mapping[str, Any]) -> str:
+        return str(self._client.call("consumer_beat", **values))
+
+    def consumer_list(self) -> list[dict[str, Any]]:
+        return [*self._client.call("consumer_list")]
+
+    def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
+        return dict(self._client.call("consumer_wish", id=id, wish=wish))
+
+    def __enter__(self) -> "RemoteQueues":
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._client.close()
+
+
+class RemoteLooks:
+    """The reading half of ``core.ports.Transaction``. What came with one look is at hand for the next."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._seen: dict[int, Parts] = {}
+        self._policies: dict[str, QueuePolicy] = {}
+
+    def queues(self) -> list[str]:
+        return [*self._client.queues()]
+
+    def counts(self, queue: str) -> Counts:
+        found: Counts = self._client.counts(queue)
+        return found
+
+    def policy(self, queue: str) -> QueuePolicy:
+        if queue not in self._policies:
+            self._policies[queue] = read_policy(self._client.policy(queue), queue)
+        return self._policies[queue]
+
+    def policy_text(self, queue: str) -> str | None:
+        found: str | None = self._client.call("policy_text", queue=queue)
+        return found
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        page = self._client.call("peek", queue=queue, state=state.value, limit=min(limit, MOST_PER_CALL), cursor=cursor)
+        return Page(*self._noted(page))
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        found, _ = self._noted(self._client.call("by_id", queue=queue, ids=[*ids]))
+        known = {message.id: message for message in found}
+        return [known.get(id) for id in ids]
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        return self._noted(self._client.call("due", limit=min(limit, MOST_PER_CALL)))[0]
+
+    def next_due(self) -> int | None:
+        found: int | None = self._client.call("next_due")
+        return found
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        return [self._seen[message.seq][1] for message in messages]
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        return [self._seen[message.seq][2] for message in messages]
+
+    def _noted(self, page: Any) -> tuple[list[Message], str]:
+        looks, cursor = unpack(page)
+        self._seen = {parts[0].seq: parts for parts in looks}
+        return [parts[0] for parts in looks], cursor
+
+
+class RemoteLetters:
+    """Moves of dead letters, done by the server; looking is done page by page as in a store."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    def requeue(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        dry_run: bool = False,
+    ) -> Moved:
+        return self._move("dlq_requeue", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
+
+    def quarantine(
+        self, queue: str, filter: str = "", ids: Sequence[str] | None = None, *, dry_run: bool = False
+    ) -> Moved:
+        return self._move("dlq_quarantine", queue=queue, filter=filter, ids=ids, dry_run=dry_run)
+
+    def purge(
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        state: str = "dead",
+        dry_run: bool = False,
+    ) -> Moved:
+        return self._move("dlq_purge", queue=queue, filter=filter, ids=ids, state=state, dry_run=dry_run)
+
+    def _move(self, method: str, **values: Any) -> Moved:
+        moved = cast("RemoteQueues", self._queues).call(method, **values)
+        return Moved(moved["count"], moved["ids"])
+
+
+def address_of(queues: Queues) -> str | None:
+    """The server that these queues are reached through; None where the store itself is open."""
+    found: object = queues
+    return found.address if isinstance(found, RemoteQueues) else None
+
+
+def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:
+    """To be moved, wherever they are."""
+    if address_of(queues) is None:
+        return DeadLetters(queues, progress)
+    return cast("DeadLetters", RemoteLetters(queues))
