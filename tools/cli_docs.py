@@ -27,7 +27,7 @@ returns, the change is on disk.
 | `--backend fs` | | a folder of JSON files |
 | `--db FILE` | `YIRANGMQ_DB` | the SQLite file; `./yirang.db` if nothing is said. Alone it means `--backend sqlite` |
 | `--path FOLDER` | `YIRANGMQ_PATH` | the folder; `./yirang-queues` if nothing is said. Alone it means `--backend fs` |
-| `--store URL` | `YIRANGMQ_STORE` | `sqlite:FILE`, `files:FOLDER`, or a server: `unix:PATH`, `tcp://HOST:PORT`, `tls://…` |
+| `--store URL` | `YIRANGMQ_STORE` | `sqlite:FILE`, `files:FOLDER`, or a server: `unix:PATH`, `tcp://HOST:PORT` |
 | `--direct` | `YIRANGMQ_DIRECT=1` | open the store itself, also where a server holds it |
 | | `YIRANGMQ_TOKEN` | what a server over TCP wants to be shown |
 | `--durability full` | | the default: what a command confirmed survives a power cut |
