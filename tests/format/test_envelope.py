@@ -267,7 +267,7 @@ NEW: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("members", "field"), NEW, ids=[repr(members)[:60] for members, _ in NEW])
+@pytest.mark.parametrize(("members", "field"), NEW, ids=[f"{n}-{field}" for n, (_, field) in enumerate(NEW)])
 def test_a_broken_new_message_is_refused_by_field(members: dict[str, Any], field: str) -> None:
     with pytest.raises(BadInput) as caught:
         build(QUEUE, NewMessage(**{"payload": 1, **members}), "f", NOW)
