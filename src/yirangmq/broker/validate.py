@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-from yirangmq.core.errors import BadInput, BadPolicy, MissingExtra
+from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.format.envelope import header_of
 from yirangmq.format.jsontext import loads
+from yirangmq.format.schemas import compiled, first_complaint
 
 MOST_COMPILED = 100
 """Policies whose schemas are kept ready."""
@@ -42,10 +43,7 @@ class Schemas:
             value = loads(envelope.payload)
         except BadInput as trouble:  # a number that no float can hold
             return f"payload: {trouble}"
-        for error in validator.iter_errors(value):
-            path = ".".join(["payload", *(str(step) for step in error.instance_path)])
-            return f"{path}: {error.message}"
-        return ""
+        return first_complaint(validator, value)
 
     def _validator(self, policy: QueuePolicy, kind: str, version: str) -> Any:
         schema = policy.schemas[kind].get(version)
@@ -57,16 +55,5 @@ class Schemas:
         if known is None or known[0] is not policy.schemas:
             known = self._compiled[id(policy.schemas)] = (policy.schemas, {})
         if (kind, version) not in known[1]:
-            known[1][kind, version] = _compile(schema, f"schemas.{kind}.{version}")
+            known[1][kind, version] = compiled(schema, f"schemas.{kind}.{version}", BadPolicy)
         return known[1][kind, version]
-
-
-def _compile(schema: Any, field: str) -> Any:
-    try:
-        import jsonschema_rs
-    except ImportError:
-        raise MissingExtra("schemas in a policy need the extra: pip install 'yirangmq[schema]'") from None
-    try:
-        return jsonschema_rs.validator_for(schema)
-    except (ValueError, TypeError) as error:
-        raise BadPolicy(f"is not a JSON Schema: {str(error).splitlines()[0]}", field=field) from None

@@ -1,0 +1,131 @@
+"""Says to the broker how it went. While one call is under way all that ends meanwhile gathers and becomes the next, so
+that one commit serves many and a lone one waits for nothing.
+
+Knows: outcomes, the verbs that settle. Does not know: handlers. A call that fails is tried again for as long as the
+leases in it are good."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from yirangmq.consumer.holdings import Holding, Holdings
+from yirangmq.consumer.outcomes import Outcome
+from yirangmq.consumer.ports import Queues, Results
+from yirangmq.consumer.tally import Tally
+from yirangmq.core.reasons import Reason
+
+log = logging.getLogger("yirangmq.consumer")
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+"""Seconds between tries while the broker cannot be reached."""
+
+
+class Ending(NamedTuple):
+    """``outcome`` None: it was never worked on, give it back untouched."""
+
+    holding: Holding
+    outcome: Outcome | None
+
+
+class Settler:
+    def __init__(self, queues: Queues, holdings: Holdings, tally: Tally) -> None:
+        self._queues = queues
+        self._holdings = holdings
+        self._tally = tally
+        self._news = threading.Condition()
+        self._waiting: list[Ending] = []
+        self._closed = False
+        self._given_up = False
+        self._thread = threading.Thread(target=self._run, name="yirangmq-settler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def settle(self, endings: Sequence[Ending]) -> None:
+        """Take note; returns at once."""
+        with self._news:
+            self._waiting.extend(endings)
+            self._news.notify()
+
+    @property
+    def backlog(self) -> int:
+        return len(self._waiting)
+
+    def close(self, seconds: float) -> None:
+        """Send what is there; what could not be sent by then stays leased until its time is over."""
+        with self._news:
+            self._closed = True
+            self._news.notify()
+        self._thread.join(seconds)
+        self._given_up = True
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._given_up:
+            with self._news:
+                self._news.wait_for(lambda: self._waiting or self._closed)
+                batch, self._waiting = self._waiting, []
+            if not batch:
+                return
+            failed = self._still_good(self._send(batch))
+            if failed:
+                time.sleep(pause)
+                with self._news:
+                    self._waiting = failed + self._waiting
+            pause = min(pause * 2, LONGEST_PAUSE) if failed else FIRST_PAUSE
+
+    def _still_good(self, endings: list[Ending]) -> list[Ending]:
+        """Those worth another try; the leases of the others are over, and the broker has them back."""
+        now = time.monotonic()
+        over = [ending for ending in endings if ending.holding.good_until <= now]
+        if over:
+            log.warning("%d results could not be delivered before their leases ended", len(over))
+            self._tally.add(lost=len(over))
+            self._holdings.drop(ending.holding for ending in over)
+        return [ending for ending in endings if ending.holding.good_until > now]
+
+    def _send(self, batch: Sequence[Ending]) -> list[Ending]:
+        """One call for each way to end; those whose call failed."""
+        groups: dict[Outcome | None, list[Ending]] = {}
+        for ending in batch:
+            groups.setdefault(ending.outcome, []).append(ending)
+        failed: list[Ending] = []
+        for outcome, endings in groups.items():
+            leases = [ending.holding.lease for ending in endings]
+            try:
+                results = self._verb(outcome)(leases)
+            except Exception as error:
+                log.warning("%d results could not be delivered yet: %s", len(leases), error)
+                failed += endings
+            else:
+                self._count(outcome, endings, results)
+        return failed
+
+    def _verb(self, outcome: Outcome | None) -> Callable[[Sequence[str]], Results]:
+        if outcome is None:
+            return self._queues.release_many
+        reason = outcome.reason
+        if reason is None:
+            return self._queues.ack_many
+        return lambda leases: self._queues.nack_many(leases, reason, outcome.text, delay=outcome.delay)
+
+    def _count(self, outcome: Outcome | None, endings: Sequence[Ending], results: Results) -> None:
+        lost = 0
+        for ending, error in zip(endings, results, strict=True):
+            if error is not None:
+                lost += 1
+                log.warning("message %s: its result is dropped: %s", ending.holding.taken.id, error)
+        self._tally.add(**{_column(outcome): len(endings) - lost, "lost": lost})
+        self._holdings.drop(ending.holding for ending in endings)
+
+
+def _column(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return "released"
+    if outcome.reason is None:
+        return "done"
+    if outcome.reason is Reason.REJECTED:
+        return "rejected"
+    return "retried" if outcome.reason is Reason.HANDLER_ERROR and not outcome.kind else "failed"

@@ -1,0 +1,194 @@
+"""One queue's place in a consumer: a thread that fetches as many messages as there is room for, and the threads that
+work on them. Knows: its route, the kit. Does not know: other queues, signals, the operator."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.holdings import Holding
+from yirangmq.consumer.kit import Kit
+from yirangmq.consumer.outcomes import Outcome, Reject, Retry, invalid, of_error, of_value
+from yirangmq.consumer.ports import Taken
+from yirangmq.consumer.route import Route
+from yirangmq.consumer.settler import Ending
+from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
+
+log = logging.getLogger("yirangmq.consumer")
+WAIT_SECONDS = 0.5
+"""One wait for messages; a pause or a drain is noticed after that at the latest."""
+SHORT_REST = 0.02
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+"""Seconds between tries while the broker cannot be reached."""
+MOST_UNSETTLED = 1_000
+"""Results on their way to the broker; more, and fetching waits for them."""
+HOPELESS = (BadInput, NotAllowed, MissingExtra)
+
+
+class Station:
+    """``changed`` is called when the fetching has ended or found nothing."""
+
+    def __init__(self, route: Route, kit: Kit, changed: Callable[[], None]) -> None:
+        self.route = route
+        self._kit = kit
+        self._changed = changed
+        self._news = threading.Condition()
+        self._line: deque[Holding] = deque()
+        self._busy = 0
+        self._stopped = False
+        self._schemas: Mapping[str, Any] = {}
+        self.is_fetching = True
+        self.empty_at = -1
+        """How many messages this consumer had ended when this queue was last found empty; -1: it was not."""
+
+    def start(self) -> None:
+        kit, name = self._kit, self.route.queue
+        kit.gate.listen(self._gate_moved)
+        for number in range(self.route.concurrency):
+            threading.Thread(target=self._work, name=f"yirangmq-{name}-{number}", daemon=True).start()
+        threading.Thread(target=self._fetch, name=f"yirangmq-fetch-{name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Threads that have nothing in work end now, the others when they have."""
+        with self._news:
+            self._stopped = True
+            self._news.notify_all()
+
+    @property
+    def busy(self) -> int:
+        """Threads inside a handler, whether it still counts or not."""
+        return self._busy
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    def _fetch(self) -> None:
+        pause = FIRST_PAUSE
+        try:
+            while allowed := self._allowed():
+                try:
+                    taken = self._take(allowed)
+                except Exception as error:
+                    if _is_hopeless(error):
+                        self._kit.fail(error)
+                        return
+                    if pause == FIRST_PAUSE:
+                        log.warning("nothing can be taken from %s, trying again: %s", self.route.queue, error)
+                    self._kit.gate.rest(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE)
+                    continue
+                pause = FIRST_PAUSE
+                if not taken and self._kit.until_empty:
+                    self._changed()
+        finally:
+            self.is_fetching = False
+            self._changed()
+
+    def _take(self, allowed: int) -> Sequence[Taken]:
+        kit = self._kit
+        mark = kit.tally.summary.total
+        wait = WAIT_SECONDS if not kit.until_empty else SHORT_REST if kit.holdings else 0.0
+        taken: Sequence[Taken] = ()
+        asked_at = time.monotonic()
+        try:
+            taken = kit.queues.lease(
+                self.route.queue, allowed, wait=wait, lease_seconds=kit.lease_seconds, consumer=kit.name
+            )
+        finally:
+            kit.budget.settle(allowed, len(taken))
+        self.empty_at = -1 if taken else mark
+        if taken:
+            self._receive(taken, asked_at)
+        elif wait == 0:
+            kit.gate.rest(SHORT_REST)
+        return taken
+
+    def _allowed(self) -> int:
+        """How many to ask for, once there is room and the gate is open; 0: never again."""
+        gate = self._kit.gate
+        while gate.wait_open() and not self._kit.budget.is_spent:
+            with self._news:
+                self._news.wait_for(lambda: self._room() > 0 or not gate.is_open)
+                room = self._room()
+            if self._kit.settler.backlog >= MOST_UNSETTLED:
+                gate.rest(SHORT_REST)
+            elif gate.is_open and (allowed := self._kit.budget.take(room)):
+                return allowed
+            elif gate.is_open:
+                gate.rest(SHORT_REST)
+        return 0
+
+    def _room(self) -> int:
+        return self.route.concurrency + self.route.prefetch - self._busy - len(self._line)
+
+    def _receive(self, taken: Sequence[Taken], asked_at: float) -> None:
+        policy = taken[0].policy
+        self._schemas = policy["schemas"]
+        span = self._kit.lease_seconds or policy["visibilityTimeoutSec"]
+        holdings = self._kit.holdings.add(taken, span, asked_at)
+        if self._kit.gate.is_open:
+            with self._news:
+                self._line.extend(holdings)
+                self._news.notify_all()
+        if not self._kit.gate.is_open:
+            self._give_back()
+
+    def _gate_moved(self) -> None:
+        if not self._kit.gate.is_open:
+            self._give_back()
+        with self._news:
+            self._news.notify_all()
+
+    def _give_back(self) -> None:
+        """What no handler has seen is for other consumers, at once."""
+        self._kit.settler.settle([Ending(holding, None) for holding in self._kit.holdings.withdraw(self.route.queue)])
+
+    # -- working --------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while (holding := self._next()) is not None:
+            try:
+                self._handle(holding)
+            finally:
+                with self._news:
+                    self._busy -= 1
+                    self._news.notify_all()
+
+    def _next(self) -> Holding | None:
+        with self._news:
+            self._news.wait_for(lambda: self._line or self._stopped)
+            if not self._line:
+                return None
+            self._busy += 1
+            return self._line.popleft()
+
+    def _handle(self, holding: Holding) -> None:
+        kit, timeout = self._kit, self.route.timeout
+        if not kit.holdings.start(holding, None if timeout is None else time.monotonic() + timeout):
+            return
+        outcome = self._outcome(Delivery(holding))
+        if kit.holdings.finish(holding):
+            kit.settler.settle([Ending(holding, kit.poison.judge(self.route.queue, holding.taken.id, outcome))])
+        else:
+            log.warning("message %s: its handler has ended, too late to count", holding.taken.id)
+
+    def _outcome(self, delivery: Delivery) -> Outcome:
+        complaint = self.route.validation.complaint(delivery, self._schemas)
+        if complaint:
+            log.warning("message %s is not fit: %s", delivery.id, complaint)
+            return invalid(complaint)
+        try:
+            return of_value(self.route.handle(delivery))
+        except (Retry, Reject) as asked:
+            return of_error(asked)
+        except BaseException as error:  # also SystemExit: one message must not end the thread
+            log.warning("message %s: its handler failed", delivery.id, exc_info=True)
+            return of_error(error)
+
+
+def _is_hopeless(error: Exception) -> bool:
+    """Trying again cannot help: bad input, no permission, or a fault of ours."""
+    return isinstance(error, HOPELESS) or not isinstance(error, QueueError | OSError)

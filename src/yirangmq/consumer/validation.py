@@ -1,0 +1,76 @@
+"""Is this message fit for the handler? Its envelope must be readable; its payload must fit the schema the consumer
+brings along, if it brings one, and the schema of its type in the queue's policy, if it has one.
+
+The broker checks policies when a message is published; one that was there before its schema is checked here."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from yirangmq.consumer.delivery import Delivery
+from yirangmq.core.errors import BadInput, MissingExtra, QueueError
+from yirangmq.format.jsontext import dumps
+from yirangmq.format.schemas import chosen_schema, compiled, first_complaint
+
+log = logging.getLogger("yirangmq.consumer")
+Validator = Callable[[Any], Any]
+"""Given the payload's value; raises if it is not fit."""
+MOST_COMPILED = 100
+
+
+class Validation:
+    """For one queue. Used by several threads; compiling a schema twice does no harm."""
+
+    def __init__(self, own: Mapping[str, Any] | bool | Validator | None = None, *, decode: bool = True) -> None:
+        """``decode=False``: the handler wants bytes only, so that a payload no schema asks for is not looked into."""
+        self._function = own if callable(own) else None
+        self._schema = None if own is None or callable(own) else compiled(own, "schema", BadInput)
+        self._decode = decode or own is not None
+        self._by_text: dict[bytes, Any] = {}
+
+    def complaint(self, delivery: Delivery, schemas: Mapping[str, Mapping[str, Any]]) -> str:
+        """Why it is not fit, naming the field; "" if it is. ``schemas`` are those of the policy."""
+        try:
+            header = delivery.header
+            schema = chosen_schema(schemas, header) if schemas else None
+            value = delivery.value() if self._decode or schema is not None else None
+        except Exception as error:
+            return f"the envelope cannot be read: {error}"
+        if self._schema is not None and (text := self._misfit(self._schema, value)):
+            return text
+        if self._function is not None and (text := _objection(self._function, value)):
+            return text
+        return self._policy_complaint(schema, value) if schema is not None else ""
+
+    def _misfit(self, schema: Any, value: Any) -> str:
+        if isinstance(value, bytes):
+            return "payload: is not JSON, and there is a schema for it"
+        return first_complaint(schema, value)
+
+    def _policy_complaint(self, schema: Any, value: Any) -> str:
+        key = dumps(schema)
+        if key not in self._by_text:
+            if len(self._by_text) >= MOST_COMPILED:
+                self._by_text.clear()
+            self._by_text[key] = _if_possible(schema)
+        known = self._by_text[key]
+        return "" if known is None else self._misfit(known, value)
+
+
+def _objection(function: Validator, value: Any) -> str:
+    try:
+        function(value)
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _if_possible(schema: Any) -> Any:
+    """None where the package for schemas is not installed: the broker has checked it once."""
+    try:
+        return compiled(schema, "schema", BadInput)
+    except MissingExtra as error:
+        log.warning("schemas of policies are not checked again here: %s", error)
+    except QueueError as error:
+        log.warning("a schema of a policy cannot be used here: %s", error)
+    return None

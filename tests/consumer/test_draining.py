@@ -1,0 +1,297 @@
+"""Stopping, pausing, ending: what is in work is finished, what is not is given back at once, nothing is lost."""
+
+import threading
+from collections import Counter
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import yirangmq
+from tests.consumer.parts import Blocking, Watched, running, until
+from yirangmq.broker.queues import Queues
+from yirangmq.consumer.consumer import Consumer
+from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.tally import Summary
+from yirangmq.core.errors import BadInput, StoreError
+from yirangmq.core.message import Counts
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+
+
+def state_of(queues: Queues, queue: str = "mail") -> Counts:
+    return queues.counts(queue)
+
+
+def test_a_drain_finishes_what_is_in_work_and_returns_what_is_not(queues: Queues) -> None:
+    slow = Blocking()
+    queues.publish_many("mail", list(range(10)))
+    consumer = Consumer(queues)
+    consumer.handler("mail", prefetch=5)(slow)
+    with running(consumer) as run:
+        slow.wait_begun()
+        until(lambda: state_of(queues).leased == 6)
+        consumer.stop()
+        until(lambda: state_of(queues).ready == 9, "those not begun back in line")
+        assert run.is_alive
+        assert queues.consumer_list()[0]["state"] in ("running", "draining")
+        slow.go.set()
+        assert run.ended() == Summary(done=1, released=5)
+    assert queues.consumer_list() == []
+    assert (state_of(queues).leased, state_of(queues).done) == (0, 1)
+    assert {queues.lease("mail")[0].attempt for _ in range(9)} == {1}, "being held and given back is no attempt"
+
+
+def test_a_drain_under_load_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    with yirangmq.open(f"sqlite:{tmp_path / 'q.db'}") as queues:
+        sent = {stored.id for stored in queues.publish_many("mail", list(range(400)))}
+        handled: list[str] = []
+        rounds = 0
+        while len(handled) < 400 and rounds < 50:
+            stop_at = min(400, len(handled) + 37)
+            consumer = Consumer(queues, concurrency=4)
+            stopped = partial(_note_and_stop, handled=handled, stop_at=stop_at, consumer=consumer)
+            consumer.handler("mail", prefetch=20)(stopped)
+            consumer.run()
+            rounds += 1
+            counts = queues.counts("mail")
+            assert (counts.leased, counts.ready + counts.done) == (0, 400)
+        assert Counter(handled) == Counter(sent)
+        assert rounds > 3
+
+
+def _note_and_stop(delivery: Delivery, handled: list[str], stop_at: int, consumer: Consumer) -> None:
+    handled.append(delivery.id)
+    if len(handled) >= stop_at:
+        consumer.stop()
+
+
+def test_what_does_not_end_in_time_is_given_back_unfinished(queues: Queues) -> None:
+    slow = Blocking()
+    id = queues.publish("mail", "x").id
+    consumer = Consumer(queues, drain_seconds=0.05)
+    consumer.handler("mail")(slow)
+    with running(consumer) as run:
+        slow.wait_begun()
+        consumer.stop()
+        assert run.ended() == Summary(failed=1)
+    look = queues.show("mail", id)
+    assert (look.message.state, look.message.reason) == (State.DELAYED, Reason.TIMEOUT)
+    slow.go.set()
+
+
+def test_a_stop_before_the_run_is_obeyed(queues: Queues) -> None:
+    queues.publish("mail", "x")
+    consumer = Consumer(queues)
+    consumer.handler("mail")(lambda delivery: None)
+    consumer.stop()
+    consumer.run()
+    assert queues.counts("mail").leased == 0
+
+
+def test_a_consumer_can_run_again(queues: Queues) -> None:
+    consumer = Consumer(queues)
+    consumer.handler("mail")(lambda delivery: None)
+    for _ in range(2):
+        queues.publish("mail", "x")
+        assert consumer.run(until_empty=True) == Summary(done=1)
+
+
+def test_it_does_not_run_twice_at_a_time(queues: Queues) -> None:
+    consumer = Consumer(queues)
+    consumer.handler("mail")(lambda delivery: None)
+    with running(consumer):
+        until(queues.consumer_list)
+        with pytest.raises(BadInput, match="already"):
+            consumer.run()
+
+
+@pytest.mark.parametrize("by", ["operator", "program"])
+def test_a_pause_stops_the_leases_and_a_resume_goes_on(queues: Queues, by: str) -> None:
+    done: list[object] = []
+    watched = Watched(queues)
+    consumer = Consumer(watched, name="worker-1")
+    consumer.handler("mail")(lambda delivery: done.append(delivery.value()))
+
+    def wish(verb: str) -> None:
+        if by == "operator":
+            queues.consumer_wish("worker-1", verb)
+        elif verb == "pause":
+            consumer.pause()
+        else:
+            consumer.resume()
+
+    def state() -> str:
+        return str(queues.consumer_list()[0]["state"])
+
+    with running(consumer):
+        queues.publish("mail", 1)
+        until(lambda: done == [1])
+        wish("pause")
+        until(lambda: state() == "paused")
+        # One lease may still be under way for half a second; whatever it gets goes back.
+        queues.publish("mail", 2)
+        beats, leases = watched.calls["beat"], watched.calls["lease"]
+        until(lambda: watched.calls["beat"] > beats)
+        assert watched.calls["lease"] <= leases + 1
+        assert (done, queues.counts("mail").ready, queues.counts("mail").leased) == ([1], 1, 0)
+        wish("resume")
+        until(lambda: done == [1, 2])
+
+
+def test_a_pause_gives_back_what_was_not_begun_and_lets_the_rest_end(queues: Queues) -> None:
+    slow = Blocking()
+    queues.publish_many("mail", [1, 2, 3])
+    consumer = Consumer(queues)
+    consumer.handler("mail", prefetch=2)(slow)
+    with running(consumer):
+        slow.wait_begun()
+        until(lambda: queues.counts("mail").leased == 3)
+        consumer.pause()
+        until(lambda: queues.counts("mail").ready == 2)
+        slow.go.set()
+        until(lambda: queues.counts("mail").done == 1)
+        assert queues.counts("mail").ready == 2
+
+
+def test_a_drain_wished_by_an_operator_ends_with_nothing_leased(queues: Queues) -> None:
+    queues.publish_many("mail", list(range(50)))
+    slow = Blocking()
+    consumer = Consumer(queues, concurrency=2, name="worker-1")
+    consumer.handler("mail", prefetch=10)(slow)
+    with running(consumer) as run:
+        slow.wait_begun(2)
+        until(queues.consumer_list)
+        queues.consumer_wish("worker-1", "drain")
+        until(lambda: queues.consumer_list()[0]["state"] == "draining")
+        slow.go.set()
+        run.ended()
+    assert queues.counts("mail").leased == 0
+    assert queues.counts("mail").ready + queues.counts("mail").done == 50
+    assert queues.consumer_list() == []
+
+
+def test_a_draining_consumer_does_not_go_back_to_work(queues: Queues) -> None:
+    slow = Blocking()
+    queues.publish("mail", 1)
+    consumer = Consumer(queues)
+    consumer.handler("mail")(slow)
+    with running(consumer) as run:
+        slow.wait_begun()
+        consumer.stop()
+        until(lambda: queues.consumer_list()[0]["state"] == "draining")
+        consumer.resume()
+        consumer.pause()
+        slow.go.set()
+        run.ended()
+
+
+def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
+    watched = Watched(queues)
+
+    def refuse(verb: str, number: int) -> None:
+        if verb == "beat":
+            raise BadInput("'consumer_beat' is not a known method", field="method")
+
+    watched.before = refuse
+    queues.publish("mail", 1)
+    consumer = Consumer(watched)
+    consumer.handler("mail")(lambda delivery: None)
+    assert consumer.run(until_empty=True) == Summary(done=1)
+
+
+def test_fetching_goes_on_after_the_broker_was_away(queues: Queues) -> None:
+    watched = Watched(queues)
+
+    def refuse_twice(verb: str, number: int) -> None:
+        if verb == "lease" and number <= 2:
+            raise StoreError("the disk is away, says the test")
+
+    watched.before = refuse_twice
+    queues.publish("mail", 1)
+    consumer = Consumer(watched)
+    consumer.handler("mail")(lambda delivery: None)
+    assert consumer.run(until_empty=True) == Summary(done=1)
+
+
+def test_an_error_that_will_not_pass_ends_the_run(queues: Queues) -> None:
+    watched = Watched(queues)
+    slow = Blocking()
+
+    def refuse(verb: str, number: int) -> None:
+        if verb == "lease" and number > 1:
+            slow.wait_begun()
+            slow.go.set()
+            raise BadInput("no more of this", field="queue")
+
+    watched.before = refuse
+    queues.publish("mail", 1)
+    consumer = Consumer(watched, concurrency=2)
+    consumer.handler("mail")(slow)
+    with pytest.raises(BadInput, match="no more of this"):
+        consumer.run()
+    assert queues.counts("mail").done == 1, "what was in work is finished first"
+
+
+# -- how much ---------------------------------------------------------------------------------------------------------
+
+
+def test_eight_at_a_time_handle_a_thousand_messages_once_each(tmp_path: Path) -> None:
+    with yirangmq.open(f"sqlite:{tmp_path / 'q.db'}") as queues:
+        sent = [stored.id for stored in queues.publish_many("mail", list(range(1000)))]
+        handled: list[str] = []
+        threads: set[str] = set()
+        consumer = Consumer(queues, concurrency=8)
+
+        @consumer.handler("mail")
+        def handle(delivery: Delivery) -> None:
+            handled.append(delivery.id)
+            threads.add(threading.current_thread().name)
+
+        assert consumer.run(until_empty=True) == Summary(done=1000)
+        assert sorted(handled) == sorted(sent)
+        assert len(threads) == 8
+        assert queues.counts("mail").done == 1000
+
+
+def test_no_more_at_a_time_than_allowed(queues: Queues) -> None:
+    slow = Blocking()
+    queues.publish_many("mail", list(range(10)))
+    queues.publish_many("news", list(range(10)))
+    consumer = Consumer(queues, concurrency=3)
+    consumer.handler("mail")(slow)
+    consumer.handler("news", concurrency=1)(slow)
+    with running(consumer):
+        slow.wait_begun(4)
+        assert (queues.counts("mail").leased, queues.counts("news").leased) == (3, 1)
+        slow.go.set()
+        until(lambda: queues.counts("mail").done + queues.counts("news").done == 20)
+        assert Counter(delivery.queue for delivery in slow.begun) == {"mail": 10, "news": 10}
+
+
+def test_until_empty_waits_for_what_one_queue_sends_to_the_other(queues: Queues) -> None:
+    consumer = Consumer(queues)
+    consumer.handler("a")(lambda delivery: queues.publish("b", delivery.value()))
+    consumer.handler("b")(lambda delivery: queues.publish("c", delivery.value()))
+    consumer.handler("c")(lambda delivery: None)
+    queues.publish_many("a", [1, 2, 3])
+    assert consumer.run(until_empty=True) == Summary(done=9)
+
+
+def test_a_limit_is_kept_to_the_message(queues: Queues) -> None:
+    queues.publish_many("mail", list(range(20)))
+    consumer = Consumer(queues, concurrency=4)
+    consumer.handler("mail", prefetch=4)(lambda delivery: None)
+    assert consumer.run(limit=7) == Summary(done=7)
+    assert queues.counts("mail").ready == 13
+
+
+def test_it_opens_what_an_address_names_and_closes_it(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'q.db'}"
+    with yirangmq.open(url) as queues:
+        queues.publish("mail", 1)
+    consumer = Consumer(url)
+    consumer.handler("mail")(lambda delivery: None)
+    assert consumer.run(until_empty=True) == Summary(done=1)
+    with yirangmq.open(url) as queues:
+        assert queues.counts("mail").done == 1

@@ -1,0 +1,150 @@
+"""What reaches a handler is fit for it; what fails again and again stops coming."""
+
+from typing import Any
+
+import pytest
+
+from tests.consumer.parts import running, until
+from yirangmq.broker.queues import Queues
+from yirangmq.consumer.consumer import Consumer
+from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.outcomes import DONE, of_error, too_slow
+from yirangmq.consumer.poison import MOST, Poison
+from yirangmq.consumer.tally import Summary
+from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+from yirangmq.format.envelope import NewMessage
+from yirangmq.testing import ManualClock
+
+NEEDS_NAME = {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}
+
+
+def needs_name(value: Any) -> None:
+    if "name" not in value:
+        raise KeyError("name")
+
+
+@pytest.mark.parametrize("schema", [NEEDS_NAME, needs_name])
+@pytest.mark.parametrize("payload", [{"title": "x"}, b"\xff\x00 not JSON"])
+def test_what_does_not_fit_the_consumers_schema_is_dead_before_the_handler(
+    queues: Queues, schema: Any, payload: object
+) -> None:
+    seen: list[Any] = []
+    bad, good = (queues.publish("mail", value).id for value in (payload, {"name": "ann"}))
+    consumer = Consumer(queues)
+    consumer.handler("mail", schema=schema)(lambda delivery: seen.append(delivery.value()))
+    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert seen == [{"name": "ann"}]
+    look = queues.show("mail", bad)
+    assert (look.message.state, look.message.reason) == (State.DEAD, Reason.VALIDATION_ERROR)
+    assert queues.show("mail", good).message.state is State.DONE
+
+
+def test_a_complaint_names_the_place(queues: Queues) -> None:
+    id = queues.publish("mail", {"name": 5}).id
+    consumer = Consumer(queues)
+    consumer.handler("mail", schema=NEEDS_NAME)(print)
+    consumer.run(until_empty=True)
+    failure = queues.show("mail", id).failure
+    assert failure is not None
+    assert failure.reason_message.startswith("payload.name: ")
+
+
+def test_a_policys_schema_is_checked_for_what_was_there_before_it(queues: Queues) -> None:
+    seen: list[Any] = []
+    old = queues.publish("mail", NewMessage(payload={}, type="letter", version=2)).id
+    other = queues.publish("mail", NewMessage(payload={}, type="parcel")).id
+    queues.set_policy("mail", {"schemas": {"letter": {"*": NEEDS_NAME}}})
+    consumer = Consumer(queues)
+    consumer.handler("mail")(lambda delivery: seen.append(delivery.id))
+    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert seen == [other]
+    assert queues.show("mail", old).message.reason == Reason.VALIDATION_ERROR
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"), [("{broken", b"1"), ("", b"{broken"), ("[1]", b"1"), ("", b'"\xff"'), ("", b"1e999")]
+)
+def test_an_envelope_that_cannot_be_read_is_dead_and_harms_nobody(
+    queues: Queues, clock: ManualClock, header: str, payload: bytes
+) -> None:
+    now = clock.now_ms()
+    broken = Envelope("mail", "broken", RANK_LAST, now, now, 0, None, header, payload, True)
+    queues.publish_envelopes("mail", [broken])
+    queues.publish("mail", "good")
+    seen: list[Any] = []
+    consumer = Consumer(queues)
+    consumer.handler("mail")(lambda delivery: seen.append(delivery.value()))
+    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert seen == ["good"]
+    look = queues.show("mail", "broken")
+    assert (look.message.state, look.message.reason) == (State.DEAD, Reason.VALIDATION_ERROR)
+    assert look.failure is not None
+    assert look.failure.reason_message.startswith("the envelope cannot be read: ")
+
+
+# -- poison -----------------------------------------------------------------------------------------------------------
+
+
+def fails(delivery: Delivery) -> None:
+    raise ValueError(f"attempt {delivery.attempt}")
+
+
+def test_the_same_error_again_and_again_is_poison(queues: Queues, clock: ManualClock) -> None:
+    id = queues.publish("mail", 1).id
+    consumer = Consumer(queues, poison_after=3)
+    consumer.handler("mail")(fails)
+    states = []
+    with running(consumer):
+        for attempt in (1, 2, 3):
+            until(lambda attempt=attempt: _failed(queues, id) == attempt)  # type: ignore[misc]
+            states.append(queues.show("mail", id).message.state)
+            clock.advance(60_000)
+    assert states == [State.DELAYED, State.DELAYED, State.DEAD]
+    look = queues.show("mail", id)
+    assert look.message.reason == Reason.POISON
+    assert look.failure is not None
+    assert look.failure.reason_message == "3 times ValueError, the last time: ValueError: attempt 3"
+
+
+def _failed(queues: Queues, id: str) -> int:
+    """The attempt that failed last."""
+    failure = queues.show("mail", id).failure
+    return 0 if failure is None else failure.attempt
+
+
+def test_the_policys_own_eye_for_poison_works_without_the_consumers(queues: Queues) -> None:
+    queues.set_policy("mail", {"retry": {"poisonAfter": 1}})
+    id = queues.publish("mail", 1).id
+    consumer = Consumer(queues)
+    consumer.handler("mail")(fails)
+    consumer.run(until_empty=True)
+    assert (queues.show("mail", id).message.state, queues.show("mail", id).message.reason) == (
+        State.DEAD,
+        Reason.POISON,
+    )
+
+
+def test_only_the_same_fault_in_a_row_counts() -> None:
+    poison = Poison(3)
+    value, key = of_error(ValueError()), of_error(KeyError())
+    for outcome in (value, value, key, value, value, too_slow("slow"), value, value, DONE, value, value):
+        assert poison.judge("mail", "m", outcome) == outcome
+    assert poison.judge("mail", "m", value).reason is Reason.POISON
+    assert poison.judge("mail", "m", value) == value, "it begins anew"
+
+
+def test_messages_are_told_apart_and_the_oldest_forgotten() -> None:
+    poison = Poison(2)
+    fault = of_error(ValueError())
+    assert poison.judge("mail", "m", fault) == fault
+    assert poison.judge("news", "m", fault) == fault
+    for number in range(MOST):
+        poison.judge("mail", f"other-{number}", fault)
+    assert poison.judge("mail", "m", fault) == fault
+
+
+def test_no_poison_unless_asked_for() -> None:
+    fault = of_error(ValueError())
+    assert {Poison(0).judge("mail", "m", fault) for _ in range(100)} == {fault}

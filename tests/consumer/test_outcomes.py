@@ -1,0 +1,216 @@
+"""What a handler returns or raises decides what becomes of its message."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.consumer.parts import Blocking, running, until
+from yirangmq.broker.queues import Queues
+from yirangmq.consumer.consumer import Consumer
+from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.outcomes import Reject, Retry
+from yirangmq.consumer.tally import Summary
+from yirangmq.core.errors import BadInput
+from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+from yirangmq.testing import ManualClock
+
+
+def handled(queues: Queues, function: Callable[[Delivery], Any], **options: Any) -> tuple[Look, Summary]:
+    """One message through one handler: where it stands then, and what the consumer counted."""
+    id = queues.publish("mail", {"to": "ann"}).id
+    consumer = Consumer(queues, **options)
+    consumer.handler("mail")(function)
+    summary = consumer.run(until_empty=True)
+    return queues.show("mail", id), summary
+
+
+def raising(error: BaseException) -> Callable[[Delivery], None]:
+    def handle(delivery: Delivery) -> None:
+        raise error
+
+    return handle
+
+
+def returning(value: object) -> Callable[[Delivery], object]:
+    return lambda delivery: value
+
+
+@pytest.mark.parametrize("value", [None, False, "done", {"a": 1}])
+def test_returning_anything_acknowledges(queues: Queues, value: object) -> None:
+    look, summary = handled(queues, returning(value))
+    assert look.message.state is State.DONE
+    assert summary == Summary(done=1)
+
+
+def test_a_handler_sees_the_message_as_it_was_sent(queues: Queues) -> None:
+    seen: list[Delivery] = []
+    queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","traceId":"t","payload":{"to": "bo"}}'])
+    consumer = Consumer(queues)
+    consumer.handler("mail")(seen.append)
+    consumer.run(until_empty=True)
+    [delivery] = seen
+    assert (delivery.id, delivery.queue, delivery.attempt, delivery.lost) == ("x-1", "mail", 1, False)
+    assert (delivery.payload, delivery.value()) == (b'{"to": "bo"}', {"to": "bo"})
+    assert (delivery.header["type"], delivery.header["traceId"]) == ("letter", "t")
+    assert delivery.policy["visibilityTimeoutSec"] == 30
+    assert delivery.envelope_json().endswith(b'"payload":{"to": "bo"}}')
+    assert delivery.lease_id == "1-1"
+
+
+@pytest.mark.parametrize("says", [raising, returning])
+def test_retry_comes_back_after_the_time_it_names(
+    queues: Queues, clock: ManualClock, says: Callable[[Any], Callable[[Delivery], Any]]
+) -> None:
+    look, summary = handled(queues, says(Retry(after=90, reason="the door is shut")))
+    assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 90_000)
+    assert look.failure is not None
+    assert (look.failure.reason_code, look.failure.reason_message) == (Reason.HANDLER_ERROR, "the door is shut")
+    assert summary == Summary(retried=1)
+
+
+def test_retry_without_a_time_waits_as_the_policy_says(queues: Queues, clock: ManualClock) -> None:
+    look, _ = handled(queues, raising(Retry()))
+    assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
+
+
+def test_retry_past_the_limit_is_dead(queues: Queues) -> None:
+    queues.set_policy("mail", {"retry": {"limit": 0}})
+    look, _ = handled(queues, raising(Retry(after=1)))
+    assert look.message.state is State.DEAD
+
+
+@pytest.mark.parametrize("after", [-1, "soon", float("nan")])
+def test_retry_at_an_impossible_time_is_refused(after: Any) -> None:
+    with pytest.raises(BadInput):
+        Retry(after=after)
+
+
+@pytest.mark.parametrize("says", [raising, returning])
+def test_reject_goes_to_the_dead_letters_at_once(
+    queues: Queues, says: Callable[[Any], Callable[[Delivery], Any]]
+) -> None:
+    look, summary = handled(queues, says(Reject("no such account")))
+    assert (look.message.state, look.message.reason) == (State.DEAD, Reason.REJECTED)
+    assert look.failure is not None
+    assert look.failure.reason_message == "no such account"
+    assert summary == Summary(rejected=1)
+
+
+def test_any_other_error_gives_it_back_with_its_text(queues: Queues, clock: ManualClock) -> None:
+    look, summary = handled(queues, raising(ValueError("no route to host")), name="worker-7")
+    assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + 1_000)
+    assert look.failure is not None
+    assert look.failure[:2] == (Reason.HANDLER_ERROR, "ValueError: no route to host")
+    assert look.failure.consumer == "worker-7"
+    assert summary == Summary(failed=1)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Unprintable(), ValueError("x" * 9_999)])
+def test_no_error_ends_the_thread_it_happens_in(queues: Queues, error: BaseException) -> None:
+    done: list[str] = []
+
+    def handle(delivery: Delivery) -> None:
+        if delivery.value() == "bad":
+            raise error
+        done.append(delivery.value())
+
+    bad = queues.publish("mail", "bad").id
+    queues.publish("mail", "good")
+    consumer = Consumer(queues)
+    consumer.handler("mail")(handle)
+    assert consumer.run(until_empty=True) == Summary(done=1, failed=1)
+    assert done == ["good"]
+    failure = queues.show("mail", bad).failure
+    assert failure is not None
+    assert failure.reason_message.startswith(type(error).__name__)
+    assert len(failure.reason_message) <= MAX_MESSAGE
+
+
+async def _later(delivery: Delivery) -> None:
+    """Never runs."""
+
+
+def test_a_coroutine_is_not_taken_for_work_done(queues: Queues) -> None:
+    with pytest.raises(BadInput, match="coroutine"):
+        Consumer(queues).handler("mail")(_later)
+
+    class Promise:
+        def __await__(self) -> Any:
+            raise AssertionError("nobody awaits it")
+
+    look, summary = handled(queues, returning(Promise()))
+    assert look.message.state is State.DELAYED
+    assert summary == Summary(failed=1)
+
+
+def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(queues: Queues) -> None:
+    first, second = (stored.id for stored in queues.publish_many("mail", ["slow", "quick"]))
+    slow, done = Blocking(), threading.Event()
+
+    def handle(delivery: Delivery) -> None:
+        done.set() if delivery.value() == "quick" else slow(delivery)
+
+    consumer = Consumer(queues, timeout=0.05)
+    consumer.handler("mail")(handle)
+    with running(consumer) as run:
+        until(lambda: queues.show("mail", first).message.state is State.DELAYED, "the slow one given back")
+        failure = queues.show("mail", first).failure
+        assert failure is not None
+        assert failure.reason_code == Reason.TIMEOUT
+        assert queues.consumer_list()[0]["inWork"] == 0
+        assert not done.is_set(), "a thread that does not end keeps its place"
+        slow.go.set()
+        assert done.wait(30)
+        until(lambda: queues.show("mail", second).message.state is State.DONE)
+    assert queues.show("mail", first).message.state is State.DELAYED
+    assert run.summary == Summary(done=1, failed=1)
+
+
+def test_a_queue_has_one_handler_and_a_consumer_at_least_one(queues: Queues) -> None:
+    consumer = Consumer(queues)
+    with pytest.raises(BadInput, match="no queue"):
+        consumer.run()
+    consumer.handler("mail")(print)
+    with pytest.raises(BadInput, match="already"):
+        consumer.handler("mail")(print)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"timeout": 0}, "timeout"),
+        ({"prefetch": -1}, "prefetch"),
+        ({"schema": {"type": 5}}, "schema"),
+    ],
+)
+def test_impossible_options_are_refused_by_name(queues: Queues, options: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Consumer(queues).handler("mail", **options)(print)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"lease_seconds": 0}, "leaseSeconds"),
+        ({"drain_seconds": -1}, "drainSeconds"),
+        ({"poison_after": -1}, "poisonAfter"),
+        ({"name": "a b"}, "name"),
+    ],
+)
+def test_impossible_options_of_the_whole_are_refused_by_name(
+    queues: Queues, options: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        Consumer(queues, **options)
+    assert caught.value.field == field

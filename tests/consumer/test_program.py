@@ -1,0 +1,224 @@
+"""Any program as a handler: what it reads, what its exit code means, how it is ended."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.consumer.parts import running, until
+from yirangmq.broker.queues import Queues
+from yirangmq.consumer.child import TAIL
+from yirangmq.consumer.consumer import Consumer
+from yirangmq.consumer.program import Program
+from yirangmq.consumer.route import Route
+from yirangmq.consumer.tally import Summary
+from yirangmq.consumer.validation import Validation
+from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import NewMessage
+from yirangmq.format.jsontext import loads
+from yirangmq.testing import ManualClock
+
+pytestmark = pytest.mark.process
+
+
+def sh(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-S", "-c", script]
+
+
+def consumer_of(queues: Queues, argv: list[str], **options: Any) -> Consumer:
+    program = Program(argv, **options)
+    consumer = Consumer(queues, drain_seconds=0.05)
+    validation = Validation(decode=False)
+    consumer.add(Route(queue="mail", handle=program, validation=validation, cancel=program.cancel))
+    return consumer
+
+
+def given(queues: Queues, argv: list[str], message: object = "x", **options: Any) -> tuple[Look, Summary]:
+    """One message through one program: where it stands then."""
+    id = queues.publish("mail", message).id
+    summary = consumer_of(queues, argv, **options).run(until_empty=True)
+    return queues.show("mail", id), summary
+
+
+def told(look: Look) -> tuple[str, str]:
+    assert look.failure is not None
+    return look.failure.reason_code, look.failure.reason_message
+
+
+# -- what it is handed ------------------------------------------------------------------------------------------------
+
+
+def test_it_reads_the_envelope_as_one_line_of_json(queues: Queues, tmp_path: Path) -> None:
+    queues.publish_text("mail", [b'{"messageId":"x-1","type":"letter","payload":{"a":\n\r\n [1]}}'])
+    assert consumer_of(queues, sh(f"cat > {tmp_path}/in")).run(until_empty=True) == Summary(done=1)
+    text = (tmp_path / "in").read_bytes()
+    assert text.count(b"\n") == 1
+    assert text.endswith(b"}\n")
+    document = loads(text)
+    assert (document["messageId"], document["type"], document["payload"]) == ("x-1", "letter", {"a": [1]})
+
+
+def test_bytes_that_are_not_json_come_as_base64_in_the_envelope(queues: Queues, tmp_path: Path) -> None:
+    given(queues, sh(f"cat > {tmp_path}/in"), b"\x00\xff")
+    assert loads((tmp_path / "in").read_bytes())["payloadBase64"] == "AP8="
+
+
+@pytest.mark.parametrize("payload", [b"", b"\n", bytes(range(256)) * 5, b'{"a":1e999}\r\n'])
+def test_raw_passes_any_bytes(queues: Queues, tmp_path: Path, payload: bytes) -> None:
+    look, _ = given(queues, sh(f"cat > {tmp_path}/in"), payload, raw=True)
+    assert look.message.state is State.DONE
+    assert (tmp_path / "in").read_bytes() == payload
+
+
+def test_a_mebibyte_goes_through_to_a_program_that_talks_before_it_reads(queues: Queues, tmp_path: Path) -> None:
+    payload = os.urandom(1 << 20)
+    script = f"head -c 300000 /dev/zero >&2; cat > {tmp_path}/in; head -c 300000 /dev/zero >&2"
+    look, _ = given(queues, sh(script), payload, raw=True)
+    assert look.message.state is State.DONE
+    assert (tmp_path / "in").read_bytes() == payload
+
+
+def test_a_program_that_reads_nothing_may_still_succeed(queues: Queues) -> None:
+    look, _ = given(queues, sh("exec true"), os.urandom(1 << 20), raw=True)
+    assert look.message.state is State.DONE
+
+
+def test_the_environment_says_what_the_message_is(queues: Queues, tmp_path: Path) -> None:
+    message = NewMessage(payload=1, id="x-1", type="a\0b ü", trace_id="t-9")
+    given(queues, sh(f"env | grep ^YIRANGMQ_ | sort > {tmp_path}/env"), message)
+    assert (tmp_path / "env").read_text().splitlines() == [
+        "YIRANGMQ_ATTEMPT=1",
+        "YIRANGMQ_LEASE_ID=1-1",
+        "YIRANGMQ_MESSAGE_ID=x-1",
+        "YIRANGMQ_QUEUE=mail",
+        "YIRANGMQ_TRACE_ID=t-9",
+        "YIRANGMQ_TYPE=ab ü",
+    ]
+
+
+# -- what its end means -----------------------------------------------------------------------------------------------
+
+
+def test_exit_code_0_acknowledges(queues: Queues) -> None:
+    look, summary = given(queues, sh("echo noise >&2; exit 0"))
+    assert look.message.state is State.DONE
+    assert summary == Summary(done=1)
+
+
+def test_exit_code_65_rejects(queues: Queues) -> None:
+    look, summary = given(queues, sh("echo 'no such account' >&2; exit 65"))
+    assert look.message.state is State.DEAD
+    assert told(look) == (Reason.REJECTED, "no such account")
+    assert summary == Summary(rejected=1)
+
+
+@pytest.mark.parametrize(("retry_after", "wait"), [(None, 1_000), (90, 90_000)])
+def test_exit_code_75_asks_for_another_try(
+    queues: Queues, clock: ManualClock, retry_after: float | None, wait: int
+) -> None:
+    look, summary = given(queues, sh("exit 75"), retry_after=retry_after)
+    assert (look.message.state, look.message.due_at) == (State.DELAYED, clock.now_ms() + wait)
+    assert told(look) == (Reason.HANDLER_ERROR, "the program asks for another try")
+    assert summary == Summary(retried=1)
+
+
+@pytest.mark.parametrize("argv", [sh("echo 'no route' >&2; exit 3"), python("import sys; sys.exit('no route')")])
+def test_every_other_code_is_a_failure_with_what_it_said(queues: Queues, argv: list[str]) -> None:
+    code = 3 if argv[0] == "/bin/sh" else 1
+    look, summary = given(queues, argv)
+    assert look.message.state is State.DELAYED
+    assert told(look) == (Reason.HANDLER_ERROR, f"exit code {code}: no route")
+    assert summary == Summary(failed=1)
+
+
+def test_a_signal_is_a_failure(queues: Queues) -> None:
+    look, _ = given(queues, sh("kill -SEGV $$"))
+    assert told(look) == (Reason.HANDLER_ERROR, "ended by SIGSEGV")
+
+
+def test_of_much_that_was_said_the_end_is_kept(queues: Queues) -> None:
+    look, _ = given(queues, sh("head -c 500000 /dev/zero | tr '\\0' x >&2; printf '\\377 the end' >&2; exit 1"))
+    text = told(look)[1]
+    assert text.endswith("\ufffd the end")
+    assert TAIL <= len(text) <= MAX_MESSAGE
+
+
+def test_a_program_that_leaves_a_helper_behind_has_ended_nevertheless(queues: Queues) -> None:
+    """The helper holds stderr open; nobody waits for it."""
+    look, _ = given(queues, sh("sleep 60 & echo $! >&2; exit 4"))
+    text = told(look)[1]
+    assert text.startswith("exit code 4: ")
+    os.kill(int(text.split()[-1]), signal.SIGKILL)
+
+
+def test_a_program_that_is_not_there_is_a_failure_not_a_crash(queues: Queues) -> None:
+    look, summary = given(queues, ["/no/such/program"])
+    assert told(look)[1].startswith("FileNotFoundError: ")
+    assert summary == Summary(failed=1)
+
+
+# -- its end put to it ------------------------------------------------------------------------------------------------
+
+WAITS = "trap 'echo asked >&2; exit 0' TERM; echo here >&2; while :; do sleep 0.02; done"
+STUBBORN = "trap '' TERM; echo here >&2; while :; do sleep 0.02; done"
+
+
+def test_a_program_over_its_time_is_asked_to_end(queues: Queues) -> None:
+    look, summary = given(queues, sh(WAITS), timeout=1)
+    reason, text = told(look)
+    assert reason == Reason.TIMEOUT
+    assert text.startswith("the program was ended after 1 s: here\n")
+    assert text.endswith("asked")
+    assert summary == Summary(failed=1)
+
+
+def test_one_that_does_not_listen_is_made_to(queues: Queues, tmp_path: Path) -> None:
+    look, _ = given(queues, sh(f"echo $$ > {tmp_path}/pid; {STUBBORN}"), timeout=1, grace=0.05)
+    assert told(look) == (Reason.TIMEOUT, "the program was ended after 1 s: here")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+
+
+def test_what_it_started_ends_with_it(queues: Queues, tmp_path: Path) -> None:
+    given(queues, sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout=1)
+    pid = int((tmp_path / "pid").read_text())
+    until(lambda: not _is_running(pid), "the end of the helper")
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("script", [WAITS, STUBBORN])
+def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path, script: str) -> None:
+    pid_file = tmp_path / "pid"
+    queues.publish("mail", "x")
+    consumer = consumer_of(queues, sh(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; {script}"), grace=0.05)
+    with running(consumer) as run:
+        until(pid_file.exists)
+        consumer.stop()
+        assert run.ended() == Summary(failed=1)
+    pid = int(pid_file.read_text())
+    until(lambda: not _is_running(pid), "the end of the program")
+    assert queues.counts("mail").delayed == 1
+
+
+def test_many_at_a_time(queues: Queues, tmp_path: Path) -> None:
+    """All of them run at once: each waits until it sees the others."""
+    program = Program(sh(f"touch {tmp_path}/$YIRANGMQ_MESSAGE_ID; until [ $(ls {tmp_path} | wc -l) = 4 ]; do :; done"))
+    consumer = Consumer(queues)
+    consumer.add(Route(queue="mail", handle=program, concurrency=4, cancel=program.cancel))
+    queues.publish_many("mail", list(range(4)))
+    assert consumer.run(until_empty=True) == Summary(done=4)
