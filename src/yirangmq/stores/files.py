@@ -22,12 +22,13 @@ from yirangmq.core.errors import StoreError
 from yirangmq.core.ports import Finding
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_commit import Commit
+from yirangmq.stores.files_counter import read_counter
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_recover import Recovery, refuse_newer
+from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import View, subfolders
 from yirangmq.stores.watch import FileWatch
@@ -52,7 +53,7 @@ class FilesStore:
         self._hollow: set[str] = set()
         with translated(path):
             self._make_root()
-            refuse_newer(self._root)
+            read_counter(self._root)  # refuses a later version before anything is touched
             self._lock = RootLock(f"{self._root}/.lock", busy_seconds)
             self._index = Index(self._root)
             self._calendar = Calendar(f"{self._index.folder}/due")
@@ -119,6 +120,8 @@ class FilesStore:
 
     def wait(self, timeout: float) -> None:
         """Until another process has committed, or a file was dropped, or the time is over."""
+        if self._closed:
+            return
         generation = self._index.seen()
         if generation != self._seen:
             self._seen = generation
@@ -130,12 +133,12 @@ class FilesStore:
         self._watch.wait(timeout)
 
     def _inboxes(self) -> list[str]:
-        return [f"{self._root}/{name}/inbox" for name in sorted(subfolders(self._root))]
+        inboxes = (f"{self._root}/{name}/inbox" for name in sorted(subfolders(self._root)))
+        return [inbox for inbox in inboxes if os.path.isdir(inbox)]
 
     def _make_watch(self) -> FileWatch:
         self._watched = self._inboxes()
-        inboxes = [Path(inbox) for inbox in self._watched if os.path.isdir(inbox)]
-        return FileWatch([Path(self._index.state_path), Path(self._root), *inboxes])
+        return FileWatch([Path(path) for path in (self._index.state_path, self._root, *self._watched)])
 
     # -- the rest -------------------------------------------------------------------------------------------------
 

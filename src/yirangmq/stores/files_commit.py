@@ -14,27 +14,23 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from yirangmq.core.message import Counts
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.format.filenames import PER_FOLDER, Card, read_name
-from yirangmq.format.jsontext import dumps
 from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_content import FORMAT, Sort, write_envelope, write_failure, write_results
+from yirangmq.stores.files_aside import quarantine
+from yirangmq.stores.files_content import Sort, write_envelope, write_failure, write_results
+from yirangmq.stores.files_counter import AHEAD, TOTALS, latest_totals, totals_name, write_counter
 from yirangmq.stores.files_deeds import Deeds
 from yirangmq.stores.files_due import Calendar, Note
 from yirangmq.stores.files_index import Index, Key
 from yirangmq.stores.files_keys import FOLDER, bucket, read_key
 from yirangmq.stores.files_policies import FILE as POLICY_FILE
 from yirangmq.stores.files_transaction import FilesTransaction
-from yirangmq.stores.files_view import failure_path, listdir
-from yirangmq.stores.files_walk import walk, walk_keys
+from yirangmq.stores.files_view import ends_whole, failure_path, listdir, read_bytes
+from yirangmq.stores.files_walk import folder_number, walk, walk_keys
 
-COUNTER = ".counter"
 TRASH = ".trash"
-AHEAD = 10_000
-"""Numbers reserved at once in the counter file, so that it need not be written with every batch."""
-TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 RESULTS = "results.jsonl"
 
 
@@ -48,6 +44,8 @@ class Commit:
         self._calendar = calendar
         self._deeds = Deeds(root, disk, full=full)
         self._full = full
+        self._spots: dict[int, tuple[str, str]] = {}
+        """Folder below the root, and name, of each message as it shall be."""
         self._emptied: list[str] = []
         self._temps: list[str] = []
         self._thrown: dict[str, str] = {}
@@ -63,16 +61,19 @@ class Commit:
         self._work, self._pending = work, pending
         self._before = {seq: card for seq, card in pending.before.items() if card is not None}
         self._new = [seq for seq, card in pending.before.items() if card is None and pending.after[seq] is not None]
+        for seq, card in pending.after.items():
+            if card is not None:
+                self._spots[seq] = f"{card.message.queue}/{card.folder}", card.name
         self._index.begin()
         try:
             reserved = self._reserve(work.last)
             self._prepare_index()
             self._apply()
-        except BaseException:
-            if self._deeds.undo():
+        except BaseException as error:
+            if self._deeds.undo() and not isinstance(error, FileNotFoundError):
                 self._withdraw_index()
                 self._index.end()
-            raise
+            raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
         self._update_index(work.last, reserved)
         return self._clean(hollow)
 
@@ -89,15 +90,14 @@ class Commit:
     def _prepare_index(self) -> None:
         """What needs space goes first."""
         pending, index = self._pending, self._index
-        index.reserve(self._new)
+        index.reserve(self._new, pending.deltas)
         index.add_ids([self._name(seq) for seq in self._new])
         self._keys_in = [file.key for file in pending.keys.values()]
         index.add_keys(self._keys_in)
         notes: defaultdict[int, list[Note]] = defaultdict(list)
-        for card in pending.after.values():
+        for seq, card in pending.after.items():
             if card is not None and card.message.due_at:
-                message = card.message
-                notes[message.changed_at].append(Note(message.due_at, f"{message.queue}/{card.folder}"))
+                notes[card.message.changed_at].append(Note(card.message.due_at, self._spots[seq][0]))
         for now, some in notes.items():
             self._calendar.note(some, now)
 
@@ -119,16 +119,15 @@ class Commit:
             self._throw_away(queue)
         for queue in sorted(self._pending.made | set(self._pending.deltas)):
             self._make_queue(queue)
-        for card in self._pending.after.values():
-            if card is not None:
-                self._deeds.folder(f"{self._root}/{card.message.queue}/{card.folder}")
+        for folder in {folder for folder, _ in self._spots.values()}:
+            self._deeds.folder(f"{self._root}/{folder}")
         self._write_contents()
         self._name_failures()
         self._set_aside()
         self._move()
-        self._name_policies()
         self._count_totals()
         self._write_keys()
+        self._name_policies()
         self._forget()
         self._deeds.sync_names()
 
@@ -178,8 +177,9 @@ class Commit:
         for seq in self._pending.failures:
             card = self._pending.after[seq]
             if card is not None:
+                source = self._temp(card.message.queue, f"{seq}.failure")
                 target = failure_path(self._root, card.message, card.failure)
-                self._deeds.rename(self._temp(card.message.queue, f"{seq}.failure"), target, transient=True)
+                self._deeds.move(source, None, target, os.path.dirname(target))
                 renamed = True
         if renamed:
             self._deeds.sync_names()
@@ -189,25 +189,33 @@ class Commit:
             quarantine(self._root, self._deeds, queue, path, reason)
 
     def _move(self) -> None:
-        pending, deeds = self._pending, self._deeds
         acked: defaultdict[str, list[Card]] = defaultdict(list)
-        for seq, card in pending.after.items():
+        for seq, card in self._pending.after.items():
             if card is None:
                 continue
-            target = self._path(card)
             before = self._before.get(seq)
-            if before is None:
-                temp = self._temp(card.message.queue, seq)
-                deeds.rename(pending.dropped.get(seq, temp), target, transient=seq not in pending.dropped)
-            elif (source := self._path(before)) != target:
-                deeds.rename(source, target)
-                self._left[os.path.dirname(source)] = None
+            folder, name = self._spots[seq]
+            target = f"{self._root}/{folder}/{name}"
+            self._move_one(seq, before, target, f"{self._root}/{folder}")
             if is_kept(card) and not (before and before.message.state is State.DONE):
-                acked[os.path.dirname(os.path.dirname(target))].append(card)
+                acked[os.path.dirname(folder)].append(card)
             if not card.message.body and (before is None or before.message.body):
                 self._emptied.append(target)
         for day, cards in acked.items():
-            self._append_results(f"{day}/{RESULTS}", cards)
+            self._append_results(f"{self._root}/{day}/{RESULTS}", cards)
+
+    def _move_one(self, seq: int, before: Card | None, target: str, entered: str) -> None:
+        pending, deeds = self._pending, self._deeds
+        if before is not None:
+            left = f"{self._root}/{before.message.queue}/{before.folder}"
+            source = f"{left}/{before.name}"
+            if source != target:
+                deeds.move(source, left, target, entered)
+                self._left[left] = None
+        elif seq in pending.dropped:
+            deeds.rename(pending.dropped[seq], target)
+        else:
+            deeds.move(self._temp(pending.envelopes[seq].queue, seq), None, target, entered)
 
     def _append_results(self, path: str, cards: list[Card]) -> None:
         lines = write_results([card.message for card in cards])
@@ -233,9 +241,9 @@ class Commit:
                 folder = f"{self._root}/{queue}/meta/totals"
                 numbers = self._work.counts(queue)
                 target = f"{folder}/{totals_name(numbers)}"
-                known = [name for name in listdir(folder) if read_totals(name)]
-                if known:
-                    self._deeds.rename(f"{folder}/{max(known, key=_sum)}", target)
+                known = latest_totals(listdir(folder))
+                if known is not None:
+                    self._deeds.rename(f"{folder}/{known}", target)
                 else:
                     self._deeds.create(target)
 
@@ -318,10 +326,10 @@ class Commit:
     def _clean(self, hollow: Iterable[str]) -> set[str]:
         for path in self._emptied:
             self._deeds.empty_file(path)
-        for path in self._temps:
-            self._deeds.discard(path)
-        for path in self._thrown.values():
-            self._deeds.discard_tree(path)
+        gone = [self._deeds.discard(path) for path in self._temps]
+        gone += [self._deeds.discard_tree(path) for path in self._thrown.values()]
+        if not all(gone):
+            self._index.doubt()  # whoever comes next clears it up
         newest = self._work.last // PER_FOLDER
         in_use = set()
         for folder in {*self._left, *hollow}:
@@ -343,88 +351,9 @@ class Commit:
             self._deeds.remove_empty(parent)
 
 
-def folder_number(folder: str) -> int:
-    """Of a folder that goes by places or numbers; -1: it goes by time."""
-    name = os.path.basename(folder)
-    by_time = os.path.basename(os.path.dirname(folder)) == "keys"
-    return int(name) if len(name) == 10 and name.isdecimal() and not by_time else -1
-
-
 def is_kept(card: Card) -> bool:
     """It lies in the archive."""
     return card.message.state is State.DONE and card.message.body
-
-
-def write_counter(root: str, disk: Disk, reserved: int, *, full: bool) -> None:
-    """Temp, sync, rename, sync: by itself, before the numbers are used."""
-    temp = f"{root}/{COUNTER}.tmp"
-    if os.path.exists(temp):
-        disk.unlink(temp)
-    fd = disk.open_write(temp)
-    try:
-        disk.write(fd, dumps({"format": FORMAT, "reserved": reserved}) + b"\n")
-        if full:
-            disk.fsync(fd)
-    finally:
-        disk.close(fd)
-    disk.rename(temp, f"{root}/{COUNTER}")
-    if full:
-        disk.fsync_folder(root)
-
-
-def quarantine(root: str, deeds: Deeds, queue: str, path: str, reason: str) -> None:
-    """Set a file aside with a note that says why."""
-    folder = f"{root}/{queue}/quarantine"
-    deeds.folder(folder)
-    name = os.path.basename(path)
-    while os.path.exists(f"{folder}/{name}"):
-        name = f"again-{name[-240:]}"
-    note = {
-        "file": name,
-        "from": os.path.relpath(path, f"{root}/{queue}"),
-        "reason": reason,
-        "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-    }
-    target = f"{folder}/{name[:240]}.reason.json"
-    while os.path.exists(target):
-        target = f"{target[:-12]}-.reason.json"
-    deeds.write_files([(target, dumps(note) + b"\n")])
-    deeds.rename(path, f"{folder}/{name}")
-
-
-def totals_name(counts: Counts) -> str:
-    return ".".join(str(getattr(counts, name)) for name in TOTALS)
-
-
-def read_totals(name: str) -> list[int] | None:
-    parts = name.split(".")
-    if len(parts) != len(TOTALS) or not all(part.isdecimal() for part in parts):
-        return None
-    return [int(part) for part in parts]
-
-
-def _sum(name: str) -> int:
-    return sum(read_totals(name) or ())
-
-
-def ends_whole(path: str) -> bool:
-    """Whether a file of lines ends with a whole one; a power cut may have torn the last."""
-    try:
-        with open(path, "rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return True
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
-    except FileNotFoundError:
-        return True
-
-
-def read_bytes(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
 
 
 def _day(now: int | None) -> str:

@@ -114,11 +114,10 @@ def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> 
     own = loads(parts.pop(OWN))
     if isinstance(own, dict) and "header" in own:
         raise BadInput(f"an envelope with a member of its own called {OWN!r} cannot be put back by hand", field=OWN)
-    return read(queue, b"{%s}" % b",".join(b"%s:%s" % item for item in _encoded(parts)), fallback_id, written_at)
-
-
-def _encoded(parts: dict[str, bytes]) -> list[tuple[bytes, bytes]]:
-    return [(dumps(name), raw) for name, raw in parts.items()]
+    text = b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())
+    envelope = read(queue, text, fallback_id, written_at)
+    published = own.get("publishedAt") if isinstance(own, dict) else None
+    return envelope._replace(published_at=published, available_at=published) if isinstance(published, int) else envelope
 
 
 class Sort(NamedTuple):

@@ -104,14 +104,19 @@ class Deeds:
         self._undo.append(lambda: disk.unlink(path))
         self._entered[os.path.dirname(path)] = None
 
-    def rename(self, source: str, target: str, *, transient: bool = False) -> None:
-        """``transient``: nobody minds if the old name comes back after a power cut."""
+    def rename(self, source: str, target: str) -> None:
+        self.move(source, os.path.dirname(source), target, os.path.dirname(target))
+
+    def move(self, source: str, left: str | None, target: str, entered: str) -> None:
+        """A rename out of one folder into another; ``left`` is None where nobody minds if the old name comes back
+        after a power cut."""
         disk = self._disk
-        self._enter(os.path.dirname(target))
+        if self._grown or entered not in self._entered:
+            self._enter(entered)
         disk.rename(source, target)
         self._undo.append(lambda: disk.rename(target, source))
-        if not transient:
-            self._left[os.path.dirname(source)] = None
+        if left is not None:
+            self._left[left] = None
 
     def replace(self, source: str, target: str, old: bytes | None) -> None:
         """A rename over a file that may be there; ``old`` is what it held and would hold again."""
@@ -161,6 +166,10 @@ class Deeds:
                 self._undo.pop()()
             except OSError:
                 whole = False
+        if self._full:
+            for folder in self._there:
+                with suppress(OSError):  # gone again, or as broken as before
+                    self._disk.fsync_folder(folder)
         return whole
 
     # -- afterwards -----------------------------------------------------------------------------------------------
@@ -173,16 +182,23 @@ class Deeds:
             return False
         return True
 
-    def discard(self, path: str) -> None:
-        """A file nobody needs; if it stays, the next opening removes it."""
-        with suppress(OSError):
+    def discard(self, path: str) -> bool:
+        """Remove a file nobody needs; whether it is gone."""
+        try:
             self._disk.unlink(path)
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
-    def discard_tree(self, path: str) -> None:
+    def discard_tree(self, path: str) -> bool:
+        gone = True
         for folder, _, names in os.walk(path, topdown=False):
             for name in names:
-                self.discard(f"{folder}/{name}")
-            self.remove_empty(folder)
+                gone = self.discard(f"{folder}/{name}") and gone
+            gone = self.remove_empty(folder) and gone
+        return gone
 
     def empty_file(self, path: str) -> None:
         """The content of a finished message is not kept; the name is."""

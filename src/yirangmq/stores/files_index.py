@@ -23,11 +23,11 @@ _STATE = struct.Struct("<8sIIQQQ40sQQ")
 _DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8
 _GENERATION_AT = 16
-_RECORD = struct.Struct("<IBxxxqqqq")
+RECORD = struct.Struct("<IBxxxqqqq")
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
-_TOPS = tuple(TOPS)
-_CODE = {top: code for code, top in enumerate(_TOPS, 1)}
-_EMPTY = bytes(_RECORD.size)
+TOP_NAMES = tuple(TOPS)
+CODE_OF = {top: code for code, top in enumerate(TOP_NAMES, 1)}
+EMPTY = bytes(RECORD.size)
 
 
 class Record(NamedTuple):
@@ -200,16 +200,18 @@ class Index:
         for segment, numbers in _by_segment(seqs).items():
             data = self._read(f"seq/{segment}")
             for seq in numbers:
-                at = seq % PER_SEGMENT * _RECORD.size
-                raw = data[at : at + _RECORD.size]
-                if len(raw) == _RECORD.size and raw != _EMPTY:
-                    queue, code, rank, place, changed, until = _RECORD.unpack(raw)
-                    found[seq] = Record(self._names.get(queue, ""), _TOPS[code - 1], rank, place, changed, until)
+                at = seq % PER_SEGMENT * RECORD.size
+                raw = data[at : at + RECORD.size]
+                if len(raw) == RECORD.size and raw != EMPTY:
+                    queue, code, rank, place, changed, until = RECORD.unpack(raw)
+                    found[seq] = Record(self._names.get(queue, ""), TOP_NAMES[code - 1], rank, place, changed, until)
         return found
 
-    def reserve(self, seqs: Iterable[int]) -> None:
-        """Make room for these numbers now, so that a full disk refuses before anything has happened."""
-        size = PER_SEGMENT * _RECORD.size
+    def reserve(self, seqs: Iterable[int], queues: Iterable[str]) -> None:
+        """Make room for these now, so that a full disk refuses before anything has happened."""
+        self._load_queues()
+        self.put_counts({queue: Counts() for queue in queues if queue not in self._numbers})
+        size = PER_SEGMENT * RECORD.size
         for segment in _by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
             if not os.path.exists(path):
@@ -226,14 +228,14 @@ class Index:
                 for seq in numbers:
                     entry = cards[seq]
                     gone = gone or entry is None
-                    os.pwrite(fd, _EMPTY if entry is None else self._pack(*entry), seq % PER_SEGMENT * _RECORD.size)
+                    os.pwrite(fd, EMPTY if entry is None else self._pack(*entry), seq % PER_SEGMENT * RECORD.size)
             if gone and segment < self.last // PER_SEGMENT and not any(self._read(f"seq/{segment}")):
                 os.unlink(path)
 
     def _pack(self, card: Card, until: int) -> bytes:
         message = card.message
-        number, code = self._number(message.queue), _CODE[top_of(message)]
-        return _RECORD.pack(number, code, message.rank, message.place, message.changed_at, until)
+        number, code = self._number(message.queue), CODE_OF[top_of(message)]
+        return RECORD.pack(number, code, message.rank, message.place, message.changed_at, until)
 
     # -- by id and by key -----------------------------------------------------------------------------------------
 
@@ -273,7 +275,13 @@ class Index:
 
     # -- all of it anew -------------------------------------------------------------------------------------------
 
-    def replace(self, made: "Made") -> None:
+    def replace(
+        self,
+        counts: Mapping[str, Counts],
+        segments: Mapping[int, bytearray],
+        ids: Mapping[int, bytearray],
+        keys: Mapping[int, bytearray],
+    ) -> None:
         """Put what was found by listing in place of what is there. ``finish`` makes it valid."""
         self.generation = max(self.generation, time.time_ns() // 1000)  # unlike any that others remember
         for name in os.listdir(f"{self.folder}/seq"):
@@ -281,75 +289,13 @@ class Index:
         with _writing(f"{self.folder}/queues") as fd:
             os.ftruncate(fd, 0)
         self._numbers, self._names, self._read_at = {}, {}, self.generation
-        self.put_counts(made.counts)
-        for segment, data in made.segments.items():
+        self.put_counts(counts)
+        for segment, data in segments.items():
             with _writing(f"{self.folder}/seq/{segment}") as fd:
-                os.posix_fallocate(fd, 0, PER_SEGMENT * _RECORD.size)
+                os.posix_fallocate(fd, 0, PER_SEGMENT * RECORD.size)
                 os.pwrite(fd, bytes(data), 0)
-        self._ids.replace_all(made.ids)
-        self._keys.replace_all(made.keys)
-
-
-class Made:
-    """A whole index in memory, while it is being made: some 60 bytes a message."""
-
-    def __init__(self) -> None:
-        self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * _RECORD.size))
-        self.ids: defaultdict[int, bytearray] = defaultdict(bytearray)
-        self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
-        self.counts: dict[str, Counts] = {}
-        self._queues: list[str] = []
-        self.last = 0
-
-    def add_queue(self, queue: str) -> None:
-        self._queues.append(queue)
-
-    def record(self, seq: int) -> Record | None:
-        data = self.segments.get(seq // PER_SEGMENT)
-        if data is None:
-            return None
-        at = seq % PER_SEGMENT * _RECORD.size
-        raw = bytes(data[at : at + _RECORD.size])
-        if raw == _EMPTY:
-            return None
-        queue, code, rank, place, changed, until = _RECORD.unpack(raw)
-        return Record(self._queues[queue], _TOPS[code - 1], rank, place, changed, until)
-
-    def put(self, card: Card, top: str, until: int = 0) -> None:
-        """Of the queue added last."""
-        message = card.message
-        self.last = max(self.last, message.seq, message.place)
-        offset = message.seq % PER_SEGMENT * _RECORD.size
-        record = (len(self._queues) - 1, _CODE[top], message.rank, message.place, message.changed_at, until)
-        _RECORD.pack_into(self.segments[message.seq // PER_SEGMENT], offset, *record)
-
-    def remove(self, seq: int) -> None:
-        offset = seq % PER_SEGMENT * _RECORD.size
-        self.segments[seq // PER_SEGMENT][offset : offset + _RECORD.size] = _EMPTY
-
-    def set_until(self, seq: int, until: int) -> None:
-        offset = seq % PER_SEGMENT * _RECORD.size
-        raw = _RECORD.unpack_from(self.segments[seq // PER_SEGMENT], offset)
-        _RECORD.pack_into(self.segments[seq // PER_SEGMENT], offset, *raw[:-1], until)
-
-    def seqs_of(self, queue: str, id: str) -> list[int]:
-        one = fingerprint(f"{queue}/{id}")
-        data, width = self.ids[one[0]], PRINT + 8
-        found = []
-        at = data.find(one)
-        while at >= 0:
-            if at % width == 0:
-                found.append(int.from_bytes(data[at + PRINT : at + width], "little"))
-            at = data.find(one, at + 1)
-        return found
-
-    def add_id(self, queue: str, id: str, seq: int) -> None:
-        record = id_record(queue, id, seq)
-        self.ids[record[0]] += record
-
-    def add_key(self, key: Key) -> None:
-        record = key_record(key)
-        self.keys[record[0]] += record
+        self._ids.replace_all(ids)
+        self._keys.replace_all(keys)
 
 
 def id_record(queue: str, id: str, seq: int) -> bytes:

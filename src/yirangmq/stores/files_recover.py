@@ -4,17 +4,15 @@ they are used, or when a check is asked for.
 
 Knows: the store's lock is held. Does not know: what can be wrong (files_survey.py)."""
 
-from yirangmq.core.errors import StoreTooNew
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding
 from yirangmq.format.filenames import PER_FOLDER
-from yirangmq.format.jsontext import loads
 from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_commit import AHEAD, COUNTER, folder_number, read_bytes, write_counter
-from yirangmq.stores.files_content import FORMAT
+from yirangmq.stores.files_counter import AHEAD, read_counter, write_counter
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import PER_SEGMENT, Index, Record
 from yirangmq.stores.files_survey import Survey
+from yirangmq.stores.files_walk import folder_number
 
 
 class Recovery:
@@ -55,13 +53,14 @@ class Recovery:
     def _settle(self, survey: Survey) -> None:
         survey.deeds.sync_names()
         last, reserved = max(survey.reserved, survey.made.last), survey.reserved
-        if reserved < survey.made.last or read_bytes(f"{self._root}/{COUNTER}") is None:
+        if reserved < survey.made.last or read_counter(self._root) is None:
             reserved = last + AHEAD
             write_counter(self._root, self._disk, reserved, full=self._full)
         for folder in survey.hollow:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)
-        self._index.replace(survey.made)
+        made = survey.made
+        self._index.replace(made.counts, made.segments, made.ids, made.keys)
         self._calendar.clear()
         self._calendar.write(survey.due)
         self._index.finish(last, reserved)
@@ -87,14 +86,3 @@ class Recovery:
 def _place(record: Record | None) -> Record | None:
     """Without the end of its key's window, which is kept on as a hint."""
     return record and record._replace(until=0)
-
-
-def refuse_newer(root: str) -> None:
-    """A store written by a later version is not touched."""
-    text = read_bytes(f"{root}/{COUNTER}")
-    try:
-        found = int(loads(text or b"")["format"])
-    except Exception:  # torn or missing: recovery's business
-        return
-    if found > FORMAT:
-        raise StoreTooNew(f"{root} has format {found}, this version knows up to {FORMAT}; upgrade yirangmq to open it")

@@ -5,7 +5,7 @@ Part of the index (files_index.py): it may be lost at any time and is never sync
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
 PRINT = 8
@@ -62,7 +62,7 @@ class Shards:
             if len(kept) * width < len(data):
                 self._write(shard, b"".join(kept))
 
-    def replace_all(self, shards: dict[int, bytearray]) -> None:
+    def replace_all(self, shards: Mapping[int, bytearray]) -> None:
         for name in os.listdir(self._folder):
             os.unlink(f"{self._folder}/{name}")
         for shard, data in shards.items():

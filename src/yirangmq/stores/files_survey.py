@@ -12,22 +12,26 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from yirangmq.core.errors import BadPolicy, QueueError
+from yirangmq.core.errors import BadPolicy
 from yirangmq.core.message import Counts, Failure, Message
 from yirangmq.core.names import QUEUE
+from yirangmq.core.policy import read_policy
+from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 from yirangmq.format.filenames import Card, folder_for, lead, read_name
-from yirangmq.format.jsontext import loads
 from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_commit import COUNTER, TOTALS, TRASH, quarantine, read_bytes, read_totals
-from yirangmq.stores.files_content import FORMAT, Broken, Sort, read_envelope, read_failure, write_failure
+from yirangmq.stores.files_aside import quarantine
+from yirangmq.stores.files_commit import TRASH
+from yirangmq.stores.files_content import Broken, Sort, read_envelope, read_failure, write_failure
+from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_counter, read_totals
 from yirangmq.stores.files_deeds import Deeds
 from yirangmq.stores.files_due import Stretch, stretch_of
-from yirangmq.stores.files_index import Key, Made, key_print
+from yirangmq.stores.files_index import Key, key_print
 from yirangmq.stores.files_keys import KeyFile, read_key
+from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_pending import is_counted
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_view import failure_path, listdir, subfolders
+from yirangmq.stores.files_view import failure_path, listdir, read_bytes, subfolders
 from yirangmq.stores.files_walk import FAILURES, TEMP, strays, temps, walk, walk_failures, walk_keys
 
 LATER = (State.DRAFT, State.CLAIMED, State.LEASED, State.READY, State.DELAYED, State.PARKED, State.DEAD, State.DONE)
@@ -38,7 +42,7 @@ class Problem(NamedTuple):
     kind: str
     where: str
     text: str
-    mend: Callable[[], None] | None
+    mend: Callable[[], object] | None
 
 
 class Survey:
@@ -56,7 +60,6 @@ class Survey:
         self.keyless: list[Card] = []
         """New messages that came with a deduplication key, of which there is no trace."""
         self.reserved = 0
-        self.format = FORMAT
         self._counts: dict[str, int] = {}
         self._keyed: dict[int, Card] = {}
         self._queue = ""
@@ -65,13 +68,21 @@ class Survey:
         """``contents``: read every file as well."""
         for name in sorted(listdir(f"{self._root}/{TRASH}")):
             yield Problem("trash", f"{TRASH}/{name}", "left of a deleted queue", self._trash_mender(name))
-        for queue in sorted(subfolders(self._root)):
-            if QUEUE.fullmatch(queue) and os.path.isdir(f"{self._root}/{queue}/inbox"):
+        for queue in sorted(filter(QUEUE.fullmatch, subfolders(self._root))):
+            if os.path.isdir(f"{self._root}/{queue}/inbox"):
                 yield from self._survey_queue(queue, contents)
+            else:
+                yield from self._survey_beginning(queue)
         yield from self._survey_counter()
 
-    def _trash_mender(self, name: str) -> Callable[[], None]:
+    def _trash_mender(self, name: str) -> Callable[[], object]:
         return lambda: self.deeds.discard_tree(f"{self._root}/{TRASH}/{name}")
+
+    def _survey_beginning(self, queue: str) -> Iterator[Problem]:
+        """A queue that a power cut kept from being made has no messages, but its temporary names must be free again."""
+        self._queue = queue
+        for name in temps(f"{self._root}/{queue}"):
+            yield self._unlinked("temp", f"{TEMP}/{name}", "a file that was never finished")
 
     def _survey_queue(self, queue: str, contents: bool) -> Iterator[Problem]:
         self._queue = queue
@@ -128,8 +139,9 @@ class Survey:
                 self._count(rival.message, -1)
                 self.made.remove(rival.message.seq)
             self.made.add_id(self._queue, card.message.id, card.message.seq)
-        if contents and (reason := self._broken(card)):
-            yield self._rejected("broken", _path(card), reason)
+        here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else _path(card)
+        if contents and (reason := self._broken(card, here)):
+            yield self._rejected("broken", here, reason)
             return
         yield from self._keep(card, top)
 
@@ -170,11 +182,11 @@ class Survey:
                 return other
         return None
 
-    def _broken(self, card: Card) -> str:
+    def _broken(self, card: Card, path: str) -> str:
         if not card.message.body or card.message.state is State.DROPPED:
             return ""
         try:
-            text = read_bytes(f"{self._root}/{self._queue}/{_path(card)}")
+            text = read_bytes(f"{self._root}/{self._queue}/{path}")
             read_envelope(b"" if text is None else text, card.message, 0)
         except Broken as error:
             return str(error)
@@ -184,12 +196,11 @@ class Survey:
         """All that is left of a failure stands in the name."""
         message = card.message
         text = "the text of this failure was lost"
-        failure = Failure(message.reason or "CORRUPT", text, message.changed_at, message.attempt, message.consumer)
+        failure = Failure(message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer)
         path = failure_path(self._root, message, card.failure)
+        sort = Sort(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
         self.deeds.folder(os.path.dirname(path))
-        self.deeds.write_files(
-            [(path, write_failure(failure, Sort(message.id, message.queue, f"{message.queue}-dlq")))]
-        )
+        self.deeds.write_files([(path, write_failure(failure, sort))])
 
     # -- what lies beside them ------------------------------------------------------------------------------------
 
@@ -198,14 +209,28 @@ class Survey:
             for name in names:
                 path = f"{FAILURES}/{below}/{name}"
                 found = _FAILURE_NAME.fullmatch(name)
-                record = self.made.record(int(found[1])) if found else None
+                seq = int(found[1]) if found else 0
+                record = self.made.record(seq)
                 if record is None or record.queue != self._queue:
                     yield self._unlinked("orphan", path, "a failure without its message")
                 elif contents:
                     try:
                         read_failure(read_bytes(f"{folder}/{path}") or b"")
                     except Broken as error:
-                        yield self._rejected("broken", path, str(error))
+                        yield self._retold(self._rejected("broken", path, str(error)), seq, name[-6])
+
+    def _retold(self, problem: Problem, seq: int, which: str) -> Problem:
+        """A failure that cannot be read is set aside; if it is the one in force, what the name says takes its place."""
+        card = self._card_of(seq)
+        aside = problem.mend
+
+        def mend() -> None:
+            if aside is not None:
+                aside()
+            if card is not None and card.failure == which:
+                self._explain(card)
+
+        return problem._replace(mend=mend)
 
     def _survey_keys(self, folder: str) -> Iterator[Problem]:
         for below, names in walk_keys(folder):
@@ -246,12 +271,12 @@ class Survey:
                 self.made.add_key(file.key)
 
     def _survey_totals(self, folder: str) -> Iterator[Problem]:
-        found = {name: numbers for name in listdir(f"{folder}/meta/totals") if (numbers := read_totals(name))}
-        best = max(found, key=lambda name: sum(found[name]), default=None)
-        if best is not None:
-            self._counts.update(zip(TOTALS, found[best], strict=True))
-        for name in sorted(listdir(f"{folder}/meta/totals")):
-            if name != best:
+        names = listdir(f"{folder}/meta/totals")
+        latest = latest_totals(names)
+        if latest is not None:
+            self._counts.update(zip(TOTALS, read_totals(latest) or (), strict=True))
+        for name in sorted(names):
+            if name != latest:
                 yield self._unlinked("totals", f"meta/totals/{name}", "is not the latest")
 
     def _survey_policy(self) -> Iterator[Problem]:
@@ -261,23 +286,17 @@ class Survey:
             yield Problem("policy", self._where("config/policy.json"), str(error), None)
 
     def _survey_counter(self) -> Iterator[Problem]:
-        if os.path.exists(f"{self._root}/{COUNTER}.tmp"):
-            yield Problem(
-                "temp",
-                f"{COUNTER}.tmp",
-                "a file that was never finished",
-                lambda: self.deeds.discard(f"{self._root}/{COUNTER}.tmp"),
-            )
-        text = read_bytes(f"{self._root}/{COUNTER}")
-        try:
-            document = loads(text) if text is not None else {"format": FORMAT, "reserved": 0}
-            self.format, self.reserved = int(document["format"]), int(document["reserved"])
-        except (QueueError, KeyError, TypeError, ValueError):
+        temp = f"{COUNTER}.tmp"
+        if os.path.exists(f"{self._root}/{temp}"):
+            text = "a file that was never finished"
+            yield Problem("temp", temp, text, lambda: self.deeds.discard(f"{self._root}/{temp}"))
+        reserved = read_counter(self._root)
+        self.reserved = reserved or 0
+        if reserved is None and os.path.exists(f"{self._root}/{COUNTER}"):
             yield Problem("counter", COUNTER, "cannot be read", _by_settling)
-            return
-        if self.reserved < self.made.last:
-            behind = f"is at {self.reserved}, the names are at {self.made.last}"
-            yield Problem("counter", COUNTER, behind, _by_settling)
+        elif self.reserved < self.made.last:
+            text = f"is at {self.reserved}, the names are at {self.made.last}"
+            yield Problem("counter", COUNTER, text, _by_settling)
 
     # -- mending --------------------------------------------------------------------------------------------------
 

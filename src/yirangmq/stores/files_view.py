@@ -312,6 +312,26 @@ def subfolders(path: str) -> list[str]:
         return []
 
 
+def read_bytes(path: str) -> bytes | None:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+
+
+def ends_whole(path: str) -> bool:
+    """Whether a file of lines ends with a whole one; a power cut may have torn the last."""
+    try:
+        with open(path, "rb") as file:
+            if file.seek(0, os.SEEK_END) == 0:
+                return True
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+    except FileNotFoundError:
+        return True
+
+
 def read_all(fd: int, size: int) -> bytes:
     data = os.read(fd, size)
     while len(data) < size:

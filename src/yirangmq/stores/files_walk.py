@@ -63,3 +63,10 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         pass
     return sorted(folders), sorted(names)
+
+
+def folder_number(folder: str) -> int:
+    """Of a folder that goes by places or numbers; -1: it goes by time."""
+    name = os.path.basename(folder)
+    by_time = os.path.basename(os.path.dirname(folder)) == "keys"
+    return int(name) if len(name) == 10 and name.isdecimal() and not by_time else -1

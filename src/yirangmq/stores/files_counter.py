@@ -1,0 +1,65 @@
+"""The store's own numbers on disk: the counter file, which is ahead of every number given out, so that none is ever
+given twice, and each queue's totals, which are the name of an empty file.
+
+Knows: how they are written and read back. Does not know: what is counted when."""
+
+import os
+from collections.abc import Iterable
+
+from yirangmq.core.errors import QueueError, StoreTooNew
+from yirangmq.core.message import Counts
+from yirangmq.format.jsontext import dumps, loads
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_content import FORMAT
+from yirangmq.stores.files_view import read_bytes
+
+COUNTER = ".counter"
+AHEAD = 10_000
+"""Numbers reserved at once in the counter file, so that it need not be written with every batch."""
+TOTALS = ("published", "acked", "failed", "dropped", "redriven")
+
+
+def write_counter(root: str, disk: Disk, reserved: int, *, full: bool) -> None:
+    """Temp, sync, rename, sync: by itself, before the numbers are used."""
+    temp = f"{root}/{COUNTER}.tmp"
+    if os.path.exists(temp):
+        disk.unlink(temp)
+    fd = disk.open_write(temp)
+    try:
+        disk.write(fd, dumps({"format": FORMAT, "reserved": reserved}) + b"\n")
+        if full:
+            disk.fsync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temp, f"{root}/{COUNTER}")
+    if full:
+        disk.fsync_folder(root)
+
+
+def read_counter(root: str) -> int | None:
+    """How far numbers are reserved; None: the file is missing or torn. A store of a later version is refused."""
+    try:
+        document = loads(read_bytes(f"{root}/{COUNTER}") or b"")
+        found, reserved = int(document["format"]), int(document["reserved"])
+    except (QueueError, KeyError, TypeError, ValueError):
+        return None
+    if found > FORMAT:
+        raise StoreTooNew(f"{root} has format {found}, this version knows up to {FORMAT}; upgrade yirangmq to open it")
+    return reserved
+
+
+def totals_name(counts: Counts) -> str:
+    return ".".join(str(getattr(counts, name)) for name in TOTALS)
+
+
+def read_totals(name: str) -> list[int] | None:
+    parts = name.split(".")
+    if len(parts) != len(TOTALS) or not all(part.isdecimal() for part in parts):
+        return None
+    return [int(part) for part in parts]
+
+
+def latest_totals(names: Iterable[str]) -> str | None:
+    """Totals only grow, so that of two names the larger is the later."""
+    known = {name: sum(numbers) for name in names if (numbers := read_totals(name))}
+    return max(known, key=lambda name: known[name], default=None)

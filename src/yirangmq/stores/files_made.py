@@ -1,0 +1,82 @@
+"""A whole index in memory, while it is being made from the names: some 60 bytes a message.
+
+Knows: the records of the index. Does not know: where they come from (files_survey.py)."""
+
+from collections import defaultdict
+
+from yirangmq.core.message import Counts
+from yirangmq.format.filenames import Card
+from yirangmq.stores.files_index import (
+    CODE_OF,
+    EMPTY,
+    PER_SEGMENT,
+    RECORD,
+    TOP_NAMES,
+    Key,
+    Record,
+    id_record,
+    key_record,
+)
+from yirangmq.stores.files_shards import PRINT, fingerprint
+
+
+class Made:
+    """A queue at a time: ``add_queue``, then its messages."""
+
+    def __init__(self) -> None:
+        self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * RECORD.size))
+        self.ids: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.counts: dict[str, Counts] = {}
+        self._queues: list[str] = []
+        self.last = 0
+
+    def add_queue(self, queue: str) -> None:
+        self._queues.append(queue)
+
+    def record(self, seq: int) -> Record | None:
+        data = self.segments.get(seq // PER_SEGMENT)
+        if data is None:
+            return None
+        at = seq % PER_SEGMENT * RECORD.size
+        raw = bytes(data[at : at + RECORD.size])
+        if raw == EMPTY:
+            return None
+        queue, code, rank, place, changed, until = RECORD.unpack(raw)
+        return Record(self._queues[queue], TOP_NAMES[code - 1], rank, place, changed, until)
+
+    def put(self, card: Card, top: str, until: int = 0) -> None:
+        """Of the queue added last."""
+        message = card.message
+        self.last = max(self.last, message.seq, message.place)
+        offset = message.seq % PER_SEGMENT * RECORD.size
+        record = (len(self._queues) - 1, CODE_OF[top], message.rank, message.place, message.changed_at, until)
+        RECORD.pack_into(self.segments[message.seq // PER_SEGMENT], offset, *record)
+
+    def remove(self, seq: int) -> None:
+        offset = seq % PER_SEGMENT * RECORD.size
+        self.segments[seq // PER_SEGMENT][offset : offset + RECORD.size] = EMPTY
+
+    def set_until(self, seq: int, until: int) -> None:
+        offset = seq % PER_SEGMENT * RECORD.size
+        raw = RECORD.unpack_from(self.segments[seq // PER_SEGMENT], offset)
+        RECORD.pack_into(self.segments[seq // PER_SEGMENT], offset, *raw[:-1], until)
+
+    def seqs_of(self, queue: str, id: str) -> list[int]:
+        one = fingerprint(f"{queue}/{id}")
+        data, width = self.ids[one[0]], PRINT + 8
+        found = []
+        at = data.find(one)
+        while at >= 0:
+            if at % width == 0:
+                found.append(int.from_bytes(data[at + PRINT : at + width], "little"))
+            at = data.find(one, at + 1)
+        return found
+
+    def add_id(self, queue: str, id: str, seq: int) -> None:
+        record = id_record(queue, id, seq)
+        self.ids[record[0]] += record
+
+    def add_key(self, key: Key) -> None:
+        record = key_record(key)
+        self.keys[record[0]] += record

@@ -1,0 +1,139 @@
+"""The name of a message's file: everything that changes in its life, there and back."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yirangmq.core.errors import StoreError
+from yirangmq.core.message import RANK_LAST, Message
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+from yirangmq.format.filenames import DEPTH, TOPS, Card, due_in, read_name, top_of
+
+MOMENTS = st.sampled_from([0, 1, 999, 1_768_296_060_000, 9 * 10**12]) | st.integers(0, 9 * 10**12)
+COUNTS = st.integers(0, 10**6)
+NUMBERS = st.integers(1, 10**12 - 1)
+IDS = st.from_regex(r"\A[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}\Z")
+CONSUMERS = st.just("") | st.from_regex(r"\A[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}\Z")
+RANKS = st.just(RANK_LAST) | st.integers(0, RANK_LAST)
+REASONS = st.just("") | st.sampled_from([reason.value for reason in Reason])
+
+
+@st.composite
+def cards(draw: st.DrawFn) -> Card:
+    state, body = draw(st.sampled_from(list(TOPS.values())))
+    message = Message(
+        draw(NUMBERS),
+        "mail",
+        draw(IDS),
+        state,
+        draw(RANKS),
+        draw(NUMBERS),
+        draw(COUNTS),
+        draw(COUNTS),
+        draw(MOMENTS),
+        draw(MOMENTS),
+        draw(MOMENTS),
+        draw(CONSUMERS),
+        draw(REASONS),
+        draw(COUNTS),
+        body,
+    )
+    return Card(message, draw(st.sampled_from(["", "a", "b"])), draw(st.booleans()))
+
+
+@given(cards())
+def test_a_name_says_all_there_is_to_say(card: Card) -> None:
+    top = top_of(card.message)
+    assert read_name("mail", top, card.name) == card
+    assert card.folder.startswith(f"{top}/")
+    assert card.folder.count("/") == top.count("/") + DEPTH[top]
+    assert due_in(card.name) == card.message.due_at
+    assert len(card.name) <= 255
+    assert "/" not in card.name
+
+
+def test_the_longest_name_there_can_be_still_fits() -> None:
+    longest = Message(
+        10**12 - 1,
+        "q" * 200,
+        "i" * 100,
+        State.DEAD,
+        RANK_LAST - 1,
+        10**12 - 2,
+        1_000_001,
+        36**5 - 1,
+        9 * 10**13,
+        9 * 10**13 + 1,
+        9 * 10**13 + 2,
+        "c" * 64,
+        Reason.VALIDATION_ERROR.value,
+        1_000_001,
+        True,
+    )
+    card = Card(longest, "b", True)
+    assert len(card.name) == 254
+    assert read_name("q" * 200, "dlq", card.name) == card
+
+
+def test_names_look_like_this() -> None:
+    """The format is public: docs/files.md shows these."""
+    now = 1_768_296_060_000
+    fresh = Message(42, "mail", "m-1", State.READY, RANK_LAST, 42, 0, 0, 0, 0, now, "", "", 0, True)
+    leased = fresh._replace(state=State.LEASED, attempt=1, leases=1, due_at=now + 30_000, consumer="worker-1")
+    urgent = fresh._replace(rank=5, place=1042, attempt=2, leases=3, expires_at=now + 1, due_at=now + 1, repeats=2)
+    dead = leased._replace(state=State.DEAD, reason="TIMEOUT", rank=5, place=1042)
+    done = leased._replace(state=State.DONE, due_at=0)
+    assert [
+        _shown(card) for card in (Card(fresh), Card(leased), Card(urgent), Card(dead, "a"), Card(done, "", True))
+    ] == [
+        "inbox/last/0000000000/000000000042Cmkcdtg80~m-1.json",
+        "processing/0000000000/000000000042A1L1Dmkcdu3dcCmkcdtg80~m-1~worker-1.json",
+        "inbox/5/0000000001/000000001042P5S16A2L3Xmkcdtg81Cmkcdtg80N2~m-1.json",
+        "dlq/2026-01-13T09/000000000042P5WsyA1L1Dmkcdu3dcCmkcdtg80RtFa~m-1~worker-1.json",
+        "archive/2026-01-13/0921/000000000042A1L1Cmkcdtg80Fk~m-1~worker-1.json",
+    ]
+    assert _shown(Card(done._replace(body=False))).startswith("meta/done/0000000000/000000000042")
+    assert _shown(Card(done._replace(state=State.DROPPED, body=False))).startswith("meta/dropped/0000000000/")
+
+
+def _shown(card: Card) -> str:
+    return f"{card.folder}/{card.name}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "notes.txt",
+        "order.json",
+        "000000000042~m.json",
+        "42Cmkcduabc~m.json",
+        "000000000042Cmkcduabc~.hidden.json",
+        "000000000042Cmkcduabc~a~b~c.json",
+        "000000000042CMKC~m.json",
+        "000000000042Z1Cmkcduabc~m.json",
+        "000000000042Cmkcduabc~m.json.tmp",
+        "000000000042Cmkcduabc~m\n.json",
+        "000000000042W2Cmkcduabc~m.json",
+    ],
+)
+def test_other_names_are_not_ours(name: str) -> None:
+    assert read_name("mail", "inbox", name) is None
+
+
+def test_a_number_that_is_told_twice_is_none_of_ours() -> None:
+    assert read_name("mail", "processing", "000000000042S2Cmkcduabc~m.json") is None
+
+
+def test_a_reason_without_a_letter_is_refused() -> None:
+    message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", "MOOD", 0, True)
+    with pytest.raises(StoreError, match="MOOD"):
+        _ = Card(message).name
+
+
+def test_every_reason_has_a_letter() -> None:
+    for reason in Reason:
+        message = Message(1, "mail", "m", State.DEAD, RANK_LAST, 1, 0, 0, 0, 0, 0, "", reason, 0, True)
+        card = read_name("mail", "dlq", Card(message).name)
+        assert card is not None
+        assert card.message.reason == reason

@@ -1,0 +1,187 @@
+"""A disk that is full or can no longer be written: at every single call, a clear error and nothing half done."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contracts.parts import FAILURE, NOW, Picture, cards, envelope, moved, picture, put
+from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, willing
+from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
+from yirangmq.stores.files import FilesStore
+
+Work = Callable[[Transaction, list[Message]], None]
+MOST_CALLS = 200
+
+
+def _publish(transaction: Transaction, there: list[Message]) -> None:
+    transaction.add([envelope(f"n{n}", rank=n % 2, dedup_key=f"k{n}") for n in range(9)], NOW, NOW + 1000)
+    transaction.add([envelope("n", "fresh", available_at=NOW + 50)], NOW, NOW)
+
+
+def _lease(transaction: Transaction, there: list[Message]) -> None:
+    heads = transaction.heads("mail", 3)
+    transaction.swap([Change(card, moved(card, State.LEASED, 0)) for card, _ in heads])
+
+
+def _settle(transaction: Transaction, there: list[Message]) -> None:
+    leased = [message for message in there if message.state is State.LEASED]
+    transaction.swap(
+        [
+            Change(leased[0], moved(leased[0], State.DONE, 0)),
+            Change(leased[1], moved(leased[1], State.DONE, 0)._replace(body=False)),
+            Change(leased[2], moved(leased[2], State.DEAD, 0), FAILURE),
+            Change(leased[3], moved(leased[3], State.READY, transaction.places(1)), FAILURE),
+        ]
+    )
+
+
+def _steer(transaction: Transaction, there: list[Message]) -> None:
+    transaction.set_policy("mail", '{"ttlSec":9}')
+    transaction.set_policy("post", None)
+
+
+def _delete(transaction: Transaction, there: list[Message]) -> None:
+    transaction.delete_queue("mail")
+    transaction.add([envelope("anew")], NOW, NOW)
+
+
+def _forget(transaction: Transaction, there: list[Message]) -> None:
+    transaction.forget([message for message in there if message.state is not State.READY])
+    transaction.forget_keys(NOW + 10**9, 9)
+
+
+TAKEN_BACK = [_publish, _lease, _settle, _steer, _delete]
+"""Everything but forgetting, which is of what is over."""
+
+
+class Scene:
+    """A store with a little of everything, on a disk that can be told to refuse."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.disk = UnwillingDisk()
+        self.store = FilesStore(folder, disk=self.disk)
+        made = put(self.store, *[envelope(f"m{n}", dedup_key=f"old{n}") for n in range(12)])
+        with self.store.transaction() as transaction:
+            leased = [Change(card, moved(card, State.LEASED, 0)) for card in made[:6]]
+            transaction.swap(leased)
+        self.seqs = [card.seq for card in made]
+        with self.store.transaction() as transaction:
+            transaction.set_policy("mail", '{"ttlSec":7}')
+            transaction.set_policy("post", '{"ttlSec":8}')
+
+    def attempt(self, work: Work) -> None:
+        with self.store.transaction() as transaction:
+            work(transaction, cards(transaction, self.seqs))
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path / "queues")
+    yield scene
+    scene.close()
+
+
+@pytest.mark.parametrize("full", [full_once, full_from])
+@pytest.mark.parametrize("work", TAKEN_BACK, ids=[work.__name__ for work in TAKEN_BACK])
+def test_a_full_disk_at_any_call_leaves_everything_as_it_was(
+    scene: Scene, tmp_path: Path, work: Work, full: Callable[[int], Callable[[int, str], int]]
+) -> None:
+    before = picture(scene.store)
+    wanted = _undisturbed(tmp_path / "twin", work)
+    failures = 0
+    for at in range(1, MOST_CALLS):
+        scene.disk.start(full(at))
+        try:
+            scene.attempt(work)
+            break  # what is refused now is refused to those who tidy up afterwards
+        except StoreFull:
+            failures += 1
+        finally:
+            scene.disk.start(willing)
+        assert picture(scene.store) == before, f"refused at call {at}"
+    assert failures > 1 or (work is _lease and full is full_from), "a lease needs no space"
+    assert picture(scene.store) == wanted
+    assert list(scene.store.check(repair=False)) == []
+    assert _reopened(scene) == wanted
+
+
+def _undisturbed(folder: Path, work: Work) -> Picture:
+    twin = Scene(folder)
+    twin.attempt(work)
+    twin.close()
+    return _reopened(twin)
+
+
+def test_forgetting_on_a_full_disk_is_done_or_not_done_for_each(scene: Scene) -> None:
+    for at in range(1, MOST_CALLS):
+        scene.disk.start(full_once(at))
+        try:
+            with scene.store.transaction() as transaction:
+                there = [message for message in transaction.by_seq(scene.seqs) if message is not None]
+                _forget(transaction, there)
+        except StoreFull:
+            pass
+        if not scene.disk.refused:
+            break
+        scene.disk.start(willing)
+        assert list(scene.store.check(repair=False)) == []
+    with scene.store.transaction(write=False) as transaction:
+        assert [message is None for message in transaction.by_seq(scene.seqs)] == [True] * 6 + [False] * 6
+
+
+@pytest.mark.parametrize("work", [*TAKEN_BACK, _forget], ids=[work.__name__ for work in [*TAKEN_BACK, _forget]])
+def test_a_disk_that_dies_in_the_middle_loses_nothing(tmp_path: Path, work: Work) -> None:
+    for at in range(1, MOST_CALLS):
+        scene = Scene(tmp_path / str(at))
+        before = _cards_in(picture(scene.store))
+        scene.disk.start(dead_from(at))
+        try:
+            scene.attempt(work)
+        except (StoreReadOnly, StoreError) as error:
+            assert isinstance(error, StoreReadOnly)  # noqa: PT017
+        over = not scene.disk.refused
+        scene.close()
+        after = _reopened(scene)
+        assert _cards_in(after).keys() - before.keys() <= {f"n{n}" for n in range(9)} | {"n", "anew"}
+        if work not in (_forget, _delete):
+            assert before.keys() <= _cards_in(after).keys()
+        if over:
+            return
+    pytest.fail("it never ended")
+
+
+def test_the_error_says_what_to_do_and_the_store_goes_on(scene: Scene) -> None:
+    scene.disk.start(full_from(1))
+    with pytest.raises(StoreFull, match="no space left"):
+        put(scene.store, envelope("x"))
+    with scene.store.transaction(write=False) as transaction:
+        assert len(transaction.heads("mail", 99)) == 6
+    scene.disk.start(willing)
+    [card] = put(scene.store, envelope("x"))
+    with scene.store.transaction(write=False) as transaction:
+        assert transaction.by_id("mail", ["x"]) == [card]
+
+
+def _reopened(scene: Scene) -> Picture:
+    store = FilesStore(scene.folder)
+    try:
+        assert list(store.check(repair=False)) == []
+        return picture(store)
+    finally:
+        store.close()
+
+
+def _cards_in(seen: Picture) -> dict[str, Message]:
+    found: dict[str, Message] = {}
+    for queue in seen.values():
+        if isinstance(queue, dict):
+            found.update({message.id: message for message in queue["messages"]})
+    return found

@@ -1,0 +1,118 @@
+"""Several openers of one folder: they see the same, hear of each other, and nobody needs a watch to be right."""
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stores.parts import drop, open_queues
+from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.stores.files import FilesStore
+
+
+def test_two_openers_share_everything(tmp_path: Path) -> None:
+    with open_queues(tmp_path) as one, open_queues(tmp_path) as other:
+        one.publish_many("mail", list(range(10)))
+        mine, yours = one.lease("mail", 3), other.lease("mail", 3)
+        assert [delivery.value() for delivery in mine + yours] == list(range(6))
+        other.ack([delivery.lease_id for delivery in mine])
+        one.nack([delivery.lease_id for delivery in yours], "REJECTED")
+        assert one.counts("mail") == other.counts("mail")
+        assert (one.counts("mail").done, one.counts("mail").dead) == (3, 3)
+        other.delete_queue("mail")
+        assert one.queues() == []
+        one.publish("post", 1)
+        assert [delivery.value() for delivery in other.lease("post")] == [1]
+
+
+def test_what_one_sits_on_the_other_waits_for_and_not_for_ever(tmp_path: Path) -> None:
+    sitting = FilesStore(tmp_path)
+    other = FilesStore(tmp_path, busy_seconds=0.05)
+    with sitting.transaction(), pytest.raises(StoreBusy), other.transaction():
+        pass
+    with sitting.transaction(write=False), other.transaction(write=False):
+        pass
+    with other.transaction():
+        pass
+    sitting.close()
+    other.close()
+
+
+def test_a_transaction_inside_a_transaction_is_refused(tmp_path: Path) -> None:
+    store = FilesStore(tmp_path)
+    with store.transaction(), pytest.raises(StoreError, match="inside"), store.transaction():
+        pass
+    with store.transaction():
+        pass
+    store.close()
+
+
+def test_a_dropped_file_wakes_who_waits_also_in_a_queue_that_did_not_exist(tmp_path: Path) -> None:
+    with open_queues(tmp_path) as queues:
+        for queue in ("mail", "mail", "later"):
+            found: list[object] = []
+
+            def take(queue: str = queue, found: list[object] = found) -> None:
+                found.extend(delivery.value() for delivery in queues.lease(queue, wait=60))
+
+            waiter = threading.Thread(target=take)
+            waiter.start()
+            drop(tmp_path / queue / "inbox", "a.json", queue)
+            waiter.join()
+            assert found == [queue]
+
+
+def test_without_a_watch_everything_still_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_library(name: object, **options: object) -> None:
+        raise OSError("this system has neither inotify nor syncfs")
+
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    with open_queues(tmp_path) as queues, open_queues(tmp_path) as other:
+        inbox = tmp_path / "mail" / "inbox"
+        sends: list[Callable[[], object]] = [lambda: drop(inbox, "a.json", 1), lambda: other.publish("mail", 2)]
+        for number, send in enumerate(sends, 1):
+            found: list[object] = []
+
+            def take(found: list[object] = found) -> None:
+                found.extend(delivery.value() for delivery in queues.lease("mail", wait=60))
+
+            waiter = threading.Thread(target=take)
+            waiter.start()
+            send()
+            waiter.join()
+            assert found == [number]
+
+
+def test_a_watch_that_is_lost_on_the_way_is_no_loss(tmp_path: Path) -> None:
+    """The watched file is taken away and made anew by others: what they do is still heard of."""
+    store = FilesStore(tmp_path)
+    with open_queues(tmp_path) as queues:
+        (tmp_path / ".index" / "state").unlink()
+        queues.publish("mail", 1)
+        store.wait(60)
+        with store.transaction(write=False) as transaction:
+            assert len(transaction.heads("mail", 1)) == 1
+    store.close()
+
+
+@pytest.mark.process
+def test_a_forked_child_takes_a_lock_of_its_own(tmp_path: Path) -> None:
+    store = FilesStore(tmp_path, busy_seconds=0.05)
+    with store.transaction():
+        child = os.fork()
+        if child == 0:
+            busy = 1
+            try:
+                store._lock._held = False
+                store._lock._turn = threading.RLock()
+                with store.transaction():
+                    pass
+            except StoreBusy:
+                busy = 0
+            finally:
+                os._exit(busy)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    store.close()
