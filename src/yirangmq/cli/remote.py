@@ -3,7 +3,7 @@ transaction that asks the server. One look is one call; several looks are not of
 
 Knows: the client, the names of the server's methods. Does not know: which command runs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 import yirangmq
@@ -57,15 +57,6 @@ class RemoteQueues:
 
     def now_ms(self) -> int:
         return SystemClock().now_ms()
-
-    def consumer_beat(self, values: Mapping[str, Any]) -> str:
-        return str(self._client.call("consumer_beat", **values))
-
-    def consumer_list(self) -> list[dict[str, Any]]:
-        return [*self._client.call("consumer_list")]
-
-    def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
-        return dict(self._client.call("consumer_wish", id=id, wish=wish))
 
     def __enter__(self) -> "RemoteQueues":
         return self

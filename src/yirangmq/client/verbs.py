@@ -2,7 +2,7 @@
 coroutines over sockets that block. The verbs, their arguments and results are those of ``broker.queues.Queues``."""
 
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -295,6 +295,20 @@ class AsyncClient:
 
     async def delete_queue(self, queue: str) -> None:
         await self.call("delete_queue", queue=queue)
+
+    # -- consumers at work ----------------------------------------------------------------------------------------
+
+    async def consumer_beat(self, values: Mapping[str, Any]) -> str:
+        """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
+        return str(await self.call("consumer_beat", **values))
+
+    async def consumer_list(self) -> list[dict[str, Any]]:
+        """Every consumer that told of itself within the last hour."""
+        return [*await self.call("consumer_list")]
+
+    async def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
+        """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
+        return dict(await self.call("consumer_wish", id=id, wish=wish))
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:
