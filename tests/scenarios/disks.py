@@ -14,9 +14,12 @@ from typing import Protocol
 import apsw
 
 from yirangmq.core.ports import Store
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files import FilesStore
 from yirangmq.stores.open import open_store
+from yirangmq.stores.sqlite import SqliteStore
 
-KINDS = ("sqlite",)
+KINDS = ("sqlite", "files")
 
 
 class TightDisk(Protocol):
@@ -63,24 +66,73 @@ class MountedDisk:
 class PretendedDisk:
     """Refuses each write with the error the system would give, while told to."""
 
-    def __init__(self, folder: Path, writes: "SqliteWrites") -> None:
+    def __init__(self, folder: Path, sqlite: "SqliteWrites") -> None:
         self._folder = folder
-        self._writes = writes
+        self._sqlite = sqlite
+        self._files = RefusingDisk()
 
     def open(self, kind: str) -> Store:
-        return open_store(f"{kind}:{self._folder / 'store'}")
+        place = self._folder / "store"
+        return FilesStore(place, disk=self._files) if kind == "files" else SqliteStore(place)
+
+    def _refuse(self, error: int) -> None:
+        self._sqlite.refusal = self._files.refusal = error
 
     def fill(self) -> None:
-        self._writes.refusal = errno.ENOSPC
+        self._refuse(errno.ENOSPC)
 
     def make_read_only(self) -> None:
-        self._writes.refusal = errno.EROFS
+        self._refuse(errno.EROFS)
 
     def free(self) -> None:
-        self._writes.refusal = 0
+        self._refuse(0)
 
     def make_writable(self) -> None:
-        self._writes.refusal = 0
+        self._refuse(0)
+
+
+class RefusingDisk(Disk):
+    """What needs space is refused on a full disk, every change on a read-only one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refusal = 0
+
+    def _growing(self) -> None:
+        if self.refusal:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+
+    def _changing(self) -> None:
+        if self.refusal == errno.EROFS:
+            raise OSError(self.refusal, os.strerror(self.refusal))
+
+    def open_write(self, path: str, *, append: bool = False) -> int:
+        self._growing()
+        return super().open_write(path, append=append)
+
+    def write(self, fd: int, data: bytes) -> None:
+        self._growing()
+        super().write(fd, data)
+
+    def mkdir(self, path: str) -> None:
+        self._growing()
+        super().mkdir(path)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._changing()
+        super().truncate(path, size)
+
+    def rename(self, source: str, target: str) -> None:
+        self._changing()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._changing()
+        super().unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        self._changing()
+        super().rmdir(path)
 
 
 class SqliteWrites:

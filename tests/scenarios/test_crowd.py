@@ -53,7 +53,7 @@ def consume_until_empty(url: str, pipe: Connection, seed: int, end: float) -> No
         pipe.send(("error", traceback.format_exc()))
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite", "files"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:{tmp_path / 'store'}"
 

@@ -105,7 +105,9 @@ class Worker:
 @contextmanager
 def crew() -> Iterator[Crew]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.scenarios.workers", "yirangmq.broker.queues", "yirangmq.stores.sqlite"])
+    context.set_forkserver_preload(
+        ["tests.scenarios.workers", "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files"]
+    )
     team = Crew(context)
     try:
         yield team

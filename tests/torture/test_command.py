@@ -10,7 +10,7 @@ import pytest
 from yirangmq.core.errors import BadInput
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.torture import backends
-from yirangmq.torture.backends import SqliteBackend
+from yirangmq.torture.backends import STORE, SqliteBackend
 from yirangmq.torture.command import add_arguments, run
 from yirangmq.torture.progress import Bar
 
@@ -23,7 +23,7 @@ def parsed(*words: str) -> argparse.Namespace:
 
 class OnlyTheSystem(SqliteBackend):
     def _open(self, top: Path, vfs: str | None) -> SqliteStore:
-        return SqliteStore(top / "queue.db", vfs=vfs, durability="os")
+        return SqliteStore(top / STORE, vfs=vfs, durability="os")
 
 
 def test_it_says_how_much_it_tried_and_that_all_survived(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from yirangmq.core.ports import Store
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.torture.backends import SqliteBackend
+from yirangmq.torture.backends import STORE, SqliteBackend
 from yirangmq.torture.journal import SyncFolder
 from yirangmq.torture.run import Plan, torture
 from yirangmq.torture.workload import tell
@@ -22,14 +22,14 @@ class CarelessSqlite(SqliteBackend):
         self._synchronous = synchronous
 
     def _open(self, top: Path, vfs: str | None) -> Store:
-        store = SqliteStore(top / "queue.db", vfs=vfs)
+        store = SqliteStore(top / STORE, vfs=vfs)
         store._db.execute(f"PRAGMA synchronous = {self._synchronous}")
         return store
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(SqliteBackend(), steps=12, seed=seed, states=4))
+    report = torture(Plan(SqliteBackend(), steps=10, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
     assert report.states > report.points
@@ -47,7 +47,7 @@ def test_durability_os_is_what_it_says(tmp_path: Path) -> None:
 
     class OnlyTheSystem(SqliteBackend):
         def _open(self, top: Path, vfs: str | None) -> Store:
-            return SqliteStore(top / "queue.db", vfs=vfs, durability="os")
+            return SqliteStore(top / STORE, vfs=vfs, durability="os")
 
     report = torture(Plan(OnlyTheSystem(), steps=12, seed=1, states=4, keep=tmp_path, enough=1))
     (loss,) = report.losses

@@ -8,11 +8,19 @@ from pathlib import Path
 from typing import Protocol
 
 from yirangmq.core.ports import Store
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.torture.journal import Journal
+from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.recording_vfs import RecordingVfs
+from yirangmq.torture.tree import Tree, read_tree
 
 OpenStore = Callable[[], Store]
+STORE = "store"
+"""The name of the store's file or folder."""
+SHARED = f"{STORE}-shm"
+"""SQLite's index of the WAL, shared by processes."""
 
 
 class Backend(Protocol):
@@ -28,6 +36,12 @@ class Backend(Protocol):
 
     def plain(self, top: Path) -> Store:
         """The store as users open it."""
+
+    def is_recorded(self, path: str) -> bool:
+        """False: the store never syncs this file, and makes it anew after a power cut."""
+
+    def debris(self, day: Path) -> Tree:
+        """Such files as may still lie there, with any content. ``day``: where the recorded store was."""
 
 
 class SqliteBackend:
@@ -49,8 +63,38 @@ class SqliteBackend:
     def plain(self, top: Path) -> Store:
         return self._open(top, None)
 
+    def is_recorded(self, path: str) -> bool:
+        return path != SHARED
+
+    def debris(self, day: Path) -> Tree:
+        return {SHARED: bytes(range(256)) * 128}
+
     def _open(self, top: Path, vfs: str | None) -> Store:
-        return SqliteStore(top / "queue.db", vfs=vfs)
+        return SqliteStore(top / STORE, vfs=vfs)
 
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"sqlite": SqliteBackend}
+class FilesBackend:
+    """``yirangmq torture --backend fs``. Every second opening does without ``syncfs``, as on other systems."""
+
+    name = "fs"
+    is_atomic = False
+
+    @contextmanager
+    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+        numbers = count()
+        yield lambda: FilesStore(top / STORE, disk=self._disk(journal, use_syncfs=next(numbers) % 2 == 0))
+
+    def _disk(self, journal: Journal, *, use_syncfs: bool) -> Disk:
+        return RecordingDisk(journal, use_syncfs=use_syncfs)
+
+    def plain(self, top: Path) -> Store:
+        return FilesStore(top / STORE)
+
+    def is_recorded(self, path: str) -> bool:
+        return not path.startswith((f"{STORE}/.index", f"{STORE}/.lock"))
+
+    def debris(self, day: Path) -> Tree:
+        return {path: content for path, content in read_tree(day).items() if not self.is_recorded(path)}
+
+
+BACKENDS: dict[str, Callable[[], Backend]] = {"fs": FilesBackend, "sqlite": SqliteBackend}

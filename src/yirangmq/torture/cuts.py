@@ -10,24 +10,18 @@ from typing import NamedTuple
 from yirangmq.torture.journal import Name
 from yirangmq.torture.keep import Keep, Kept, Lost, any_keep
 from yirangmq.torture.shadow import Shadow
-from yirangmq.torture.tree import digest
+from yirangmq.torture.tree import Tree, digest
 
 TRIES = 4
 """Different choices often make the same disk; so many choices per wanted disk, then it is enough."""
 
 
 class Wreck(NamedTuple):
-    """One disk a power cut could leave."""
+    """One disk a power cut could leave. ``story`` says which names are not the latest, and what files hold."""
 
-    tree: dict[str, bytes | None]
+    tree: Tree
     digest: bytes
-    names: dict[Name, int]
-    contents: dict[int, Keep]
-
-    def describe(self) -> str:
-        kept = ", ".join(f"{name.text}@{pick}" for name, pick in sorted(self.names.items())) or "as synced"
-        data = ", ".join(f"#{node} {keep}" for node, keep in sorted(self.contents.items())) or "as synced"
-        return f"names: {kept}; contents: {data}"
+    story: str
 
 
 def wrecks(shadow: Shadow, budget: int, chance: Random) -> Iterator[Wreck]:
@@ -47,7 +41,10 @@ def _build(shadow: Shadow, picks: dict[Name, int], keeps: dict[int, Keep]) -> Wr
     picks = shadow.closed(picks)
     contents = {node: keep.left(shadow.contents[node] or b"", shadow.changes[node]) for node, keep in keeps.items()}
     tree = shadow.rebuild(picks, contents)
-    return Wreck(tree, digest(tree), picks, keeps)
+    late = [name.text for name, pick in sorted(picks.items()) if pick < len(shadow.versions[name]) - 1]
+    held = [f"#{node} {keep}" for node, keep in sorted(keeps.items())]
+    story = f"late names: {', '.join(late) or 'none'}; unsynced contents: {', '.join(held) or 'none'}"
+    return Wreck(tree, digest(tree), story)
 
 
 def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[dict[Name, int], dict[int, Keep]]]:
@@ -69,7 +66,7 @@ def _candidates(shadow: Shadow, budget: int, chance: Random) -> Iterator[tuple[d
                 yield dict(zip(names, picks, strict=True)), dict(zip(nodes, choice, strict=True))
     singles = [*_all_but_one(oldest, newest, kept), *_all_but_one(newest, oldest, kept)]
     chance.shuffle(singles)
-    yield from singles[: budget // 3]
+    yield from singles[: budget // 2]
     while True:
         yield _any_picks(ranges, chance), {node: any_keep(chance, shadow.changes[node]) for node in nodes}
 

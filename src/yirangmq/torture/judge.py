@@ -7,11 +7,13 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
 from yirangmq.core.states import State
 from yirangmq.torture.snapshot import LIVING, Card, Key, Snapshot, miscounts, take
-from yirangmq.torture.workload import NumberedIds, StillClock
+from yirangmq.torture.workload import QUEUES, NumberedIds, StillClock
 
 LATER_MS = 600_000
 """By then every delay and every lease of the workload is over."""
+MOST = 10_000
 PROBE = "probe"
+PROBE_POLICY = {"retry": {"limit": 3}}
 
 
 class Expected(NamedTuple):
@@ -44,7 +46,7 @@ def differences(found: Snapshot, expected: Expected) -> list[str]:
     complaints = [f"{'/'.join(key)} is in two states" for key in found.twice]
     for key in found.cards.keys() | before.cards.keys() | after.cards.keys():
         card, old, new = found.cards.get(key), before.cards.get(key), after.cards.get(key)
-        if card != old and card != new:
+        if card != old and card != new and not _is_going(card, old, new):
             complaints.append(f"{'/'.join(key)} is {_show(card)}, not {_show(old)}" + _or(new, old))
     for queue in found.policies.keys() | before.policies.keys():
         policies = (before.policies.get(queue), after.policies.get(queue))
@@ -53,6 +55,11 @@ def differences(found: Snapshot, expected: Expected) -> list[str]:
     if not complaints and expected.is_atomic and found not in (before, after):
         complaints.append("half of a call is there")
     return sorted(complaints)
+
+
+def _is_going(card: Card | None, old: Card | None, new: Card | None) -> bool:
+    """A message whose time is over is being forgotten: what lay beside it may go first."""
+    return card is not None and old is not None and new is None and card.message == old.message
 
 
 def _or(new: Card | None, old: Card | None) -> str:
@@ -68,22 +75,24 @@ def _show(card: Card | None) -> str:
 
 
 def _trial(store: Store, found: Snapshot, now_ms: int) -> list[str]:
-    """Work with it: a new message goes through, and every old one that is owed comes, whole, and no other."""
+    """Work with it: new messages go through, and every old one that is owed comes, whole, and no other."""
     queues = Queues(store, StillClock(now_ms), NumberedIds(PROBE), PROBE)
-    receipt = queues.publish(PROBE, b"is anybody there")
-    taken = queues.lease(PROBE)
-    if [delivery.id for delivery in taken] != [receipt.id]:
-        return ["a new message was published and not delivered"]
-    queues.ack(taken[0].lease_id)
-    clock = StillClock(now_ms + LATER_MS)
-    queues = Queues(store, clock, NumberedIds(PROBE), PROBE)
-    queues.sweep()
+    fresh: set[Key] = set()
+    for queue in (*QUEUES, PROBE):
+        queues.set_policy(queue, PROBE_POLICY)
+        fresh.add((queue, queues.publish(queue, b"is anybody there").id))
+    later = Queues(store, StillClock(now_ms + LATER_MS), NumberedIds(PROBE), PROBE)
+    later.sweep()
     delivered: dict[Key, bytes] = {}
-    for queue in found.counts:
-        for delivery in queues.lease(queue, 10_000):
-            delivered[queue, delivery.id] = delivery.payload
+    for queue in (*QUEUES, PROBE):
+        taken = later.lease(queue, MOST)
+        delivered |= {(queue, delivery.id): delivery.payload for delivery in taken}
+        later.ack([delivery.lease_id for delivery in taken])
     after = take(store)
-    return [*_undelivered(found, delivered, after), *miscounts(after)]
+    complaints = [f"{'/'.join(key)} is new and was not delivered" for key in fresh - delivered.keys()]
+    complaints += [f"{'/'.join(key)} was never sent" for key in delivered.keys() - fresh - found.cards.keys()]
+    complaints += [f"{'/'.join(key)} was not acked" for key in delivered if after.cards[key].state is not State.DONE]
+    return [*complaints, *_undelivered(found, delivered, after), *miscounts(after)]
 
 
 def _undelivered(found: Snapshot, delivered: dict[Key, bytes], after: Snapshot) -> list[str]:

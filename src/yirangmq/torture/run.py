@@ -8,17 +8,19 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from yirangmq.torture.backends import Backend
+from yirangmq.torture.backends import STORE, Backend
 from yirangmq.torture.cuts import Wreck, wrecks
 from yirangmq.torture.journal import Called, Event, Journal, Returned
 from yirangmq.torture.judge import Expected, judge
 from yirangmq.torture.shadow import Shadow
 from yirangmq.torture.snapshot import NOTHING, take
-from yirangmq.torture.tree import lay_out
+from yirangmq.torture.tree import Tree, lay_out
 from yirangmq.torture.workload import START_MS, Call, tell
 
 MEMORY = Path("/dev/shm")
 """Wrecks are made by the thousand and thrown away; where there is a disk in memory, it spares the real one."""
+DEBRIS = 3
+"""One wreck in so many has what the store never syncs lying about, from another time."""
 SECOND_CUT = 6
 """After one wreck in so many the power fails again, while the store is being opened."""
 MOST_LOSSES = 20
@@ -71,6 +73,7 @@ class _Torture:
         self._plan = plan
         self._folder = folder
         self._calls: list[Call] = []
+        self._debris: Tree = {}
         self._returned = 0
         self._under_way = False
         self._seen: set[tuple[bytes, int, bool]] = set()
@@ -83,6 +86,7 @@ class _Torture:
         day.mkdir()
         story = tell(self._plan.backend, day, self._plan.seed, self._plan.steps)
         self._calls = story.calls
+        self._debris = self._plan.backend.debris(day)
         if story.complaints:
             self._losses.append(Loss(-1, story.calls[-1].text, "no cut at all", story.complaints, None))
         events = story.journal.events
@@ -123,6 +127,8 @@ class _Torture:
             if key in self._seen:
                 continue
             self._seen.add(key)
+            if STORE in wreck.tree and chance.randrange(DEBRIS) == 0:
+                wreck = wreck._replace(tree={**wreck.tree, **self._debris})
             if self._survives(point, wreck, "") and chance.randrange(SECOND_CUT) == 0:
                 self._cut_again(point, wreck, chance)
             if len(self._losses) >= self._plan.enough:
@@ -144,7 +150,7 @@ class _Torture:
             shadow.feed(event)
         for second in wrecks(shadow, 2, chance):
             self._second_cuts += 1
-            self._survives(point, second, f"{wreck.describe()}; then, cut again while opening: ")
+            self._survives(point, second, f"{wreck.story}; then, cut again while opening: ")
 
     def _survives(self, point: int, wreck: Wreck, first: str) -> bool:
         self._states += 1
@@ -155,7 +161,7 @@ class _Torture:
             shutil.rmtree(folder)
         if complaints:
             call = self._calls[min(self._returned, len(self._calls) - 1)].text if self._under_way else "between calls"
-            disk = first + wreck.describe()
+            disk = first + wreck.story
             self._losses.append(Loss(point, call, disk, complaints, self._kept(point, wreck, disk, complaints)))
         return not complaints
 

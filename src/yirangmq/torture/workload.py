@@ -25,6 +25,8 @@ MAIL_POLICY = {"retry": {"limit": 1}, "archive": {"enabled": False}, "tombstoneS
 """Few attempts, so that messages die; no history, so that contents are removed."""
 OPENINGS = 2
 LONGEST_LEASE = 40
+MORNING = ("publish many", "publish", "lease", "ack")
+"""How each day begins: with something to do."""
 
 
 class Call(NamedTuple):
@@ -96,7 +98,7 @@ class _Day:
         self._call("set a policy", lambda: self._any().set_policy("mail", MAIL_POLICY))
         verbs: dict[str, tuple[int, Callable[[], object]]] = {
             "publish": (5, self._publish),
-            "publish many": (3, self._publish_many),
+            "publish many": (4, self._publish_many),
             "publish with a key": (1, self._publish_keyed),
             "lease": (5, self._lease),
             "ack": (4, self._ack),
@@ -109,7 +111,8 @@ class _Day:
             "delete a queue": (1, lambda: self._delete("scratch")),
             "open again": (1, self._open),
         }
-        for drawn in self._chance.choices(list(verbs), [weight for weight, _ in verbs.values()], k=steps):
+        drawn_verbs = self._chance.choices(list(verbs), [weight for weight, _ in verbs.values()], k=steps)
+        for drawn in [*MORNING, *drawn_verbs][:steps]:
             self._clock.now += self._chance.choice((0, 1, 300, 300, 2_000, 2_000, 2_000, 35_000))
             text = "lease" if drawn in ("ack", "nack", "extend") and not self._held else drawn
             self._call(text, verbs[text][1])
@@ -155,7 +158,7 @@ class _Day:
 
     def _publish_many(self) -> None:
         queue = self._chance.choice(QUEUES)
-        payloads = [b'{"text":"%s"}' % self._payload().hex().encode() for _ in range(self._chance.randint(2, 6))]
+        payloads = [b'{"text":"%s"}' % self._payload().hex().encode() for _ in range(self._chance.choice((2, 4, 9)))]
         for receipt, payload in zip(self._any().publish_text(queue, payloads), payloads, strict=True):
             self._ledger.published((queue, receipt.id), payload)
 
@@ -167,7 +170,8 @@ class _Day:
 
     def _lease(self) -> None:
         span = self._chance.choice((None, 5, LONGEST_LEASE))
-        self._held += self._any().lease(self._chance.choice(QUEUES), self._chance.randint(1, 5), lease_seconds=span)
+        busy = sorted({queue for queue, _ in self._ledger.owed}) or QUEUES
+        self._held += self._any().lease(self._chance.choice(busy), self._chance.randint(1, 5), lease_seconds=span)
 
     def _some_held(self) -> list[Delivery]:
         self._chance.shuffle(self._held)

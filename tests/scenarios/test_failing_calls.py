@@ -1,0 +1,150 @@
+"""A disk that fails once, at any single call: the caller hears of it, nothing of the call has happened, and the next
+one works. Every call a verb makes is tried in turn."""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreError, StoreFull
+from yirangmq.core.ports import Store
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files import FilesStore
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.testing import CountingIds, ManualClock
+from yirangmq.torture.snapshot import Snapshot, miscounts, take
+
+MOST_CALLS = 200
+
+
+class Fuse:
+    """Blows at the n-th call from now; 0 is never."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.left = 0
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise OSError(self.code, os.strerror(self.code))
+
+
+class FailingDisk(Disk):
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__()
+        self._fuse = fuse
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in FAILING:
+            self._fuse.step()
+        return super().__getattribute__(name)
+
+
+FAILING = frozenset(
+    {"open_write", "write", "truncate", "fsync", "fdatasync", "fsync_file", "fsync_folder", "syncfs", "rename"}
+    | {"unlink", "mkdir", "rmdir"}
+)
+
+
+class FailingVfs(apsw.VFS):
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__("failing", "unix")
+        self._fuse = fuse
+
+    def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> "FailingFile":
+        return FailingFile(name, flags, self._fuse)
+
+
+class FailingFile(apsw.VFSFile):
+    def __init__(self, name: str | apsw.URIFilename | None, flags: list[int], fuse: Fuse) -> None:
+        super().__init__("unix", name, flags)
+        self._fuse = fuse
+
+    def _step(self, error: type[apsw.Error]) -> None:
+        try:
+            self._fuse.step()
+        except OSError as cause:
+            raise (apsw.FullError if cause.errno == errno.ENOSPC else error)(str(cause)) from None
+
+    def xWrite(self, data: Any, offset: int) -> None:
+        self._step(apsw.IOError)
+        super().xWrite(data, offset)
+
+    def xSync(self, flags: int) -> None:
+        self._step(apsw.IOError)
+        super().xSync(flags)
+
+
+@contextmanager
+def opened(kind: str, folder: Path, fuse: Fuse) -> Iterator[Store]:
+    vfs = FailingVfs(fuse)
+    try:
+        place = folder / "store"
+        store = FilesStore(place, disk=FailingDisk(fuse)) if kind == "files" else SqliteStore(place, vfs="failing")
+        yield store
+        store.close()
+    finally:
+        vfs.unregister()
+
+
+Act = Callable[[Queues, list[str]], object]
+VERBS: dict[str, Act] = {
+    "publish": lambda queues, _: queues.publish_many("work", [b"new" * 100] * 8),
+    "publish to a new queue": lambda queues, _: queues.publish("another", b"new"),
+    "lease": lambda queues, _: queues.lease("work", 3),
+    "ack": lambda queues, leases: queues.ack_many(leases),
+    "nack": lambda queues, leases: queues.nack_many(leases, text="it did not work"),
+    "set a policy": lambda queues, _: queues.set_policy("work", {"retry": {"limit": 7}}),
+}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("kind", ["files", "sqlite"])
+def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
+    kind: str, verb: str, code: int, tmp_path: Path
+) -> None:
+    fuse = Fuse(code)
+    with opened(kind, tmp_path, fuse) as store:
+        queues = Queues(store, ManualClock(), CountingIds(), "tester")
+        queues.publish_many("work", [b"%d" % number for number in range(12)])
+        leases = [delivery.lease_id for delivery in queues.lease("work", 4)]
+        before = take(store)
+        number = 1
+        while error := refusal(fuse, number, lambda: VERBS[verb](queues, leases)):
+            assert isinstance(error, StoreFull) == (code == errno.ENOSPC), error
+            unharmed(store, before)
+            number += 1
+        assert 1 < number < MOST_CALLS
+        changed = take(store)
+        assert changed != before
+        assert miscounts(changed) == []
+    with opened(kind, tmp_path, Fuse(0)) as store:
+        assert take(store) == changed
+
+
+def refusal(fuse: Fuse, number: int, act: Callable[[], object]) -> StoreError | None:
+    """What the caller hears when the disk fails at this call; None: there were not so many."""
+    fuse.left = number if number < MOST_CALLS else 0
+    try:
+        act()
+        return None
+    except StoreError as error:
+        return error
+    finally:
+        fuse.left = 0
+
+
+def unharmed(store: Store, before: Snapshot) -> None:
+    found = take(store)
+    assert found.twice == ()
+    assert found.cards == before.cards
+    assert miscounts(found) == []
+    assert list(store.check(repair=False)) == []

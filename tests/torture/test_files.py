@@ -1,0 +1,80 @@
+"""The files store under power cuts: nothing confirmed is lost, and each sync that is left out is noticed."""
+
+import pytest
+
+from yirangmq.stores.disk import Disk
+from yirangmq.torture.backends import FilesBackend
+from yirangmq.torture.journal import Journal, SyncFile
+from yirangmq.torture.recording_disk import RecordingDisk
+from yirangmq.torture.run import Plan, torture
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
+    report = torture(Plan(FilesBackend(), steps=10, seed=seed, states=3))
+    assert report.losses == []
+    assert report.points > 100
+    assert report.states > report.points
+    assert report.second_cuts > 0
+
+
+class ForgetsFolders(RecordingDisk):
+    """Never syncs a folder: the commonest slip of all."""
+
+    def fsync_folder(self, path: str) -> None:
+        pass
+
+
+class ForgetsContents(RecordingDisk):
+    """Syncs names and leaves contents to luck."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    fdatasync = fsync
+
+
+class RenamesFirst(RecordingDisk):
+    """Syncs a content only after it has got its name; by the time a call returns everything is synced."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal, use_syncfs=False)
+        self._late: list[int] = []
+
+    def fsync(self, fd: int) -> None:
+        self._late.append(self._nodes[fd])
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        while self._late:
+            self._journal.add(SyncFile(self._late.pop()))
+
+
+class ForgetsAll(RecordingDisk):
+    """A syncfs that does nothing."""
+
+    def syncfs(self, path: str) -> None:
+        pass
+
+
+class CarelessFiles(FilesBackend):
+    def __init__(self, sort: str) -> None:
+        self._sort = sort
+
+    def _disk(self, journal: Journal, *, use_syncfs: bool) -> Disk:
+        match self._sort:
+            case "folders":
+                return ForgetsFolders(journal, use_syncfs=False)
+            case "contents":
+                return ForgetsContents(journal, use_syncfs=False)
+            case "order":
+                return RenamesFirst(journal)
+            case _:
+                return ForgetsAll(journal, use_syncfs=True)
+
+
+@pytest.mark.parametrize("sort", ["folders", "contents", "order", "syncfs"])
+def test_a_sync_left_out_or_late_is_noticed(sort: str) -> None:
+    """The day of seed 9 begins with a batch large enough for ``syncfs``."""
+    report = torture(Plan(CarelessFiles(sort), steps=12, seed=9, states=4, enough=1))
+    assert len(report.losses) == 1
