@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from yirangmq.broker.desk import Desk
-from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Transaction
 
 Answer = TypeVar("Answer")
@@ -20,11 +20,11 @@ class DeskLane:
     def __init__(self, desk: Desk, call: Callable[[Callable[[], None]], Any]) -> None:
         self._desk = desk
         self._call = call
-        self._stopping = False
+        self.is_stopping = False
 
     def stop(self) -> None:
         """What is on the desk ends as usual; the next page is refused."""
-        self._stopping = True
+        self.is_stopping = True
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         """One page in the desk's next commit; returns when it is on disk."""
@@ -50,8 +50,8 @@ class DeskLane:
         return self._asked(begin)
 
     def _asked(self, begin: Callable[["Future[Answer]"], None]) -> Answer:
-        if self._stopping:
-            raise StoreError("the server is stopping; what was done so far stays, ask again for the rest")
+        if self.is_stopping:
+            raise Unavailable("the server is stopping; what was done so far stays, ask again for the rest")
         future: Future[Answer] = Future()
         self._call(lambda: begin(future))
         return future.result()

@@ -8,7 +8,7 @@ from typing import Any
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.pages import DeskLane
 from yirangmq.broker.queues import Queues
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Clock, Ids, Store
 
 Given = Mapping[str, Any]
@@ -25,7 +25,7 @@ class Pages:
         self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Callable[[Callable[[], None]], Any]
     ) -> None:
         self._lane = DeskLane(desk, call)
-        self._queues = Queues(store, clock, ids, "server", self._lane)
+        self._queues = Queues(store, clock, ids, "server", self._lane, verbs=desk.verbs)
         self._call = call
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pages")
         self._running = 0
@@ -35,6 +35,9 @@ class Pages:
         return self._running == 0
 
     def start(self, method: PagedMethod, given: Given, done: Done) -> None:
+        if self._lane.is_stopping:
+            done(None, Unavailable("the server is stopping"))
+            return
         self._running += 1
         self._threads.submit(self._work, method, given, done)
 

@@ -131,6 +131,10 @@ def _checked(
     return Envelope(queue, id, rank, now, now + delay_ms, expires_at, key, text.decode(), payload, is_json)
 
 
+OUTSIDE = ("messageId", "queue", "payload", "payloadBase64")
+"""Members of an envelope that are no part of its header."""
+
+
 def check_header_text(text: str) -> dict[str, Any]:
     """A header given as JSON text, as the wire carries it."""
     if len(text) > MAX_HEADER:
@@ -140,6 +144,9 @@ def check_header_text(text: str) -> dict[str, Any]:
     header = loads(text.encode())
     if not isinstance(header, dict):
         raise BadInput(f"must be an object, not {kind(header)}", field="header")
+    for name in OUTSIDE:
+        if name in header:
+            raise BadInput(f"has the member {name}, which stands beside the header", field="header")
     return header
 
 

@@ -1,0 +1,316 @@
+"""Every named method, its values and its results; and the page that lists them."""
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.doors.parts import Client, Server
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError, WrongState
+from yirangmq.doors.health import Disk
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import FailingStore
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+from yirangmq.wire.looks import unpack
+
+PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return server.client()
+
+
+def bury(client: Client, queue: str, *payloads: bytes) -> list[str]:
+    ids = client.publish(queue, *payloads)
+    leases = [message.lease for message in client.lease(queue, len(payloads))]
+    client.ask(Kind.NACK, calls.Nack(leases, "REJECTED", "never again"))
+    return ids
+
+
+def ids_of(page: Any) -> list[str]:
+    return [parts[0].id for parts in unpack(page)[0]]
+
+
+def test_every_method_stands_on_the_page_with_its_values(server: Server) -> None:
+    section = PAGE.partition("## Methods")[2].partition("## A session")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == server.calls.names
+
+
+@pytest.mark.parametrize("method", [name for name in Server().calls.names if name != "consumer_beat"])
+def test_a_value_nobody_knows_is_refused_by_name(client: Client, method: str) -> None:
+    given = {"queue": "mail", "id": "a", "ids": ["a"], "wish": "pause", "nonsense": 1}
+    section = PAGE.partition("## Methods")[2]
+    [row] = re.findall(rf"^\| `{method}` \| (.*?) \|", section, re.MULTILINE)
+    known = re.findall(r"`(\w+)`", row)
+    with pytest.raises(BadInput, match="nonsense") as caught:
+        client.call(method, **{name: value for name, value in given.items() if name in known or name == "nonsense"})
+    assert caught.value.field == "nonsense"
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "field"),
+    [
+        ("counts", {}, "queue"),
+        ("counts", {"queue": 7}, "queue"),
+        ("peek", {"queue": "mail", "limit": 0}, "limit"),
+        ("peek", {"queue": "mail", "limit": "ten"}, "limit"),
+        ("peek", {"queue": "mail", "state": "lost"}, "state"),
+        ("peek", {"queue": "mail", "cursor": 5}, "cursor"),
+        ("show", {"queue": "mail"}, "id"),
+        ("by_id", {"queue": "mail", "ids": "a"}, "ids"),
+        ("by_id", {"queue": "mail", "ids": ["a", 5]}, "ids"),
+        ("drop", {"queue": "mail", "ids": []}, "ids"),
+        ("search", {"queue": "mail", "state": []}, "state"),
+        ("dlq_find", {"queue": "mail", "state": "ready"}, "state"),
+        ("dlq_find", {"queue": "mail", "cursor": "zzz"}, "cursor"),
+        ("dlq_requeue", {"queue": "mail", "dry_run": "yes"}, "dry_run"),
+        ("dlq_requeue", {"queue": "mail", "ids": [7]}, "ids"),
+        ("consumer_wish", {"id": "w", "wish": "fly"}, "wish"),
+        ("consumer_beat", {"pid": "x", "consumerId": "w"}, "pid"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_name(
+    client: Client, method: str, values: dict[str, Any], field: str
+) -> None:
+    bury(client, "mail", b"x")
+    with pytest.raises(BadInput) as caught:
+        client.call(method, **values)
+    assert caught.value.field == field
+
+
+def test_a_broken_filter_is_refused(client: Client) -> None:
+    for method in ("search", "dlq_find", "dlq_requeue", "dlq_quarantine", "dlq_purge"):
+        with pytest.raises(QueueError) as caught:
+            client.call(method, queue="mail", filter="attempt >")
+        assert caught.value.code == "bad_filter"
+
+
+def test_queues_and_counts(client: Client) -> None:
+    client.publish("mail", b"1", b"2")
+    assert client.call("queues") == ["mail"]
+    assert client.call("counts", queue="mail")["ready"] == 2
+    assert client.call("counts", queue="other")["ready"] == 0
+
+
+def test_status_tells_of_the_server_and_of_each_queue(client: Client) -> None:
+    client.publish("mail", b"1")
+    client.publish("work", b"1")
+    status = client.call("status")
+    assert status["node"] == "here"
+    assert [(row["queue"], row["ready"], row["headAgeSec"]) for row in status["queues"]] == [
+        ("mail", 1, 0.0),
+        ("work", 1, 0.0),
+    ]
+    assert [row["queue"] for row in client.call("status", queue="work")["queues"]] == ["work"]
+
+
+def test_peek_comes_in_pages_of_at_most_a_mebibyte(client: Client) -> None:
+    for _ in range(40):
+        client.publish("mail", b"x" * 60_000)
+    seen: list[str] = []
+    cursor, pages = "", 0
+    while pages == 0 or cursor:
+        page = client.call("peek", queue="mail", limit=1000, cursor=cursor)
+        seen += ids_of(page)
+        cursor, pages = page["cursor"], pages + 1
+    assert len(seen) == len(set(seen)) == 40
+    assert pages == 3
+
+
+def test_show_has_the_message_its_envelope_and_its_failure(client: Client) -> None:
+    [id] = bury(client, "mail", b"hello")
+    [(message, envelope, failure, policy)], _ = unpack(client.call("show", queue="mail", id=id))
+    assert message.state == "dead"
+    assert envelope is not None
+    assert envelope.payload == b"hello"
+    assert failure is not None
+    assert failure.reason_message == "never again"
+    assert policy.dlq.queue == "mail-dlq"
+    with pytest.raises(NotFound):
+        client.call("show", queue="mail", id="nobody")
+
+
+def test_by_id_has_those_that_are_known(client: Client) -> None:
+    first, second = client.publish("mail", b"1", b"2")
+    assert ids_of(client.call("by_id", queue="mail", ids=[second, "nobody", first])) == [second, first]
+
+
+def test_due_and_next_due(server: Server, client: Client) -> None:
+    assert client.call("next_due") is None
+    client.publish("mail", b"1")
+    client.ask(Kind.LEASE, calls.Lease("mail", 1, 0, 5000))
+    assert client.call("next_due") == server.clock.now_ms() + 5000
+    server.clock.advance(5000)
+    assert len(ids_of(client.call("due"))) == 1
+    assert client.call("sweep") == 1
+    assert client.call("due")["looks"] == []
+
+
+def test_a_policy_is_checked_set_shown_and_taken_back(client: Client) -> None:
+    document = {"retry": {"limit": 2}}
+    assert client.call("check_policy", queue="mail", document=document)["retry"]["limit"] == 2
+    assert client.call("policy", queue="mail")["retry"]["limit"] == 5
+    assert client.call("set_policy", queue="mail", document=document)["retry"]["limit"] == 2
+    assert client.call("policy", queue="mail")["retry"]["limit"] == 2
+    assert client.call("policy_text", queue="mail") == '{"retry":{"limit":2}}'
+    client.call("set_policy", queue="mail", document=None)
+    assert client.call("policy_text", queue="mail") is None
+    with pytest.raises(BadPolicy) as caught:
+        client.call("set_policy", queue="mail", document={"retry": {"limmit": 2}})
+    assert caught.value.field == "retry.limmit"
+
+
+def test_drop_says_for_each_whether_it_went(client: Client) -> None:
+    [id] = client.publish("mail", b"1")
+    assert client.call("drop", queue="mail", ids=[id, "nobody"]) == [
+        None,
+        ["not_found", "queue 'mail' has no message 'nobody'"],
+    ]
+
+
+def test_a_queue_is_deleted_page_by_page(client: Client) -> None:
+    client.publish("mail", *[b"x"] * 1200)
+    bury(client, "mail", b"y")
+    assert client.call("delete_queue", queue="mail") == 1201
+    assert client.call("queues") == []
+
+
+def test_search_finds_by_filter_and_goes_on_by_cursor(client: Client) -> None:
+    client.ask(
+        Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b'{"n":%d}' % n, True, id=f"n{n}") for n in range(200)])
+    )
+    page = client.call("search", queue="mail", filter="payload.n>=150", limit=30)
+    assert ids_of(page) == [f"n{n}" for n in range(150, 180)]
+    page = client.call("search", queue="mail", filter="payload.n>=150", limit=30, cursor=page["cursor"])
+    assert ids_of(page) == [f"n{n}" for n in range(180, 200)]
+    assert page["cursor"] == ""
+
+
+def test_dead_letters_of_several_queues_come_page_by_page(client: Client) -> None:
+    wanted: set[str] = set()
+    for queue in ("mail", "post"):
+        client.call("set_policy", queue=queue, document={"dlq": {"queue": "all-dlq"}})
+        wanted |= set(bury(client, queue, *[b"x"] * 70))
+    found: list[str] = []
+    cursor = ""
+    for _ in range(20):
+        page = client.call("dlq_find", queue="all-dlq", limit=20, cursor=cursor)
+        found += ids_of(page)
+        cursor = page["cursor"]
+        if not cursor:
+            break
+    assert sorted(found) == sorted(wanted)
+    assert client.call("dlq_find", queue="nothing")["looks"] == []
+
+
+def test_dead_letters_are_shown_counted_and_moved(client: Client) -> None:
+    first, second, third = bury(client, "mail", b"1", b"2", b"3")
+    assert ids_of(client.call("dlq_show", queue="mail-dlq", id=first)) == [first]
+    assert client.call("dlq_stats", queue="mail")["byReason"] == {"REJECTED": 3}
+    assert client.call("dlq_requeue", queue="mail", filter="reasonCode=REJECTED", dry_run=True)["count"] == 3
+    assert client.call("dlq_requeue", queue="mail", ids=[first]) == {"count": 1, "ids": [first]}
+    assert client.call("dlq_quarantine", queue="mail", ids=[second]) == {"count": 1, "ids": [second]}
+    assert ids_of(client.call("dlq_find", queue="mail", state="parked")) == [second]
+    assert client.call("dlq_purge", queue="mail", state="all") == {"count": 2, "ids": [second, third]}
+    with pytest.raises(WrongState):
+        client.call("dlq_requeue", queue="mail", ids=[third])
+
+
+def test_a_requeue_wakes_who_waits(server: Server, client: Client) -> None:
+    bury(client, "mail", b"1")
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    client.call("dlq_requeue", queue="mail")
+    assert [answer.value.messages[0].payload for answer in client.heard(subscription)] == [b"1"]
+
+
+def test_a_large_move_lets_others_in_between_its_pages(server: Server) -> None:
+    """Between two pages of a requeue of 3000 messages somebody else's publish is answered."""
+    mover, other = server.client(), server.client()
+    bury(mover, "mail", *[b"x"] * 3000)
+    number = mover.send(Kind.CALL, calls.Call("dlq_requeue", {"queue": "mail"}))
+    between = 0
+    while not mover.answers:
+        server.turns.turn()
+        counts = server.desk.read(lambda transaction: transaction.counts("mail"))
+        if 0 < counts.ready < 3000:
+            asked = other.send(Kind.PING, calls.Empty())
+            between += len(other.heard(asked))
+    assert mover.heard(number)[0].value.value["count"] == 3000
+    assert between > 0
+    assert threading.active_count() < 10
+
+
+def test_long_work_ends_with_a_word_when_the_server_stops(server: Server, client: Client) -> None:
+    bury(client, "mail", *[b"x"] * 10)
+    server.pages.stop()
+    number = client.send(Kind.CALL, calls.Call("dlq_requeue", {"queue": "mail"}))
+    server.turn()
+    [answer] = client.heard(number)
+    assert (answer.kind, answer.value.code) == (Kind.ERROR, "unavailable")
+
+
+# -- health ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_works_is_ok(client: Client) -> None:
+    assert client.call("health") == {"status": "ok", "reasons": []}
+
+
+def test_a_store_that_cannot_be_written_fails() -> None:
+    store = FailingStore(MemoryStore())
+    client = Server(store).client()
+    store.fail_at(1)
+    health = client.call("health")
+    assert health["status"] == "fail"
+    assert [reason["code"] for reason in health["reasons"]] == ["store_full"]
+    assert client.call("health")["status"] == "ok"
+
+
+def test_a_backlog_past_its_limit_and_late_leases_degrade(server: Server, client: Client) -> None:
+    client.publish("mail", b"1", b"2", b"3", b"4")
+    assert [reason["code"] for reason in client.call("health")["reasons"]] == ["backlog"]
+    client.ask(Kind.LEASE, calls.Lease("mail", 1, 0, 1000))
+    server.clock.advance(60_000)
+    health = client.call("health")
+    assert health["status"] == "degraded"
+    assert [reason["code"] for reason in health["reasons"]] == ["overdue"]
+
+
+def test_a_disk_below_its_mark_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, low_bytes=2**60)
+    client = Server(disk=disk).client()
+    client.publish("mail", b"1")
+    health = client.call("health")
+    assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("fail", ["disk_low"])
+    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"2", False)]))
+    assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_full")
+    [message] = client.lease("mail")
+    assert client.ask(Kind.ACK, calls.Settle([message.lease])).value.errors == {}
+    disk.low_bytes = 0
+    assert client.call("health")["status"] == "ok"
+    assert client.publish("mail", b"2")
+
+
+# -- consumers ------------------------------------------------------------------------------------------------------
+
+
+def test_consumers_tell_of_themselves_and_hear_wishes(client: Client) -> None:
+    assert client.call("consumer_beat", consumerId="w-1", queues=["mail"]) == ""
+    assert [card["consumerId"] for card in client.call("consumer_list")] == ["w-1"]
+    assert client.call("consumer_wish", id="w-1", wish="pause")["wish"] == "pause"
+    assert client.call("consumer_beat", consumerId="w-1", queues=["mail"]) == "pause"
+    with pytest.raises(NotFound):
+        client.call("consumer_wish", id="nobody", wish="pause")
+
+
+def test_connections_are_listed(client: Client) -> None:
+    assert client.call("connections") == []

@@ -1,0 +1,352 @@
+"""One client of the socket door, byte for byte but without a socket."""
+
+import pytest
+
+from tests.doors.parts import MAX_FRAME, Server
+from yirangmq.core.errors import StoreFull
+from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import FailingStore
+from yirangmq.wire import calls
+from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+# -- greeting -------------------------------------------------------------------------------------------------------
+
+
+def test_hello_is_answered_with_who_the_server_is(server: Server) -> None:
+    answer = server.client().ask(Kind.HELLO, calls.Hello("billing"))
+    assert answer.kind is Kind.WELCOME
+    assert answer.value.durability == "full"
+    assert answer.value.max_frame == MAX_FRAME
+
+
+def test_with_the_right_token_a_stranger_may_ask() -> None:
+    client = Server(token="s3cret").client(trusted=False)
+    assert client.ask(Kind.HELLO, calls.Hello("billing", "s3cret")).kind is Kind.WELCOME
+    assert client.publish("mail", b"hi") == ["m-1"]
+
+
+@pytest.mark.parametrize("token", ["", "s3cre", "s3cret ", "\u00fc"])
+def test_a_wrong_token_is_answered_and_the_connection_closed(token: str) -> None:
+    client = Server(token="s3cret").client(trusted=False)
+    answer = client.ask(Kind.HELLO, calls.Hello("billing", token))
+    assert (answer.kind, answer.value.code, answer.value.field) == (Kind.ERROR, "not_allowed", "token")
+    assert client.is_closed
+    assert client.send(Kind.PING, calls.Empty())
+    assert client.answers == []
+
+
+def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
+    client = Server(token="s3cret").client(trusted=False)
+    client.send(Kind.CALL, calls.Call("queues"))
+    [answer] = client.answers
+    assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "not_allowed")
+    assert client.is_closed
+
+
+# -- producing and consuming ----------------------------------------------------------------------------------------
+
+
+def test_a_message_goes_round(server: Server) -> None:
+    client = server.client()
+    assert client.publish("mail", b"one", b"two") == ["m-1", "m-2"]
+    first, second = client.lease("mail", 10)
+    assert (first.payload, second.payload) == (b"one", b"two")
+    assert client.ask(Kind.ACK, calls.Settle([first.lease, second.lease])).value.errors == {}
+    assert client.call("counts", queue="mail")["done"] == 2
+
+
+def test_a_stale_lease_is_an_error_of_its_own(server: Server) -> None:
+    client = server.client()
+    client.publish("mail", b"one", b"two")
+    first, second = client.lease("mail", 2)
+    client.ask(Kind.NACK, calls.Nack([first.lease], "HANDLER_ERROR"))
+    settled = client.ask(Kind.ACK, calls.Settle([first.lease, second.lease])).value
+    assert {place: code for place, (code, _) in settled.errors.items()} == {0: "lease_expired"}
+
+
+def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> None:
+    consumer, producer = server.client(), server.client()
+    waiting = consumer.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
+    server.turn()
+    assert consumer.answers == []
+    producer.publish("mail", b"hi")
+    [answer] = consumer.heard(waiting)
+    assert [message.payload for message in answer.value.messages] == [b"hi"]
+    assert server.turns.timers[0].is_cancelled
+
+
+def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
+    client = server.client()
+    waiting = client.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
+    server.turn()
+    server.turns.advance(1000)
+    [answer] = client.heard(waiting)
+    assert answer.value.messages == []
+    assert client.publish("mail", b"later")
+    assert client.answers == []
+
+
+def test_a_client_that_left_gets_no_lease(server: Server) -> None:
+    gone, other = server.client(), server.client()
+    gone.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
+    gone.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    server.turn()
+    gone.session.end()
+    other.publish("mail", b"hi")
+    assert [message.attempt for message in other.lease("mail")] == [1]
+
+
+def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) -> None:
+    client = server.client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 2))
+    client.publish("mail", b"1", b"2", b"3")
+    [pushed] = client.heard(subscription)
+    assert [message.payload for message in pushed.value.messages] == [b"1", b"2"]
+    client.ask(Kind.ACK, calls.Settle([pushed.value.messages[0].lease]))
+    [pushed] = client.heard(subscription)
+    assert [message.payload for message in pushed.value.messages] == [b"3"]
+
+
+def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server) -> None:
+    client = server.client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    client.publish("mail", b"1", b"2")
+    [first] = client.heard(subscription)
+    client.ask(Kind.EXTEND, calls.Extend([first.value.messages[0].lease], 100_000))
+    server.turns.advance(50_000)
+    assert client.heard(subscription) == []
+    server.turns.advance(50_000)
+    [second] = client.heard(subscription)
+    assert second.value.messages[0].payload == b"2"
+
+
+def test_leases_held_from_an_earlier_connection_count(server: Server) -> None:
+    client = server.client()
+    client.publish("mail", b"1", b"2")
+    [message] = client.lease("mail")
+    client.session.end()
+    again = server.client()
+    subscription = again.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, held={message.lease: message.until}))
+    server.turn()
+    assert again.heard(subscription) == []
+    again.ask(Kind.ACK, calls.Settle([message.lease]))
+    assert [message.payload for message in again.heard(subscription)[0].value.messages] == [b"2"]
+
+
+def test_a_cancelled_subscription_gets_nothing_more(server: Server) -> None:
+    client = server.client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 2))
+    assert client.ask(Kind.CANCEL, calls.Cancel(subscription)).value.value is True
+    assert client.ask(Kind.CANCEL, calls.Cancel(subscription)).value.value is False
+    client.publish("mail", b"1")
+    assert client.heard(subscription) == []
+
+
+def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server) -> None:
+    client = server.client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    client.publish("mail", b"1")
+    client.publish("mail", b"2")
+    client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 7})
+    client.publish("mail", b"3")
+    texts = [answer.value.policy for answer in client.heard(subscription)]
+    assert [bool(text) for text in texts] == [True, False, True]
+    assert '"visibilityTimeoutSec":7' in texts[2]
+
+
+def test_large_messages_are_handed_out_by_bytes() -> None:
+    server = Server()
+    client = server.client()
+    for _ in range(20):
+        client.publish("mail", b"x" * 60_000)
+    assert len(client.lease("mail", 20)) == 8
+    assert len(client.lease("mail", 20)) == 8
+    assert len(client.lease("mail", 20)) == 4
+
+
+def test_a_subscription_gets_all_large_messages(server: Server) -> None:
+    client = server.client()
+    for _ in range(20):
+        client.publish("mail", b"x" * 60_000)
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 100))
+    server.turn()
+    assert sum(len(answer.value.messages) for answer in client.heard(subscription)) == 20
+
+
+# -- bounds ---------------------------------------------------------------------------------------------------------
+
+
+def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Server) -> None:
+    client = server.client()
+    client.session.most_pending = 8
+    frame = calls.frame(Kind.PUBLISH, 1, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+    client.session.receive(frame * 20)
+    assert client.session.pending == 8
+    assert client.session.held == 12 * len(frame)
+    server.turn()
+    client.session.receive(b"")
+    assert client.session.pending == 8
+    server.turn()
+    client.session.receive(b"")
+    server.turn()
+    assert len(client.answers) == 20
+    assert client.session.held == 0
+
+
+def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> None:
+    slow, other = server.client(), server.client()
+    slow.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 100))
+    slow.session.is_clogged = True
+    other.publish("mail", b"1", b"2")
+    assert slow.answers == []
+    assert len(other.lease("mail", 1)) == 1
+    slow.session.unclog()
+    server.turn()
+    assert [message.payload for message in slow.answers[0].value.messages] == [b"2"]
+
+
+def test_too_many_waiting_leases_are_refused(server: Server) -> None:
+    client = server.client()
+    for _ in range(MOST_WAITING):
+        client.send(Kind.LEASE, calls.Lease("mail", 1, wait_ms=1000))
+    answer = client.ask(Kind.LEASE, calls.Lease("mail", 1, wait_ms=1000))
+    assert (answer.kind, answer.value.field) == (Kind.ERROR, "request")
+
+
+def test_too_many_subscriptions_are_refused(server: Server) -> None:
+    client = server.client()
+    for _ in range(MOST_SUBSCRIPTIONS):
+        client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    assert client.ask(Kind.SUBSCRIBE, calls.Subscribe("mail", 1)).value.field == "request"
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        (Kind.PUBLISH, calls.Publish("a/b", [calls.Outgoing(b"", False)]), "queue"),
+        (Kind.PUBLISH, calls.Publish("mail", []), "messages"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, delay_ms=-1)]), "delay"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, ttl_ms=2**62)]), "ttl"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, id="../x")]), "messageId"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"{", True)]), None),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header='{"version":-1}')]), "version"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header='{"messageId":"x"}')]), "header"),
+        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header="[]")]), "header"),
+        (Kind.LEASE, calls.Lease("mail", 0), "limit"),
+        (Kind.LEASE, calls.Lease("mail", 1, -5), "wait"),
+        (Kind.LEASE, calls.Lease("mail", 1, 0, 0), "leaseSeconds"),
+        (Kind.LEASE, calls.Lease("mail", 1, consumer="a b"), "consumerId"),
+        (Kind.SUBSCRIBE, calls.Subscribe("mail", 0), "credit"),
+        (Kind.SUBSCRIBE, calls.Subscribe("mail", 1, -1), "leaseSeconds"),
+        (Kind.ACK, calls.Settle(["x"]), "leaseId"),
+        (Kind.ACK, calls.Settle(["9" * 30 + "-1"]), "leaseId"),
+        (Kind.ACK, calls.Settle(["1-1", "1-1"]), "leases"),
+        (Kind.NACK, calls.Nack(["1-1"], "NO_SUCH"), "reasonCode"),
+        (Kind.NACK, calls.Nack(["1-1"], "TIMEOUT", delay_ms=-1), "delay"),
+        (Kind.EXTEND, calls.Extend(["1-1"], 0), "seconds"),
+        (Kind.CALL, calls.Call("qeues"), "method"),
+        (Kind.WELCOME, calls.Welcome("a", "b", "c", 1), "kind"),
+    ],
+)
+def test_a_bad_request_names_what_is_wrong_and_the_connection_goes_on(
+    server: Server, kind: Kind, body: calls.Hello, field: str | None
+) -> None:
+    client = server.client()
+    answer = client.ask(kind, body)
+    assert answer.kind is Kind.ERROR
+    assert answer.value.field == field
+    assert client.ask(Kind.PING, calls.Empty()).kind is Kind.PONG
+    assert client.call("queues") == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field"),
+    [
+        (Kind.PUBLISH, b"", "body"),
+        (Kind.PUBLISH, b"\xc1", "body"),
+        (Kind.PUBLISH, b"\x93\x01\x02\x03", "body"),
+        (Kind.CALL, b"\x92\xa1x" + b"\x81\xa1a" * 5000, "body"),
+        (200, b"\x90", "kind"),
+        (0, b"\x90", "kind"),
+    ],
+)
+def test_a_body_that_cannot_be_read_is_answered_by_its_number(
+    server: Server, kind: int, body: bytes, field: str
+) -> None:
+    client = server.client()
+    client.session.receive(encode(kind, 77, body))
+    [answer] = client.heard(77)
+    assert (answer.kind, answer.value.code, answer.value.field) == (Kind.ERROR, "bad_input", field)
+    assert not client.is_closed
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (HEAD.pack(1, VERSION + 1, 16, 0, 1), "bad_input"),
+        (HEAD.pack(1, VERSION, 16, 9, 1), "bad_input"),
+        (HEAD.pack(MAX_FRAME + 1, VERSION, 3, 0, 1), "too_large"),
+    ],
+)
+def test_a_broken_stream_is_answered_once_and_closed(server: Server, head: bytes, code: str) -> None:
+    client = server.client()
+    client.session.receive(head + b"\x90" * 10)
+    [answer] = client.answers
+    assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, code)
+    assert client.is_closed
+
+
+def test_what_the_store_refuses_is_said_and_the_next_request_works() -> None:
+    store = FailingStore(MemoryStore())
+    server = Server(store)
+    client = server.client()
+    store.fail_at(1, StoreFull("no space left"))
+    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+    assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_full")
+    assert client.publish("mail", b"x") == ["m-2"]
+    assert client.call("counts", queue="mail")["ready"] == 1
+
+
+def test_who_waits_is_served_after_the_store_works_again() -> None:
+    store = FailingStore(MemoryStore())
+    server = Server(store)
+    client, producer = server.client(), server.client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    server.turn()
+    number = producer.send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+    other = producer.send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"y", False)]))
+    store.fail_at(1)  # the commit of both; each alone then works, but nobody was served
+    server.turn()
+    assert {answer.kind for answer in producer.heard(number) + producer.heard(other)} == {Kind.STORED}
+    assert client.heard(subscription) == []
+    server.turns.advance(1000)
+    assert [m.payload for answer in client.heard(subscription) for m in answer.value.messages] == [b"x", b"y"]
+
+
+# -- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) -> None:
+    client = server.client()
+    waiting = client.send(Kind.LEASE, calls.Lease("mail", 1, wait_ms=60_000))
+    client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    pending = client.send(Kind.PUBLISH, calls.Publish("work", [calls.Outgoing(b"x", False)]))
+    client.session.stop()
+    server.turn()
+    client.session.say_bye()
+    assert client.heard(waiting)[0].value.messages == []
+    assert client.heard(pending)[0].kind is Kind.STORED
+    assert [answer.kind for answer in client.answers] == [Kind.BYE]
+
+
+def test_goodbye_of_a_client_closes(server: Server) -> None:
+    client = server.client()
+    client.send(Kind.BYE, calls.Empty())
+    assert client.is_closed

@@ -1,0 +1,75 @@
+"""One example of every kind of frame. ``tools/wire_golden.py`` writes them to tests/golden/wire/frames.txt, once;
+docs/wire.md shows some of them."""
+
+from typing import NamedTuple
+
+import msgspec
+
+from yirangmq.wire import calls
+from yirangmq.wire.frames import HEAD, Kind
+
+
+class Example(NamedTuple):
+    name: str
+    kind: Kind
+    request: int
+    body: msgspec.Struct
+
+    def bytes(self) -> bytes:
+        return calls.frame(self.kind, self.request, self.body)
+
+
+PAYLOAD = b'{"temp":36.1}'
+EXAMPLES = (
+    Example("hello", Kind.HELLO, 1, calls.Hello("billing", "s3cret")),
+    Example("welcome", Kind.WELCOME, 1, calls.Welcome("yirangmq 0.1.0", "north", "full", 16 * 1024 * 1024)),
+    Example("publish", Kind.PUBLISH, 2, calls.Publish("telemetry", [calls.Outgoing(PAYLOAD, True)])),
+    Example(
+        "publish-all-members",
+        Kind.PUBLISH,
+        3,
+        calls.Publish(
+            "telemetry", [calls.Outgoing(b"\x00\xff", False, '{"attributes":{"priority":0}}', "alarm-1", 1500, 60_000)]
+        ),
+    ),
+    Example("stored", Kind.STORED, 2, calls.Stored(["m-1"])),
+    Example("stored-all-members", Kind.STORED, 3, calls.Stored(["a", "b"], [0], {1: "payload.temp: is required"})),
+    Example("lease", Kind.LEASE, 4, calls.Lease("telemetry", 10, 5000, 30_000, "worker-1")),
+    Example(
+        "deliver",
+        Kind.DELIVER,
+        4,
+        calls.Deliver(
+            "telemetry",
+            [calls.Incoming("1-1", "m-1", 1, 1_768_296_090_000, 1_768_296_060_000, "", PAYLOAD, True)],
+            '{"visibilityTimeoutSec":30}',
+        ),
+    ),
+    Example("deliver-nothing", Kind.DELIVER, 4, calls.Deliver("telemetry", [])),
+    Example("ack", Kind.ACK, 5, calls.Settle(["1-1"], "worker-1")),
+    Example("nack", Kind.NACK, 6, calls.Nack(["2-1"], "HANDLER_ERROR", "no disk", 2000, None)),
+    Example("extend", Kind.EXTEND, 7, calls.Extend(["3-1"], 60_000, None)),
+    Example("release", Kind.RELEASE, 8, calls.Settle(["4-1"], None)),
+    Example("settled", Kind.SETTLED, 5, calls.Settled()),
+    Example("settled-with-errors", Kind.SETTLED, 6, calls.Settled({0: ("lease_expired", "it ran out")})),
+    Example("subscribe", Kind.SUBSCRIBE, 9, calls.Subscribe("telemetry", 64, None, "worker-1")),
+    Example(
+        "subscribe-again",
+        Kind.SUBSCRIBE,
+        9,
+        calls.Subscribe("telemetry", 64, None, "worker-1", {"1-1": 1_768_296_090_000}),
+    ),
+    Example("cancel", Kind.CANCEL, 10, calls.Cancel(9)),
+    Example("call", Kind.CALL, 11, calls.Call("counts", {"queue": "telemetry"})),
+    Example("result", Kind.RESULT, 11, calls.Result({"ready": 1})),
+    Example("error", Kind.ERROR, 12, calls.Failed("bad_input", "must be a string, not int", "queue")),
+    Example("ping", Kind.PING, 13, calls.Empty()),
+    Example("pong", Kind.PONG, 13, calls.Empty()),
+    Example("bye", Kind.BYE, 0, calls.Empty()),
+)
+
+
+def spelled(frame: bytes) -> str:
+    """Hexadecimal, the members of the head apart: length version kind flags request | body."""
+    head, body = frame[: HEAD.size].hex(), frame[HEAD.size :].hex(" ")
+    return f"{head[:8]} {head[8:10]} {head[10:12]} {head[12:16]} {head[16:]} | {body}".rstrip()

@@ -1,0 +1,52 @@
+"""The bytes of every kind of frame are held still; docs/wire.md shows the same ones."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.golden_files import golden
+from tests.wire.examples import EXAMPLES, Example, spelled
+from yirangmq.wire import calls
+from yirangmq.wire.frames import FrameReader, Kind
+
+WRITTEN = dict(re.split(r" {2,}", line) for line in golden("wire/frames.txt").decode().splitlines())
+PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_a_frame_has_the_bytes_it_always_had(example: Example) -> None:
+    assert spelled(example.bytes()) == WRITTEN[example.name]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_bytes_written_before_are_understood(example: Example) -> None:
+    data = bytes.fromhex(WRITTEN[example.name].replace("|", ""))
+    [frame] = FrameReader().feed(data)
+    assert frame.kind == example.kind
+    assert frame.request == example.request
+    assert calls.read(frame.kind, frame.body) == example.body
+
+
+def test_every_kind_has_an_example_and_nothing_else_was_written() -> None:
+    assert {example.kind for example in EXAMPLES} == set(Kind)
+    assert WRITTEN.keys() == {example.name for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_and_each_of_its_members_is_documented(kind: Kind) -> None:
+    [row] = re.findall(rf"^\| {kind.value} \| `{kind.name}` \|.*$", PAGE, re.MULTILINE)
+    members = list(calls.BODIES[kind].__struct_fields__)
+    assert [name for name in re.findall(r"`(\w+)`", row.split("|")[4]) if name in members] == members
+
+
+@pytest.mark.parametrize("body", [calls.Outgoing, calls.Incoming])
+def test_the_members_of_a_message_are_documented(body: type[calls.Outgoing]) -> None:
+    rows = re.findall(rf"^\| `{body.__name__}` \| (.*) \|$", PAGE, re.MULTILINE)
+    assert [re.findall(r"`(\w+)`", row) for row in rows] == [list(body.__struct_fields__)]
+
+
+def test_the_session_of_the_page_is_made_of_golden_frames() -> None:
+    shown = re.findall(r"^[→←] (.*?)$", PAGE, re.MULTILINE)
+    assert len(shown) >= 6
+    assert set(shown) <= set(WRITTEN.values())
