@@ -81,8 +81,7 @@ class Survey:
     def _survey_beginning(self, queue: str) -> Iterator[Problem]:
         """A queue that a power cut kept from being made has no messages, but its temporary names must be free again."""
         self._queue = queue
-        for name in temps(f"{self._root}/{queue}"):
-            yield self._unlinked("temp", f"{TEMP}/{name}", "a file that was never finished")
+        yield from self._survey_temps(f"{self._root}/{queue}")
 
     def _survey_queue(self, queue: str, contents: bool) -> Iterator[Problem]:
         self._queue = queue
@@ -90,8 +89,6 @@ class Survey:
         self._keyed = {}
         self.made.add_queue(queue)
         folder = f"{self._root}/{queue}"
-        for name in temps(folder):
-            yield self._unlinked("temp", f"{TEMP}/{name}", "a file that was never finished")
         for path in strays(folder):
             yield self._rejected("stray", path, "lies where no message can be")
         for top, below, names in walk(folder):
@@ -99,6 +96,7 @@ class Survey:
                 self.hollow.append(f"{folder}/{top}/{below}")
             for name in names:
                 yield from self._survey_card(top, f"{top}/{below}", name, contents)
+        yield from self._survey_temps(folder)
         yield from self._survey_failures(folder, contents)
         yield from self._survey_keys(folder)
         yield from self._survey_totals(folder)
@@ -139,10 +137,11 @@ class Survey:
                 self._count(rival.message, -1)
                 self.made.remove(rival.message.seq)
             self.made.add_id(self._queue, card.message.id, card.message.seq)
-        here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else _path(card)
-        if contents and (reason := self._broken(card, here)):
-            yield self._rejected("broken", here, reason)
-            return
+        if contents:
+            here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else _path(card)
+            if reason := self._broken(card, here):
+                yield self._rejected("broken", here, reason)
+                return
         yield from self._keep(card, top)
 
     def _keep(self, card: Card, top: str) -> Iterator[Problem]:
@@ -201,6 +200,15 @@ class Survey:
         sort = Sort(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
         self.deeds.folder(os.path.dirname(path))
         self.deeds.write_files([(path, write_failure(failure, sort))])
+
+    def _survey_temps(self, folder: str) -> Iterator[Problem]:
+        """A message that was half-way in is set aside. The old name of one that is there, and what was to lie beside a
+        message, just goes."""
+        for name in temps(folder):
+            number, text = name.removesuffix(".tmp"), "a file that was never finished"
+            record = self.made.record(int(number)) if number.isdecimal() else None
+            is_message = number.isdecimal() and (record is None or record.queue != self._queue)
+            yield (self._rejected if is_message else self._unlinked)("temp", f"{TEMP}/{name}", text)
 
     # -- what lies beside them ------------------------------------------------------------------------------------
 
