@@ -16,6 +16,7 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     assert report.points > 100
     assert report.states > report.points
     assert report.second_cuts > 0
+    assert report.set_aside > 0
 
 
 class ForgetsFolders(RecordingDisk):

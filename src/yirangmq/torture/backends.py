@@ -43,6 +43,12 @@ class Backend(Protocol):
     def debris(self, day: Path) -> Tree:
         """Such files as may still lie there, with any content. ``day``: where the recorded store was."""
 
+    def half_written(self, top: Path) -> list[str]:
+        """Files of unfinished messages that lie where they were being written."""
+
+    def set_aside(self, top: Path) -> int:
+        """How many files the store has put where they can do no harm, for a person to see."""
+
 
 class SqliteBackend:
     """``yirangmq torture --backend sqlite``."""
@@ -68,6 +74,12 @@ class SqliteBackend:
 
     def debris(self, day: Path) -> Tree:
         return {SHARED: bytes(range(256)) * 128}
+
+    def half_written(self, top: Path) -> list[str]:
+        return []  # what a transaction left unfinished is no part of the file
+
+    def set_aside(self, top: Path) -> int:
+        return 0
 
     def _open(self, top: Path, vfs: str | None) -> Store:
         return SqliteStore(top / STORE, vfs=vfs)
@@ -95,6 +107,12 @@ class FilesBackend:
 
     def debris(self, day: Path) -> Tree:
         return {path: content for path, content in read_tree(day).items() if not self.is_recorded(path)}
+
+    def half_written(self, top: Path) -> list[str]:
+        return sorted(str(path.relative_to(top)) for path in (top / STORE).glob("*/meta/temp/*"))
+
+    def set_aside(self, top: Path) -> int:
+        return sum(1 for path in (top / STORE).glob("*/quarantine/*.tmp"))
 
 
 BACKENDS: dict[str, Callable[[], Backend]] = {"fs": FilesBackend, "sqlite": SqliteBackend}

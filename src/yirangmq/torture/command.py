@@ -78,6 +78,8 @@ def _print(plan: Plan, report: Report, seconds: float) -> None:
         f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
         f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
     )
+    if report.set_aside:
+        print(f"half-written messages found and set aside: {report.set_aside}")
     for loss in report.losses[:SHOWN]:
         print(f"\nLOST at point {loss.point}, during: {loss.call}")
         for complaint in loss.complaints[:SHOWN]:
@@ -100,6 +102,7 @@ def _as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
         "points": report.points,
         "states": report.states,
         "secondCuts": report.second_cuts,
+        "setAside": report.set_aside,
         "seconds": round(seconds, 3),
         "losses": [
             {

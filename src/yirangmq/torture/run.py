@@ -56,6 +56,8 @@ class Report(NamedTuple):
     points: int
     states: int
     second_cuts: int
+    set_aside: int
+    """Half-written messages found and put aside, over all disks."""
     losses: list[Loss]
 
 
@@ -79,6 +81,7 @@ class _Torture:
         self._seen: set[tuple[bytes, int, bool]] = set()
         self._states = 0
         self._second_cuts = 0
+        self._set_aside = 0
         self._losses: list[Loss] = []
 
     def run(self, progress: Callable[[int, int], None]) -> Report:
@@ -101,7 +104,7 @@ class _Torture:
             if point < len(events):
                 self._pass(shadow, events[point])
             progress(point, len(events))
-        return Report(len(self._calls), points, self._states, self._second_cuts, self._losses)
+        return Report(len(self._calls), points, self._states, self._second_cuts, self._set_aside, self._losses)
 
     def _pass(self, shadow: Shadow, event: Event) -> None:
         shadow.feed(event)
@@ -171,7 +174,9 @@ class _Torture:
         except Exception as error:  # as in the judge
             return [f"does not open: {type(error).__name__}: {error}"]
         try:
-            return judge(store, self._expected())
+            left = [f"{path} is half-written and was not set aside" for path in self._plan.backend.half_written(folder)]
+            self._set_aside += self._plan.backend.set_aside(folder)
+            return [*left, *judge(store, self._expected())]
         finally:
             store.close()
 

@@ -1,5 +1,5 @@
-"""A disk that fails once, at any single call: the caller hears of it, nothing of the call has happened, and the next
-one works. Every call a verb makes is tried in turn."""
+"""SQLite on a disk that fails once, at any single write or sync: the caller hears of it, nothing of the call has
+happened, and the next one works. (For the files store: tests/stores/test_files_refused.py.)"""
 
 import errno
 import os
@@ -14,8 +14,6 @@ import pytest
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.torture.snapshot import Snapshot, miscounts, take
@@ -34,23 +32,6 @@ class Fuse:
         self.left -= 1
         if self.left == 0:
             raise OSError(self.code, os.strerror(self.code))
-
-
-class FailingDisk(Disk):
-    def __init__(self, fuse: Fuse) -> None:
-        super().__init__()
-        self._fuse = fuse
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in FAILING:
-            self._fuse.step()
-        return super().__getattribute__(name)
-
-
-FAILING = frozenset(
-    {"open_write", "write", "truncate", "fsync", "fdatasync", "fsync_file", "fsync_folder", "syncfs", "rename"}
-    | {"unlink", "mkdir", "rmdir"}
-)
 
 
 class FailingVfs(apsw.VFS):
@@ -83,11 +64,10 @@ class FailingFile(apsw.VFSFile):
 
 
 @contextmanager
-def opened(kind: str, folder: Path, fuse: Fuse) -> Iterator[Store]:
+def opened(folder: Path, fuse: Fuse) -> Iterator[Store]:
     vfs = FailingVfs(fuse)
     try:
-        place = folder / "store"
-        store = FilesStore(place, disk=FailingDisk(fuse)) if kind == "files" else SqliteStore(place, vfs="failing")
+        store = SqliteStore(folder / "store", vfs="failing")
         yield store
         store.close()
     finally:
@@ -112,7 +92,7 @@ def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
     kind: str, verb: str, code: int, tmp_path: Path
 ) -> None:
     fuse = Fuse(code)
-    with opened(kind, tmp_path, fuse) as store:
+    with opened(tmp_path, fuse) as store:
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
         queues.publish_many("work", [b"%d" % number for number in range(12)])
         leases = [delivery.lease_id for delivery in queues.lease("work", 4)]
@@ -126,7 +106,7 @@ def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
         changed = take(store)
         assert changed != before
         assert miscounts(changed) == []
-    with opened(kind, tmp_path, Fuse(0)) as store:
+    with opened(tmp_path, Fuse(0)) as store:
         assert take(store) == changed
 
 
