@@ -1,9 +1,15 @@
 """Steps that many scenarios take."""
 
+from collections.abc import Iterator
+from typing import Any
+
+from yirangmq.broker.deadletters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
+from yirangmq.client.faces import Client
 from yirangmq.core.policy import DAY_MS
 from yirangmq.core.states import State
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import Delivery, Look
+from yirangmq.wire.looks import unpack
 
 SECOND = 1_000
 DAY = DAY_MS
@@ -29,3 +35,26 @@ def exhaust(queues: Queues, queue: str = "mail", reason: str = "REJECTED") -> De
     delivery = take(queues, queue)
     queues.nack(delivery.lease_id, reason)
     return delivery
+
+
+class ServerLetters:
+    """Dead letters behind a server: its methods by name."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def requeue(self, queue: str) -> Moved:
+        return Moved(**self._client.call("dlq_requeue", queue=queue))
+
+    def quarantine(self, queue: str) -> Moved:
+        return Moved(**self._client.call("dlq_quarantine", queue=queue))
+
+    def find(self, queue: str) -> Iterator[Look]:
+        found, _ = unpack(self._client.call("dlq_find", queue=queue))
+        return (Look(*parts) for parts in found)
+
+
+def dead_letters(queues: Queues) -> DeadLetters | ServerLetters:
+    """Through the door that the queues are reached by."""
+    door: Any = queues
+    return ServerLetters(door) if isinstance(door, Client) else DeadLetters(queues)

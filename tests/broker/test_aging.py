@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import DAY, SECOND, exhaust, state, take, taken
-from yirangmq.broker.deadletters import DeadLetters
+from tests.broker.steps import DAY, SECOND, dead_letters, exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.sweep import MOST_PER_SWEEP
 from yirangmq.core.errors import NotFound
@@ -95,7 +94,7 @@ def test_a_redriven_message_has_all_the_time_it_needs(queues: Queues, clock: Man
     queues.publish("mail", NewMessage(payload=1, ttl=5))
     clock.advance(5 * SECOND)
     queues.sweep()
-    DeadLetters(queues).requeue("mail")
+    dead_letters(queues).requeue("mail")
     clock.advance(DAY)
     assert taken(queues) == ["m-1"]
 
@@ -169,7 +168,7 @@ def test_dead_letters_stay_on_day_13_and_are_gone_on_day_15(queues: Queues, cloc
     assert state(queues) is State.DEAD
     clock.advance(2 * DAY)
     queues.sweep()
-    assert list(DeadLetters(queues).find("mail-dlq")) == []
+    assert list(dead_letters(queues).find("mail-dlq")) == []
     assert queues.show("mail", "m-1").envelope is None
     assert queues.counts("mail") == Counts(published=1, failed=1, dropped=1)
 
@@ -193,7 +192,7 @@ def test_a_dead_letter_is_dropped_at_the_very_end_of_its_retention(queues: Queue
 def test_a_parked_message_is_never_too_old(queues: Queues, clock: ManualClock) -> None:
     queues.publish("mail", 1)
     exhaust(queues)
-    DeadLetters(queues).quarantine("mail")
+    dead_letters(queues).quarantine("mail")
     clock.advance(3650 * DAY)
     queues.sweep()
     assert state(queues) is State.PARKED

@@ -35,7 +35,6 @@ CALLS: list[tuple[str, str, Call]] = [
     ("bad_input", "messageId", lambda q: q.publish("mail", NewMessage(payload=1, id="a b"))),
     ("bad_input", "attributes.priority", lambda q: q.publish("mail", NewMessage(payload=1, priority=-1))),
     ("bad_input", "type", lambda q: q.publish_many("mail", [1, NewMessage(payload=1, type="")])),
-    ("bad_input", "messages", lambda q: q.publish_many("mail", range(10_001))),
     ("bad_input", "document", lambda q: q.publish_text("mail", [b"{"])),
     ("bad_input", "document", lambda q: q.publish_text("mail", [b"1", b"\xff"])),
     ("bad_input", "queue", lambda q: q.publish_text("mail", [b'{"messageId":"m","queue":"post","payload":1}'])),
@@ -86,6 +85,13 @@ def test_bad_input_is_named_and_changes_nothing(queues: Queues, code: str, field
     assert (caught.value.code, caught.value.field or "") == (code, field)
     assert (queues.counts("mail"), queues.policy("mail"), queues.queues()) == before
     assert [delivery.value() for delivery in queues.lease("mail", 9)] == ["there already"]
+
+
+def test_a_batch_of_one_commit_has_its_limit(place: Place, clock: ManualClock) -> None:
+    queues = open_for_test(store=place.open(), clock=clock)
+    with pytest.raises(QueueError) as caught:
+        queues.publish_many("mail", range(10_001))
+    assert (caught.value.code, caught.value.field, queues.queues()) == ("bad_input", "messages", [])
 
 
 def test_a_body_may_be_as_large_as_the_policy_says(queues: Queues) -> None:

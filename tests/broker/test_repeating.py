@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, take, taken
-from yirangmq.broker.deadletters import DeadLetters
+from tests.broker.steps import SECOND, dead_letters, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import LeaseExpired, NotFound
 from yirangmq.core.message import Counts
@@ -89,7 +88,7 @@ def test_an_old_lease_stays_old_through_every_further_life(queues: Queues, clock
     queues.nack(old[0], delay=0)
     old.append(take(queues).lease_id)
     queues.nack(old[1], "REJECTED")
-    DeadLetters(queues).requeue("mail")
+    dead_letters(queues).requeue("mail")
     current = take(queues).lease_id
     for lease in old:
         for verb in (queues.ack, queues.nack, queues.extend):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, exhaust, state, take, taken
-from yirangmq.broker.deadletters import DeadLetters
+from tests.broker.steps import SECOND, dead_letters, exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
 from yirangmq.core.reasons import Reason
@@ -150,10 +149,10 @@ def test_a_redriven_message_starts_again_with_its_priority(queues: Queues, clock
     queues.publish_text("mail", [b'{"messageId":"old","payload":1,"attributes":{"priority":1}}'])
     old = exhaust(queues)
     queues.publish_text("mail", [b'{"messageId":"new","payload":1,"attributes":{"priority":1}}', b"2"])
-    assert DeadLetters(queues).requeue("mail-dlq").ids == ["old"]
+    assert dead_letters(queues).requeue("mail-dlq").ids == ["old"]
     first, second, third = queues.lease("mail", 9)
     assert [first.id, second.id, third.id] == ["new", "old", "m-3"]
-    assert (second.attempt, second.message.reason) == (1, "")
+    assert (second.attempt, queues.show("mail", "old").message.reason) == (1, "")
     assert second.lease_id != old.lease_id
     assert queues.counts("mail").redriven == 1
 
@@ -166,7 +165,7 @@ def test_a_redriven_message_fails_as_often_as_a_new_one(queues: Queues, clock: M
         clock.advance(SECOND)
         queues.nack(take(queues).lease_id, "HANDLER_ERROR")
         assert state(queues) is State.DEAD
-        DeadLetters(queues).requeue("mail")
+        dead_letters(queues).requeue("mail")
     assert taken(queues) == ["m-1"]
 
 
@@ -176,5 +175,5 @@ def test_redriven_messages_go_behind_those_that_wait_in_order_of_arrival(queues:
     for delivery in reversed(deliveries):
         queues.nack(delivery.lease_id, "REJECTED")
     queues.publish("mail", "waiting")
-    DeadLetters(queues).requeue("mail")
+    dead_letters(queues).requeue("mail")
     assert taken(queues) == ["m-4", "m-1", "m-2", "m-3"]

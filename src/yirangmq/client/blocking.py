@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Conversation, Lost, News, Slot, Stream
+from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
 from yirangmq.client.keepalive import prepare
 from yirangmq.wire import calls
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.frames import Kind
 
 if TYPE_CHECKING:
     from yirangmq.client.tls import Tls
 
-BUFFER = 256 * 1024
+SEALED = 256 * 1024
+ROOM_SECONDS = 0.05
+"""How long to wait for room to send before looking again whether there is something to read."""
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
 Answer = TypeVar("Answer")
@@ -49,9 +51,11 @@ class BlockingLine:
         channel.setblocking(False)
         self._file = channel.fileno()
         self._timeout = timeout
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLIN)
         self._tls = tls
+        self._sealed = bytearray(0 if tls is None else SEALED)
         self._talk = Conversation()
-        self._view = memoryview(bytearray(BUFFER))
         self._sending = threading.Lock()
         self._news = threading.Condition(threading.Lock())
         self._reading = False
@@ -82,7 +86,7 @@ class BlockingLine:
     def cancelled(self, number: int) -> None:
         self._talk.cancelled(number)
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | bytearray) -> None:
         """Whole frames. What stops them in the middle spoils the stream."""
         try:
             if self._tls is not None:
@@ -96,7 +100,7 @@ class BlockingLine:
             self._lost(InterruptedError("interrupted while sending"))
             raise
 
-    def _write(self, data: bytes | memoryview) -> int:
+    def _write(self, data: bytes | bytearray | memoryview) -> int:
         try:
             return os.write(self._file, data)
         except BlockingIOError:
@@ -111,23 +115,22 @@ class BlockingLine:
                 raise TimeoutError(f"no room to send for {self._timeout:g} seconds")
             with self._news:
                 if not self._reading:
-                    self._read(seconds, select.POLLIN | select.POLLOUT)
-                    seconds = 0
-            if seconds:
-                self._wait(min(seconds, LAST_READ), select.POLLOUT)
-            left = left[self._write(left) :]
+                    self._read(0)
+            _, writable, _ = select.select((), (self._file,), (), min(seconds, ROOM_SECONDS))
+            if writable:
+                left = left[self._write(left) :]
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
-    async def answer(self, slot: Slot, seconds: float) -> Frame:
+    async def answer(self, slot: Slot, seconds: float) -> Reply:
         try:
             self._await(slot, seconds)
         except BaseException:
             self._talk.forget(slot)
             raise
-        if slot.frame is None:
+        if slot.reply is None:
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
-        return slot.frame
+        return slot.reply
 
     async def listen(self, stream: Stream, seconds: float) -> bool:
         return self._await(stream, seconds)
@@ -152,21 +155,14 @@ class BlockingLine:
             self._pay()
         return True
 
-    def _wait(self, seconds: float, events: int) -> int:
-        """What of these, or what trouble, there is now."""
-        poll = select.poll()
-        poll.register(self._file, events)
-        found = poll.poll(seconds * 1000 + 1)
-        return found[0][1] if found else 0
-
-    def _read(self, seconds: float, events: int = select.POLLIN) -> None:
+    def _read(self, seconds: float) -> None:
         """Called with the lock held; it is free while the network is waited for."""
         self._reading = True
         self._news.release()
         size, trouble = -1, None
         try:
-            if self._wait(seconds, events) & ~select.POLLOUT:
-                size = os.readv(self._file, (self._view,))
+            if self._poll.poll(seconds * 1000 + 1):
+                size = os.readv(self._file, (self._sealed or self._talk.room(),))
         except BlockingIOError:
             pass
         except OSError as error:
@@ -177,14 +173,21 @@ class BlockingLine:
             if self._waiting:
                 self._news.notify_all()
         if size > 0:
-            self._receive(self._view[:size])
+            self._receive(size)
         elif size == 0 or trouble is not None:
             self._talk.end(trouble or ConnectionError("the server closed the connection"))
 
-    def _receive(self, data: memoryview) -> None:
+    def _receive(self, size: int) -> None:
         try:
-            _, back = self._talk.receive(data if self._tls is None else self._tls.open(data))
-            self._owed += back
+            if self._tls is None:
+                self._owed += self._talk.receive(size)[1]
+                return
+            left = memoryview(self._tls.open(memoryview(self._sealed)[:size]))
+            while left:
+                room = self._talk.room()[: len(left)]
+                room[:] = left[: len(room)]
+                left = left[len(room) :]
+                self._owed += self._talk.receive(len(room))[1]
         except (Lost, OSError) as error:
             self._talk.end(error)
 

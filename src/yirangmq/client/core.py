@@ -3,14 +3,15 @@
 Knows: the wire. Does not know: sockets, threads, asyncio, time. Bytes in, bytes out; a face moves them."""
 
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.wire import calls
-from yirangmq.wire.frames import HEAD, Frame, FrameReader, Kind
+from yirangmq.wire.frames import HEAD, Kind
+from yirangmq.wire.intake import Intake
 
 LARGEST_ANSWER = 2 * MAX_BODY
 """Bytes of one frame from the server: any single message fits, a stream of rubbish does not fill the memory."""
@@ -21,20 +22,39 @@ class Lost(Exception):
     """This connection is of no use any more; what it left unanswered may be asked again on another one."""
 
 
-class Slot:
-    """One request on its way. ``frame`` is its answer once there is one; ``wake`` belongs to the face."""
+class Reply(NamedTuple):
+    """What a frame said."""
 
-    __slots__ = ("frame", "kind", "number", "wake")
+    kind: int
+    value: Any
+
+    def wanted(self, kind: Kind) -> Any:
+        """Its value if it is of this kind, or the error that came in its place."""
+        if self.kind == kind:
+            return self.value
+        if self.kind == Kind.ERROR:
+            raise self.error()
+        raise QueueError(f"the server answered with a frame of kind {self.kind} where {kind.name} belongs")
+
+    def error(self) -> QueueError:
+        failed: calls.Failed = self.value
+        return calls.error_of(failed.code, failed.text, failed.field)
+
+
+class Slot:
+    """One request on its way. ``reply`` is there once it has come; ``wake`` belongs to the face."""
+
+    __slots__ = ("kind", "number", "reply", "wake")
 
     def __init__(self, kind: Kind, number: int) -> None:
         self.kind = kind
         self.number = number
-        self.frame: Frame | None = None
+        self.reply: Reply | None = None
         self.wake: Any = None
 
     @property
     def has_news(self) -> bool:
-        return self.frame is not None
+        return self.reply is not None
 
 
 class Stream:
@@ -43,7 +63,7 @@ class Stream:
     __slots__ = ("error", "inbox", "is_over", "wake")
 
     def __init__(self) -> None:
-        self.inbox: deque[Frame] = deque()
+        self.inbox: deque[calls.Deliver] = deque()
         self.error: QueueError | None = None
         self.is_over = False
         self.wake: Any = None
@@ -60,11 +80,14 @@ class Conversation:
     """One connection's worth of questions and answers."""
 
     def __init__(self) -> None:
-        self._reader = FrameReader(LARGEST_ANSWER)
+        self._intake = Intake(LARGEST_ANSWER)
+        self._out = bytearray()
         self._slots: dict[int, Slot] = {}
         self._streams: dict[int, Stream] = {}
         self._orphans: set[int] = set()
         self._number = 0
+        self.room = self._intake.room
+        """Where bytes from the server are to be put, before ``receive`` is told how many."""
         self.max_frame = LAST_NUMBER
         """The largest body the server takes; it says so in its welcome."""
         self.trouble: Exception | None = None
@@ -72,14 +95,15 @@ class Conversation:
 
     # -- out --------------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: Kind, body: msgspec.Struct) -> tuple[Slot, bytes]:
+    def ask(self, kind: Kind, body: msgspec.Struct) -> tuple[Slot, bytearray]:
+        """A request and its bytes, which are good until the next one is made."""
         slot = Slot(kind, self._next_number())
         data = self._frame(kind, slot.number, body)
         self._slots[slot.number] = slot
         return slot, data
 
-    def subscribe(self, stream: Stream, body: calls.Subscribe) -> tuple[int, bytes]:
-        """The number of the subscription, and its frame."""
+    def subscribe(self, stream: Stream, body: calls.Subscribe) -> tuple[int, bytearray]:
+        """The number of the subscription, and its bytes."""
         number = self._next_number()
         data = self._frame(Kind.SUBSCRIBE, number, body)
         self._streams[number] = stream
@@ -98,35 +122,37 @@ class Conversation:
                 self._number = number
                 return number
 
-    def _frame(self, kind: Kind, number: int, body: msgspec.Struct) -> bytes:
+    def _frame(self, kind: Kind, number: int, body: msgspec.Struct) -> bytearray:
         try:
-            data = calls.frame(kind, number, body)
+            calls.write_frame(self._out, kind, number, body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(f"cannot be sent: {error}", field="values") from None
-        if len(data) - HEAD.size > self.max_frame:
-            raise TooLarge(f"a frame of {len(data)} bytes, the server takes {self.max_frame}", field="payload")
-        return data
+        size = len(self._out) - HEAD.size
+        if size > self.max_frame:
+            raise TooLarge(f"a frame of {size} bytes, the server takes {self.max_frame}", field="payload")
+        return self._out
 
     # -- in ---------------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes | memoryview) -> tuple[list[News], bytes]:
-        """Bytes from the server: who has news now, and bytes to send in return. ``Lost`` if they make no sense."""
+    def receive(self, count: int) -> tuple[list[News], bytes]:
+        """So many bytes came from the server: who has news now, and bytes to send in return. ``Lost`` if they make no
+        sense, or say that there will be no more."""
         news: list[News] = []
         back = b""
         try:
-            for frame in self._reader.feed(data):
-                number = frame.request
+            for kind, number, body in self._intake.filled(count):
+                reply = Reply(kind, calls.read(kind, body))
                 slot = self._slots.pop(number, None)
                 if slot is not None:
-                    slot.frame = frame
+                    slot.reply = reply
                     news.append(slot)
                 elif number in self._streams:
-                    news.append(self._push(self._streams[number], frame))
+                    news.append(_pushed(self._streams[number], reply))
                 elif number in self._orphans:
-                    back += self._give_back(frame)
-                elif frame.kind == Kind.ERROR:
-                    raise answer_error(frame)
-                elif frame.kind == Kind.BYE:
+                    back += self._give_back(number, reply)
+                elif kind == Kind.ERROR:
+                    raise reply.error()
+                elif kind == Kind.BYE:
                     raise Unavailable("the server is stopping")
         except QueueError as error:
             self.end(error)
@@ -139,34 +165,19 @@ class Conversation:
             self.trouble = trouble
         return [*self._slots.values(), *self._streams.values()]
 
-    def _push(self, stream: Stream, frame: Frame) -> Stream:
-        if frame.kind == Kind.ERROR:
-            stream.error, stream.is_over = answer_error(frame), True
-        else:
-            stream.inbox.append(frame)
-        return stream
-
     def cancelled(self, number: int) -> Stream | None:
         """The server pushes nothing more for this subscription."""
         return self._streams.pop(number, None)
 
-    def _give_back(self, frame: Frame) -> bytes:
-        self._orphans.discard(frame.request)
-        if frame.kind != Kind.DELIVER:
-            return b""
-        leases = [one.lease for one in calls.read(frame.kind, frame.body).messages]
+    def _give_back(self, number: int, reply: Reply) -> bytes:
+        self._orphans.discard(number)
+        leases = [one.lease for one in reply.value.messages] if reply.kind == Kind.DELIVER else []
         return calls.frame(Kind.RELEASE, self._next_number(), calls.Settle(leases)) if leases else b""
 
 
-def answer_error(frame: Frame) -> QueueError:
-    failed: calls.Failed = calls.read(frame.kind, frame.body)
-    return calls.error_of(failed.code, failed.text, failed.field)
-
-
-def answer(frame: Frame, wanted: Kind) -> Any:
-    """The value of an answer of the kind wanted, or the error that came in its place."""
-    if frame.kind == wanted:
-        return calls.read(frame.kind, frame.body)
-    if frame.kind == Kind.ERROR:
-        raise answer_error(frame)
-    raise QueueError(f"the server answered with a frame of kind {frame.kind} where {wanted.name} belongs")
+def _pushed(stream: Stream, reply: Reply) -> Stream:
+    if reply.kind == Kind.ERROR:
+        stream.error, stream.is_over = reply.error(), True
+    else:
+        stream.inbox.append(reply.wanted(Kind.DELIVER))
+    return stream

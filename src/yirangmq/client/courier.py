@@ -14,10 +14,10 @@ from typing import Any, Protocol
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Lost, Slot, Stream, answer, answer_error
+from yirangmq.client.core import Lost, Reply, Slot, Stream
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.wire import calls
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.frames import Kind
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
@@ -40,7 +40,7 @@ class Line(Protocol):
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
         """Send a request; ``answer`` waits for what comes back."""
 
-    async def answer(self, slot: Slot, seconds: float) -> Frame:
+    async def answer(self, slot: Slot, seconds: float) -> Reply:
         """A server that does not answer in time is lost."""
 
     async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
@@ -143,7 +143,7 @@ class Courier:
         line = await self._wires.dial(address, self.terms.timeout)
         try:
             slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, address.token))
-            self.welcome = answer(await line.answer(slot, self.terms.timeout), Kind.WELCOME)
+            self.welcome = (await line.answer(slot, self.terms.timeout)).wanted(Kind.WELCOME)
         except BaseException as error:
             await line.close()
             cause = error.__cause__
@@ -157,7 +157,7 @@ class Courier:
 class Errand:
     """One request until it is answered, on as many connections as that takes."""
 
-    __slots__ = ("body", "frame", "kind", "line", "sent", "slot")
+    __slots__ = ("body", "kind", "line", "reply", "sent", "slot")
 
     def __init__(self, kind: Kind, body: msgspec.Struct) -> None:
         self.kind = kind
@@ -165,7 +165,7 @@ class Errand:
         self.line: Line | None = None
         self.slot: Slot | None = None
         self.sent = 0
-        self.frame: Frame | None = None
+        self.reply: Reply | None = None
 
     async def send(self, line: Line) -> None:
         if self.slot is not None and self.slot.has_news:
@@ -174,19 +174,19 @@ class Errand:
         self.sent += 1
         self.slot = await line.ask(self.kind, self.body)
 
-    async def answer(self, seconds: float) -> Frame:
+    async def answer(self, seconds: float) -> Reply:
         if self.slot is None or self.line is None:
             raise Lost("not sent yet")
-        frame = await self.line.answer(self.slot, seconds)
-        if frame.kind == Kind.ERROR and isinstance(error := answer_error(frame), Unavailable):
+        reply = await self.line.answer(self.slot, seconds)
+        if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
             raise Lost(str(error))  # nothing was done, and asking later may help
-        return frame
+        return reply
 
     def value(self, wanted: Kind) -> Any:
         """Its answer of this kind, or the error that came instead."""
-        if self.frame is None:
+        if self.reply is None:
             raise QueueError("not answered yet")
-        return answer(self.frame, wanted)
+        return self.reply.wanted(wanted)
 
     @property
     def resent(self) -> bool:
@@ -227,7 +227,7 @@ class Pipeline:
             try:
                 if first.slot is None:
                     await self._send_all(await self._courier.line())
-                first.frame = await first.answer(self._seconds)
+                first.reply = await first.answer(self._seconds)
                 break
             except Lost as lost:
                 first.slot = None

@@ -9,12 +9,11 @@ from typing import cast
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Conversation, Lost, News, Slot, Stream
+from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
 from yirangmq.client.keepalive import prepare
 from yirangmq.wire import calls
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.frames import Kind
 
-BUFFER = 256 * 1024
 GOODBYE = 1.0
 """Seconds to wait for a connection to be closed in order."""
 
@@ -26,8 +25,6 @@ class LoopLine(asyncio.BufferedProtocol):
         self.process = os.getpid()
         self._loop = asyncio.get_running_loop()
         self._talk = Conversation()
-        self._buffer = bytearray(BUFFER)
-        self._view = memoryview(self._buffer)
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
         self._may_write = asyncio.Event()
@@ -42,12 +39,12 @@ class LoopLine(asyncio.BufferedProtocol):
             prepare(channel)
         self._may_write.set()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._buffer
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._talk.room()
 
     def buffer_updated(self, nbytes: int) -> None:
         try:
-            news, back = self._talk.receive(self._view[:nbytes])
+            news, back = self._talk.receive(nbytes)
         except Lost as lost:
             self._lost(lost)
             return
@@ -94,15 +91,15 @@ class LoopLine(asyncio.BufferedProtocol):
         if stream is not None:
             _wake(stream)
 
-    async def answer(self, slot: Slot, seconds: float) -> Frame:
+    async def answer(self, slot: Slot, seconds: float) -> Reply:
         try:
             await self._await(slot, seconds)
         except BaseException:
             self._talk.forget(slot)
             raise
-        if slot.frame is None:
+        if slot.reply is None:
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
-        return slot.frame
+        return slot.reply
 
     async def listen(self, stream: Stream, seconds: float) -> bool:
         return await self._await(stream, seconds)
@@ -122,10 +119,10 @@ class LoopLine(asyncio.BufferedProtocol):
 
     # -- ours -------------------------------------------------------------------------------------------------------
 
-    def _collect(self, data: bytes) -> None:
+    def _collect(self, data: bytes | bytearray) -> None:
         if not self._out:
             self._loop.call_soon(self._flush)
-        self._out.append(data)
+        self._out.append(bytes(data))
 
     def _flush(self) -> None:
         data, self._out = self._out, []

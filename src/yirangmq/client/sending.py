@@ -6,6 +6,7 @@ sending it a second time cannot store it twice."""
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids, Stored, new_stored
 from yirangmq.format.envelope import NewMessage, build, read
@@ -15,16 +16,31 @@ from yirangmq.wire.calls import Outgoing
 
 FRAME_MESSAGES = 64
 FRAME_BYTES = 256 * 1024
-"""A frame is full with either, but for a single message that is larger: past this frames get later, not cheaper."""
+"""A frame is full when it has as much of either: past this frames get later, not cheaper."""
+MESSAGE_BYTES = 200
+"""What a message needs at most in a frame beside payload and header."""
 
 
 def outgoing(queue: str, message: object, id: str) -> Outgoing:
     """Any JSON value, bytes, or a ``NewMessage``."""
-    if isinstance(message, bytes | bytearray | memoryview):
-        return Outgoing(bytes(message), False, "", id)
+    if type(message) is bytes:
+        return Outgoing(message, False, "", id)
     if isinstance(message, NewMessage):
         return _from_envelope(build(queue, message, id, 0))
-    return Outgoing(dumps(message), True, "", id)
+    if isinstance(message, bytes | bytearray | memoryview):
+        return Outgoing(bytes(message), False, "", id)
+    try:
+        return Outgoing(dumps(message), True, "", id)
+    except BadInput as error:
+        raise BadInput(str(error), field="payload") from None
+
+
+def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[Outgoing]:
+    """Each with an id of its own; the messages are read a frame at a time."""
+    source = iter(messages)
+    while batch := list(islice(source, FRAME_MESSAGES)):
+        for message, id in zip(batch, ids.new(len(batch)), strict=True):
+            yield outgoing(queue, message, id)
 
 
 def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> Outgoing:
@@ -37,19 +53,14 @@ def _from_envelope(made: Envelope) -> Outgoing:
     return Outgoing(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
 
 
-def with_ids(messages: Iterable[object], ids: Ids) -> Iterator[tuple[object, str]]:
-    """Each with an id of its own; the messages are read a frame at a time."""
-    source = iter(messages)
-    while batch := list(islice(source, FRAME_MESSAGES)):
-        yield from zip(batch, ids.new(len(batch)), strict=True)
-
-
-def in_frames(queue: str, made: Iterable[Outgoing]) -> Iterator[calls.Publish]:
+def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[calls.Publish]:
+    """A frame takes what makes it full, large as that may be, so that a small batch with a large message is one; but
+    none is larger than the server takes, if it can be helped."""
     batch: list[Outgoing] = []
     size = 0
     for one in made:
-        weight = len(one.payload) + len(one.header)
-        if batch and (len(batch) == FRAME_MESSAGES or size + weight > FRAME_BYTES):
+        weight = len(one.payload) + 4 * len(one.header) + MESSAGE_BYTES
+        if batch and (size >= FRAME_BYTES or len(batch) == FRAME_MESSAGES or size + weight > max_frame - MESSAGE_BYTES):
             yield calls.Publish(queue, batch)
             batch, size = [], 0
         batch.append(one)

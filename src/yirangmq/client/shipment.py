@@ -52,9 +52,9 @@ class Shipment:
 
     def _collect(self, *, everything: bool = False) -> None:
         """Receipts of the frames answered so far; at the end also that there are none for the others."""
-        while self._out and (everything or self._out[0][0].frame is not None):
+        while self._out and (everything or self._out[0][0].reply is not None):
             errand, body = self._out.popleft()
-            if errand.frame is None:
+            if errand.reply is None:
                 self._receipts += [None] * len(body.messages)
                 continue
             try:

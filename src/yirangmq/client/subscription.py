@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client.core import Lost, Stream, answer
+from yirangmq.client.core import Lost, Stream
 from yirangmq.client.courier import Courier, Errand, Line, Pipeline
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core.errors import QueueError
 from yirangmq.format.jsontext import loads
 from yirangmq.wire import calls
-from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.frames import Kind
 
 ACKS_ON_THEIR_WAY = 16
 LISTEN_SECONDS = 20.0
@@ -104,8 +104,7 @@ class AsyncSubscription:
             return []
         return self._read(self._stream.inbox.popleft())
 
-    def _read(self, frame: Frame) -> list[Delivery]:
-        pushed: calls.Deliver = answer(frame, Kind.DELIVER)
+    def _read(self, pushed: calls.Deliver) -> list[Delivery]:
         self._policy = pushed.policy or self._policy
         batch = Batch(pushed.queue, self._terms.consumer, self._policy)
         held = self._held
@@ -152,7 +151,7 @@ class AsyncSubscription:
 
     def _confirm(self) -> None:
         problem: QueueError | None = None
-        while self._unconfirmed and self._unconfirmed[0][0].frame is not None:
+        while self._unconfirmed and self._unconfirmed[0][0].reply is not None:
             errand, leases = self._unconfirmed.popleft()
             settled: calls.Settled = errand.value(Kind.SETTLED)
             self.settled(leases)

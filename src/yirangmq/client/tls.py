@@ -39,7 +39,7 @@ class Tls:
                 raise ConnectionError("the server closed the connection during the TLS handshake")
             self._sealed_in.write(data)
 
-    def seal(self, data: bytes) -> bytes:
+    def seal(self, data: bytes | bytearray) -> bytes:
         with self._lock:
             view = memoryview(data)
             while view:

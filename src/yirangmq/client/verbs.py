@@ -2,31 +2,26 @@
 coroutines over sockets that block. The verbs, their arguments and results are those of ``broker.queues.Queues``."""
 
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
-from yirangmq.client import sending
+from yirangmq.client import named, sending
 from yirangmq.client.courier import Courier, Errand, Pipeline
+from yirangmq.client.named import MOST_PER_CALL, Results
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import names
-from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.core.message import Counts
+from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Ids, Stored
 from yirangmq.core.reasons import Reason, check_reason
-from yirangmq.format.delivery import Look
 from yirangmq.wire import calls
 from yirangmq.wire.calls import Outgoing
 from yirangmq.wire.frames import Kind
-from yirangmq.wire.looks import unpack
 
 LONGEST_POLL = 30.0
 """Seconds a waiting lease is left with the server before it is asked anew, so that a silent loss is noticed."""
-MOST_PER_CALL = 10_000
-Results = list[QueueError | None]
-"""For each message None, or why not."""
 
 
 class AsyncClient:
@@ -102,7 +97,7 @@ class AsyncClient:
         A list is checked as a whole before the first is sent; any other iterable is read as it goes. If the server
         refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
         names.check_queue(queue)
-        made = (sending.outgoing(queue, message, id) for message, id in sending.with_ids(messages, self._ids))
+        made = sending.all_outgoing(queue, messages, self._ids)
         return await self._publish(queue, list(made) if isinstance(messages, list | tuple) else made)
 
     async def publish_text(
@@ -115,7 +110,8 @@ class AsyncClient:
         return await self._publish(queue, [sending.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
 
     async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
-        return await Shipment(self._courier).send(sending.in_frames(queue, made))
+        await self._courier.line()
+        return await Shipment(self._courier).send(sending.in_frames(queue, made, self._courier.welcome.max_frame))
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
@@ -230,85 +226,22 @@ class AsyncClient:
             subscription.extended(body) if isinstance(body, calls.Extend) else subscription.settled(body.leases)
         return results
 
-    # -- looking and steering ---------------------------------------------------------------------------------------
+    # -- looking and steering: methods of the server by name ----------------------------------------------------------
 
-    async def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
-        """See the first messages of a state without taking them."""
-        names.check_queue(queue)
-        names.check_count(limit, "limit", most=MOST_PER_CALL)
-        found: list[Look] = []
-        cursor = ""
-        while True:
-            page, cursor = await self._page(queue, state, limit - len(found), cursor)
-            found += page
-            if not cursor or len(found) >= limit:
-                return found
-
-    async def walk(self, queue: str, state: str, batch: int = 500) -> AsyncGenerator[Look, None]:
-        """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
-        cursor = ""
-        while True:
-            page, cursor = await self._page(queue, state, batch, cursor)
-            for look in page:
-                yield look
-            if not cursor:
-                return
-
-    async def _page(self, queue: str, state: str, limit: int, cursor: str) -> tuple[list[Look], str]:
-        found, cursor = unpack(await self.call("peek", queue=queue, state=state, limit=limit, cursor=cursor))
-        return [Look(*parts) for parts in found], cursor
-
-    async def show(self, queue: str, id: str) -> Look:
-        """One message, wherever it stands."""
-        names.check_id(id)
-        [parts], _ = unpack(await self.call("show", queue=names.check_queue(queue), id=id))
-        return Look(*parts)
-
-    async def queues(self) -> list[str]:
-        return [*await self.call("queues")]
-
-    async def counts(self, queue: str) -> Counts:
-        return Counts(**await self.call("counts", queue=queue))
-
-    async def policy(self, queue: str) -> dict[str, Any]:
-        """The policy in force, every member spelled out."""
-        return dict(await self.call("policy", queue=queue))
-
-    async def check_policy(self, queue: str, document: object) -> dict[str, Any]:
-        """Read a policy document without setting it; its full form, or an error naming the field."""
-        return dict(await self.call("check_policy", queue=queue, document=document))
-
-    async def set_policy(self, queue: str, document: object) -> dict[str, Any]:
-        """Check a policy document and put it in force; None goes back to the defaults."""
-        return dict(await self.call("set_policy", queue=queue, document=document))
-
-    async def drop(self, queue: str, ids: Sequence[str]) -> Results:
-        """Give messages up, in any state; for each None, or why not."""
-        if not ids:
-            return []
-        answers = await self.call("drop", queue=queue, ids=[*ids])
-        return [None if one is None else calls.error_of(*one) for one in answers]
-
-    async def sweep(self) -> int:
-        """Do what time brings, now and completely; how many messages changed."""
-        return int(await self.call("sweep"))
-
-    async def delete_queue(self, queue: str) -> None:
-        await self.call("delete_queue", queue=queue)
-
-    # -- consumers at work ----------------------------------------------------------------------------------------
-
-    async def consumer_beat(self, values: Mapping[str, Any]) -> str:
-        """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
-        return str(await self.call("consumer_beat", **values))
-
-    async def consumer_list(self) -> list[dict[str, Any]]:
-        """Every consumer that told of itself within the last hour."""
-        return [*await self.call("consumer_list")]
-
-    async def consumer_wish(self, id: str, wish: str) -> dict[str, Any]:
-        """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
-        return dict(await self.call("consumer_wish", id=id, wish=wish))
+    peek = named.peek
+    walk = named.walk
+    show = named.show
+    queues = named.queues
+    counts = named.counts
+    policy = named.policy
+    check_policy = named.check_policy
+    set_policy = named.set_policy
+    drop = named.drop
+    sweep = named.sweep
+    delete_queue = named.delete_queue
+    consumer_beat = named.consumer_beat
+    consumer_list = named.consumer_list
+    consumer_wish = named.consumer_wish
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:

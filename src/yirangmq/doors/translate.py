@@ -6,7 +6,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.ports import Stored
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import check_header, check_header_text
-from yirangmq.format.jsontext import loads
+from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
 
 
@@ -16,13 +16,19 @@ def envelope(queue: str, new: calls.Outgoing, fallback: str, now: int) -> Envelo
     delay = milliseconds(new.delay_ms, "delay") or 0
     ttl = milliseconds(new.ttl_ms, "ttl") or 0
     if new.is_json:
-        loads(new.payload)
+        _check_json(new.payload)
     rank, key = RANK_LAST, None
     if new.header:
         header = check_header_text(new.header)
         rank, key = check_header(header), header.get("deduplicationKey")
     expires = now + ttl if ttl else 0
     return new_envelope((queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json))
+
+
+def _check_json(payload: bytes) -> None:
+    """By the rule for the payload of an envelope: well formed, and its numbers may be of any size."""
+    if members(b'{"payload":%s}' % payload) != {"payload": payload.strip()}:
+        raise BadInput("malformed JSON: more than one document", field="payload")
 
 
 def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None:

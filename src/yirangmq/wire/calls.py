@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from yirangmq.core.errors import BadInput, QueueError, every_error
-from yirangmq.wire.frames import Kind, encode
+from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
@@ -24,8 +24,8 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     max_frame: int
 
 
-class Outgoing(msgspec.Struct, array_like=True, frozen=True):
-    """A message to be published; times in milliseconds, rank as ``core.message`` has it."""
+class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A message to be published; times in milliseconds. (It can hold no cycle, so nobody need look for one.)"""
 
     payload: bytes
     is_json: bool
@@ -56,7 +56,7 @@ class Lease(msgspec.Struct, array_like=True, frozen=True):
     consumer: str = ""
 
 
-class Incoming(msgspec.Struct, array_like=True, frozen=True):
+class Incoming(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message in a consumer's hands."""
 
     lease: str
@@ -161,7 +161,8 @@ BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.BYE: Empty,
     Kind.RELEASE: Settle,
 }
-_encode = msgspec.msgpack.Encoder().encode
+_encoder = msgspec.msgpack.Encoder()
+_encode = _encoder.encode
 _decoders = {int(kind): msgspec.msgpack.Decoder(body) for kind, body in BODIES.items()}
 _errors = {error.code: error for error in every_error()}
 
@@ -170,7 +171,13 @@ def frame(kind: Kind, request: int, body: msgspec.Struct) -> bytes:
     return encode(kind, request, _encode(body))
 
 
-def read(kind: int, body: bytes) -> Any:
+def write_frame(buffer: bytearray, kind: Kind, request: int, body: msgspec.Struct) -> None:
+    """A frame in place of what the buffer held; its memory is used again."""
+    _encoder.encode_into(body, buffer, HEAD.size)
+    HEAD.pack_into(buffer, 0, len(buffer) - HEAD.size, VERSION, kind, 0, request)
+
+
+def read(kind: int, body: bytes | memoryview) -> Any:
     """The value of a frame's body, or ``BadInput`` naming what is wrong with it."""
     decoder = _decoders.get(kind)
     if decoder is None:

@@ -79,7 +79,7 @@ class FrameReader:
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
-                _check_head(length, version, flags, self._max)
+                check_head(length, version, flags, self._max)
                 if end - at < HEAD.size + length:
                     self._need = HEAD.size + length
                     break
@@ -90,7 +90,7 @@ class FrameReader:
             self._buffer += data[at:]
 
 
-def _check_head(length: int, version: int, flags: int, most: int) -> None:
+def check_head(length: int, version: int, flags: int, most: int) -> None:
     if version != VERSION:
         raise BadInput(f"frame version {version}, this side speaks {VERSION}", field="version")
     if flags:

@@ -1,0 +1,111 @@
+"""Verbs outside the hot path: each asks for a method of the server by name. ``client.verbs`` takes them in."""
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol
+
+from yirangmq.core import names
+from yirangmq.core.errors import QueueError
+from yirangmq.core.message import Counts
+from yirangmq.format.delivery import Look
+from yirangmq.wire.calls import error_of
+from yirangmq.wire.looks import unpack
+
+MOST_PER_CALL = 10_000
+Results = list[QueueError | None]
+"""For each message None, or why not."""
+
+
+class Caller(Protocol):
+    async def call(self, method: str, /, **values: Any) -> Any: ...
+
+
+async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
+    """See the first messages of a state without taking them."""
+    names.check_queue(queue)
+    names.check_count(limit, "limit", most=MOST_PER_CALL)
+    found: list[Look] = []
+    cursor = ""
+    while True:
+        page, cursor = await _page(client, queue, state, limit - len(found), cursor)
+        found += page
+        if not cursor or len(found) >= limit:
+            return found
+
+
+async def walk(client: Caller, queue: str, state: str, batch: int = 500) -> AsyncGenerator[Look, None]:
+    """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+    cursor = ""
+    while True:
+        page, cursor = await _page(client, queue, state, batch, cursor)
+        for look in page:
+            yield look
+        if not cursor:
+            return
+
+
+async def _page(client: Caller, queue: str, state: str, limit: int, cursor: str) -> tuple[list[Look], str]:
+    found, cursor = unpack(await client.call("peek", queue=queue, state=state, limit=limit, cursor=cursor))
+    return [Look(*parts) for parts in found], cursor
+
+
+async def show(client: Caller, queue: str, id: str) -> Look:
+    """One message, wherever it stands."""
+    names.check_queue(queue)
+    [parts], _ = unpack(await client.call("show", queue=queue, id=names.check_id(id)))
+    return Look(*parts)
+
+
+async def queues(client: Caller) -> list[str]:
+    return [*await client.call("queues")]
+
+
+async def counts(client: Caller, queue: str) -> Counts:
+    return Counts(**await client.call("counts", queue=queue))
+
+
+async def policy(client: Caller, queue: str) -> dict[str, Any]:
+    """The policy in force, every member spelled out."""
+    return dict(await client.call("policy", queue=queue))
+
+
+async def check_policy(client: Caller, queue: str, document: object) -> dict[str, Any]:
+    """Read a policy document without setting it; its full form, or an error naming the field."""
+    return dict(await client.call("check_policy", queue=queue, document=document))
+
+
+async def set_policy(client: Caller, queue: str, document: object) -> dict[str, Any]:
+    """Check a policy document and put it in force; None goes back to the defaults."""
+    return dict(await client.call("set_policy", queue=queue, document=document))
+
+
+async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
+    """Give messages up, in any state; for each None, or why not."""
+    names.check_queue(queue)
+    if not ids:
+        return []
+    answers = await client.call("drop", queue=queue, ids=[*ids])
+    return [None if one is None else error_of(*one) for one in answers]
+
+
+async def sweep(client: Caller) -> int:
+    """Do what time brings, now and completely; how many messages changed."""
+    return int(await client.call("sweep"))
+
+
+async def delete_queue(client: Caller, queue: str) -> None:
+    await client.call("delete_queue", queue=queue)
+
+
+async def consumer_beat(client: Caller, values: Mapping[str, Any]) -> str:
+    """A consumer tells of itself, once a second; what an operator wishes of it, "" if nothing."""
+    return str(await client.call("consumer_beat", **values))
+
+
+async def consumer_list(client: Caller) -> list[dict[str, Any]]:
+    """Every consumer that told of itself within the last hour."""
+    return [*await client.call("consumer_list")]
+
+
+async def consumer_wish(client: Caller, id: str, wish: str) -> dict[str, Any]:
+    """Ask a consumer to ``pause``, ``resume`` or ``drain``; it follows within a second. Its card."""
+    return dict(await client.call("consumer_wish", id=id, wish=wish))

@@ -1,0 +1,126 @@
+"""A real server in a thread of the test's process: real sockets, and a store and a clock that the test holds."""
+
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.doors.calls import Calls, Site
+from yirangmq.doors.health import Health
+from yirangmq.doors.paged import Pages
+from yirangmq.doors.session import House
+from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.testing import ManualClock
+from yirangmq.wire.calls import Welcome
+
+PATIENCE = 30.0
+
+
+class Chances:
+    """Fresh ids for the server's own use; chance as the test has it."""
+
+    def __init__(self, ids: Ids | None) -> None:
+        self._ids = ids or TimeOrderedIds()
+
+    def new(self, count: int) -> list[str]:
+        return TimeOrderedIds().new(count)
+
+    def fraction(self) -> float:
+        return self._ids.fraction()
+
+
+class RunningServer:
+    """Listens at ``unix`` and ``tcp`` from ``start`` to ``stop``; may be started again."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        max_frame: int = 16 << 20,
+    ) -> None:
+        self._store = store
+        self._path = folder / "server.sock"
+        self._clock = clock or ManualClock()
+        self._ids = Chances(ids)
+        self._token = token
+        self._tls = tls
+        self._max_frame = max_frame
+        self._port = 0
+        self._faults: list[dict[str, Any]] = []
+        self._thread: threading.Thread | None = None
+
+    @property
+    def unix(self) -> str:
+        return f"unix:{self._path}"
+
+    @property
+    def tcp(self) -> str:
+        return f"{'tcp' if self._tls is None else 'tls'}://localhost:{self._port}"
+
+    def start(self) -> "RunningServer":
+        up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(up)), daemon=True)
+        self._thread.start()
+        assert up.wait(PATIENCE), self._faults
+        return self
+
+    def stop(self) -> None:
+        """At once, as a killed server would: clients are cut off."""
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
+            self._thread = None
+        assert self._faults == []
+
+    def do(self, act: Callable[[], Any]) -> None:
+        """Something on the server's own thread, soon."""
+        self._loop.call_soon_threadsafe(act)
+
+    def cut(self) -> None:
+        """Every client loses its connection."""
+        self.do(self._abort)
+
+    def _abort(self) -> None:
+        for connection in list(self._door.connections):
+            connection.abort()
+
+    async def _run(self, up: threading.Event) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: self._faults.append(context))
+        self._over = asyncio.Event()
+        verbs = Verbs(self._clock, self._ids)
+        desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
+        site = Site(self._clock, Health(self._clock, None), dict, lambda: self._door.describe(), Consumers(self._clock))
+        welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
+        house = House(desk, self._clock, self._ids, Calls(verbs, pages, site), welcome, self._token)
+        self._door = Door(house, Limits())
+        desk.after_commit.append(self._door.flush)
+        servers = [
+            await listen_unix(self._door, self._path),
+            await listen_tcp(self._door, "localhost", self._port, self._tls),
+        ]
+        self._port = servers[1].sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        up.set()
+        await self._over.wait()
+        for server in servers:
+            server.close()
+        self._abort()
+        pages.stop()
+        await asyncio.sleep(0)
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()
