@@ -25,11 +25,11 @@ NEED_SPACE = ("open_write", "write", "mkdir")
 
 
 class UnwillingDisk(Disk):
-    """Counts its calls; ``refuse`` is asked the number and the name of each, and says which error to raise, if any."""
+    """Remembers its calls; ``refuse`` is asked the number and the name of each, and says which error to raise."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.calls: list[str] = []
         self.refused = 0
         self.refuse: Callable[[int, str], int] = willing
         for name in CHANGES:
@@ -37,8 +37,8 @@ class UnwillingDisk(Disk):
 
     def _guarded(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def guarded(*arguments: Any, **options: Any) -> Any:
-            self.calls += 1
-            code = self.refuse(self.calls, name)
+            self.calls.append(name)
+            code = self.refuse(len(self.calls), name)
             if code:
                 self.refused += 1
                 raise OSError(code, os.strerror(code))
@@ -47,7 +47,8 @@ class UnwillingDisk(Disk):
         return guarded
 
     def start(self, refuse: Callable[[int, str], int]) -> None:
-        self.calls = self.refused = 0
+        self.calls = []
+        self.refused = 0
         self.refuse = refuse
 
 

@@ -284,8 +284,10 @@ class Index:
     ) -> None:
         """Put what was found by listing in place of what is there. ``finish`` makes it valid."""
         self.generation = max(self.generation, time.time_ns() // 1000)  # unlike any that others remember
+        kept = {str(segment) for segment in segments}
         for name in os.listdir(f"{self.folder}/seq"):
-            os.unlink(f"{self.folder}/seq/{name}")
+            if name not in kept:
+                os.unlink(f"{self.folder}/seq/{name}")
         with _writing(f"{self.folder}/queues") as fd:
             os.ftruncate(fd, 0)
         self._numbers, self._names, self._read_at = {}, {}, self.generation

@@ -17,7 +17,7 @@ from yirangmq.stores.files_index import (
     id_record,
     key_record,
 )
-from yirangmq.stores.files_shards import PRINT, fingerprint
+from yirangmq.stores.files_shards import PRINT, fingerprint, shard_of
 
 
 class Made:
@@ -64,7 +64,7 @@ class Made:
 
     def seqs_of(self, queue: str, id: str) -> list[int]:
         one = fingerprint(f"{queue}/{id}")
-        data, width = self.ids[one[0]], PRINT + 8
+        data, width = self.ids[shard_of(one)], PRINT + 8
         found = []
         at = data.find(one)
         while at >= 0:
@@ -75,8 +75,8 @@ class Made:
 
     def add_id(self, queue: str, id: str, seq: int) -> None:
         record = id_record(queue, id, seq)
-        self.ids[record[0]] += record
+        self.ids[shard_of(record)] += record
 
     def add_key(self, key: Key) -> None:
         record = key_record(key)
-        self.keys[record[0]] += record
+        self.keys[shard_of(record)] += record
