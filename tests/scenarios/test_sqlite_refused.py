@@ -87,10 +87,7 @@ VERBS: dict[str, Act] = {
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 @pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize("kind", ["files", "sqlite"])
-def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
-    kind: str, verb: str, code: int, tmp_path: Path
-) -> None:
+def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(verb: str, code: int, tmp_path: Path) -> None:
     fuse = Fuse(code)
     with opened(tmp_path, fuse) as store:
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
