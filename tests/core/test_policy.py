@@ -54,6 +54,12 @@ FULL: dict[str, Any] = {
     "maxBytes": 1,
     "tombstoneSec": 0,
     "schemas": {"sensor.reading": {"1": {"type": "object"}, "*": True}},
+    "paused": True,
+    "quota": {"maxMessages": 10, "maxBytes": 4096, "onFull": "dropOldest"},
+    "schedules": [
+        {"name": "nightly", "cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "message": {"payload": 1}},
+        {"name": "often", "cron": "*/5 * * * *", "timezone": "UTC", "message": "hello"},
+    ],
 }
 
 
@@ -76,6 +82,10 @@ def test_every_member_can_be_set_and_is_shown_as_set() -> None:
 def test_a_policy_shown_and_read_again_is_the_same(document: Mapping[str, Any]) -> None:
     policy = read_policy(document, QUEUE)
     assert read_policy(show_policy(policy), QUEUE) == policy
+
+
+def tick(**changes: Any) -> dict[str, Any]:
+    return {"name": "tick", "cron": "* * * * *", "message": 1} | changes
 
 
 BAD: list[tuple[object, str]] = [
@@ -132,6 +142,26 @@ BAD: list[tuple[object, str]] = [
     ({"schemas": {"t": []}}, "schemas.t"),
     ({"schemas": {"t": {"1": 7}}}, "schemas.t.1"),
     ({7: 1}, "7"),
+    ({"paused": "yes"}, "paused"),
+    ({"paused": 1}, "paused"),
+    ({"quota": 5}, "quota"),
+    ({"quota": {"maxMessages": -1}}, "quota.maxMessages"),
+    ({"quota": {"maxMessages": 1.5}}, "quota.maxMessages"),
+    ({"quota": {"maxBytes": "1k"}}, "quota.maxBytes"),
+    ({"quota": {"onFull": "drop"}}, "quota.onFull"),
+    ({"quota": {"messages": 5}}, "quota.messages"),
+    ({"schedules": {}}, "schedules"),
+    ({"schedules": [tick(name=f"s{n}") for n in range(101)]}, "schedules"),
+    ({"schedules": [7]}, "schedules[0]"),
+    ({"schedules": [{}]}, "schedules[0].name"),
+    ({"schedules": [tick(), tick(name="a/b")]}, "schedules[1].name"),
+    ({"schedules": [tick(name="n" * 81)]}, "schedules[0].name"),
+    ({"schedules": [tick(), tick()]}, "schedules[1].name"),
+    ({"schedules": [tick(cron="* * * *")]}, "schedules[0].cron"),
+    ({"schedules": [tick(cron=None)]}, "schedules[0].cron"),
+    ({"schedules": [tick(timezone=1)]}, "schedules[0].timezone"),
+    ({"schedules": [tick(message=None)]}, "schedules[0].message"),
+    ({"schedules": [tick(every=5)]}, "schedules[0].every"),
 ]
 
 

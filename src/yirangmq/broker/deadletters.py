@@ -224,6 +224,7 @@ class DeadLetters:
         found = [look.message for look in matching(transaction, found, node)]
         afters = move.decide(transaction, found, self._queues.now_ms())
         transaction.swap([Change(before, after) for before, after in zip(found, afters, strict=True)])
+        self._queues.happened.moved(move.goal, found)
         return [message.id for message in found]
 
 

@@ -7,6 +7,7 @@ back when the current turn is over, and ``later``, which calls back after some s
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from yirangmq.broker.verbs import Leases, Verbs
@@ -62,12 +63,14 @@ class Desk:
         clock: Clock,
         soon: Callable[[Callable[[], None]], Any],
         later: Callable[[float, Callable[[], None]], Any],
+        seconds: Callable[[], float] = perf_counter,
     ) -> None:
         self.verbs = verbs
         self._store = store
         self._clock = clock
         self._soon = soon
         self.later = later
+        self._seconds = seconds
         self._jobs: deque[Job] = deque()
         self._takers: dict[str, deque[Taker]] = {}
         self._hungry: set[str] = set()
@@ -135,6 +138,7 @@ class Desk:
                 self._put_back(deliveries)
         for action in self.after_commit:
             action()
+        self.verbs.happened.tell()
         if self._jobs:
             self._plan()
 
@@ -147,15 +151,20 @@ class Desk:
 
     def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Delivery]]]:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
+        happened = self.verbs.happened
         try:
+            begun = self._seconds()
             with self._store.transaction() as transaction:
                 for job in batch:
                     _perform(job, transaction)
                 served = self._serve(transaction)
                 self._set_alarm(transaction)
+                worked = self._seconds()
+            happened.committed(len(batch), worked - begun, self._seconds() - worked)
             self.trouble = None
             return served
         except Exception as error:
+            happened.forget()
             self.trouble = error
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
@@ -164,15 +173,21 @@ class Desk:
             return []
 
     def _alone(self, job: Job, known: Exception | None) -> None:
+        happened = self.verbs.happened
         try:
             if known is not None:
                 raise known
+            begun = self._seconds()
             with self._store.transaction() as transaction:
                 job.error = None
                 _perform(job, transaction)
+                worked = self._seconds()
+            happened.committed(1, worked - begun, self._seconds() - worked)
         except QueueError as error:
+            happened.forget()
             job.error = error
         except Exception as error:
+            happened.forget()
             job.error = QueueError(f"{type(error).__name__}: {error}")
 
     def _serve(self, transaction: Transaction) -> list[tuple[Taker, list[Delivery]]]:

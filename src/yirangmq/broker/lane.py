@@ -7,8 +7,10 @@ switch; a hundred share one."""
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
+from yirangmq.broker.happenings import Happenings
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Store, Transaction
 
@@ -37,10 +39,12 @@ class _Job:
 
 
 class Lane:
-    """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong."""
+    """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong. ``happened``:
+    what the work tells of itself, passed on after each commit."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, happened: Happenings | None = None) -> None:
         self._store = store
+        self._happened = Happenings() if happened is None else happened
         self._guard = threading.Lock()
         self._waiting: deque[_Job] = deque()
         self._busy = False
@@ -108,9 +112,7 @@ class Lane:
     def _commit(self, batch: list[_Job]) -> None:
         """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
         try:
-            with self._store.transaction() as transaction:
-                for job in batch:
-                    _perform(job, transaction)
+            self._transact(batch)
         except Exception as error:
             for job in batch:
                 job.error = error
@@ -122,11 +124,24 @@ class Lane:
                 job.error = _interrupted()
             raise
 
+    def _transact(self, batch: list[_Job]) -> None:
+        """One transaction; what happened in it is told once it is on disk, and forgotten if it never gets there."""
+        try:
+            begun = perf_counter()
+            with self._store.transaction() as transaction:
+                for job in batch:
+                    _perform(job, transaction)
+                worked = perf_counter()
+        except BaseException:
+            self._happened.forget()
+            raise
+        self._happened.committed(len(batch), worked - begun, perf_counter() - worked)
+        self._happened.tell()
+
     def _alone(self, job: _Job) -> None:
         try:
-            with self._store.transaction() as transaction:
-                job.error = None
-                _perform(job, transaction)
+            job.error = None
+            self._transact([job])
         except Exception as error:
             job.error = error
         except BaseException:

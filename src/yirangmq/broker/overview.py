@@ -20,13 +20,15 @@ def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> li
 
 def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
     counts = transaction.counts(queue)
+    policy = transaction.policy(queue)
     return {
         "queue": queue,
         "exists": exists,
         "backlog": counts.ready + counts.delayed,
         **{name: getattr(counts, name) for name in STATES},
         "headAgeSec": _head_age(transaction, queue, now),
-        "dlqQueue": transaction.policy(queue).dlq.queue,
+        "paused": policy.paused,
+        "dlqQueue": policy.dlq.queue,
         "totals": {name: getattr(counts, name) for name in TOTALS},
     }
 

@@ -8,22 +8,25 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
+from yirangmq.broker import policies
 from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
+from yirangmq.broker.schedules import listed
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.clock import default_consumer
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.events import Steered
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
-from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.roster import Roster
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
-from yirangmq.format.jsontext import dumps
 
 Answer = TypeVar("Answer")
 
@@ -39,13 +42,14 @@ class Queues(AbstractContextManager["Queues"]):
         consumer: str | None = None,
         lane: Way | None = None,
         roster: Roster | None = None,
+        verbs: Verbs | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._lane: Way = lane or Lane(store)
+        self._verbs = verbs or Verbs(clock, ids)
+        self._lane: Way = lane or Lane(store, self._verbs.happened)
         self._waiters = Waiters(store)
-        self._verbs = Verbs(clock, ids)
         self._roster: Roster = roster or Consumers(clock)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
 
@@ -245,17 +249,27 @@ class Queues(AbstractContextManager["Queues"]):
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Read a policy document without setting it; its full form, or an error naming the field."""
-        names.check_queue(queue)
-        policy = read_policy(document, queue)
-        self._verbs.schemas.check_policy(policy)
-        return show_policy(policy)
+        return show_policy(policies.checked(document, queue, self._verbs.schemas))
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Check a policy document and put it in force; None goes back to the defaults."""
-        full = self.check_policy(queue, {} if document is None else document)
-        text = None if document is None else dumps(document).decode()
-        self._lane.run(lambda transaction: transaction.set_policy(queue, text))
+        full = self.check_policy(queue, document)
+        self.run(lambda transaction: policies.put(transaction, self._verbs, queue, document))
         return full
+
+    def pause(self, queue: str) -> bool:
+        """Hand nothing out until ``resume``, also after a restart; publishing goes on. False: it was paused already."""
+        return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=True))
+
+    def resume(self, queue: str) -> bool:
+        """Those who wait are served at once. False: it was not paused."""
+        return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=False))
+
+    def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
+        """The schedules of all queues, or of one, each with the time at which it fires next."""
+        if queue is not None:
+            names.check_queue(queue)
+        return self._lane.read(lambda transaction: listed(transaction, self.now_ms(), queue))
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state; for each None, or why not."""
@@ -289,12 +303,26 @@ class Queues(AbstractContextManager["Queues"]):
         """``work`` that changes nothing, on one consistent view of the store."""
         return self._lane.read(work)
 
+    def listen(self, hear: Hear) -> None:
+        """``hear`` is told what each commit of this process did (``core.events``), once it is on disk."""
+        self._verbs.happened.listen(hear)
+
+    @property
+    def happened(self) -> Happenings:
+        """For work given to ``run``: what it does to messages is to be told here."""
+        return self._verbs.happened
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
     def delete_queue(self, queue: str) -> None:
         names.check_queue(queue)
-        self._lane.run(lambda transaction: transaction.delete_queue(queue))
+
+        def work(transaction: Transaction) -> None:
+            transaction.delete_queue(queue)
+            self._verbs.happened.add(Steered(queue, "delete"))
+
+        self._lane.run(work)
 
     def check(self, *, repair: bool = False) -> Iterator[Finding]:
         return self._store.check(repair=repair)

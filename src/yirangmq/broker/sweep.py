@@ -1,5 +1,6 @@
 """What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
 
+from yirangmq.broker.happenings import Happenings
 from yirangmq.core import decide
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
@@ -8,7 +9,9 @@ MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
 
 
-def sweep(transaction: Transaction, now: int, touched: set[str], limit: int = MOST_PER_SWEEP) -> int:
+def sweep(
+    transaction: Transaction, now: int, touched: set[str], happened: Happenings, limit: int = MOST_PER_SWEEP
+) -> int:
     """Apply what is due; how many messages changed. Queues that have more to take now are added to ``touched``."""
     due = transaction.due(now, limit)
     if not due:
@@ -25,6 +28,7 @@ def sweep(transaction: Transaction, now: int, touched: set[str], limit: int = MO
             touched.add(message.queue)
     transaction.swap(changes)
     transaction.forget(over)
+    happened.swept(changes, now)
     return len(due)
 
 

@@ -4,10 +4,13 @@ A verb checks everything before it writes anything, so that one that raises one 
 
 from collections.abc import Callable, Sequence
 
+from yirangmq.broker.happenings import Happenings
+from yirangmq.broker.room import Room
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide
-from yirangmq.core.errors import BadInput, NotFound, QueueError, TooLarge
+from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
+from yirangmq.core.events import Refused
 from yirangmq.core.message import Envelope, Message, split_lease_id
 from yirangmq.core.policy import Chance, QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
@@ -47,6 +50,8 @@ class Verbs:
         self._clock = clock
         self._ids = ids
         self.schemas = Schemas()
+        self.happened = Happenings()
+        self._room = Room()
         self._tidied_at = 0
         self._settled = 0
         self._fit: dict[str, int] = {}
@@ -68,11 +73,25 @@ class Verbs:
                 e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
             ]
         complaints = [self.schemas.complaint(e, policy) for e in envelopes] if policy.schemas else []
+        if policy.quota.is_set:
+            self._make_room(transaction, policy, queue, envelopes, now)
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
+        self.happened.published(queue, envelopes, stored)
         if any(complaints):
             return self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         return stored
+
+    def _make_room(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
+    ) -> None:
+        try:
+            going = self._room.make(transaction, policy, queue, envelopes, now)
+        except QuotaExceeded as error:
+            self.happened.add(Refused(queue, error.code, len(envelopes)))
+            raise
+        transaction.swap(going)
+        self.happened.dropped("quota", going)
 
     def _refuse_unfit(
         self,
@@ -93,6 +112,7 @@ class Verbs:
             outcome = decide.refuse(before, policy, now, complaint)
             changes.append(Change(before, outcome.message, outcome.failure))
         transaction.swap(changes)
+        self.happened.refused(changes, now)
         return receipts
 
     # -- consuming ------------------------------------------------------------------------------------------------
@@ -107,16 +127,18 @@ class Verbs:
         most_bytes: int | None = None,
     ) -> list[Delivery]:
         """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
-        than ``most_bytes``, but for a single message that is larger."""
+        than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
         now = self._clock.now_ms()
         self._pass_time(transaction, now)
+        policy = transaction.policy(queue)
+        if policy.paused:
+            return []
         if most_bytes is None:
             heads = self._live_heads(transaction, queue, limit, now)
         else:
             heads = self._affordable_heads(transaction, queue, limit, most_bytes, now)
         if not heads:
             return []
-        policy = transaction.policy(queue)
         until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
         for before, envelope in heads:
@@ -124,6 +146,7 @@ class Verbs:
             changes.append(new_change((before, after, None)))
             deliveries.append(new_delivery((after, envelope, policy)))
         transaction.swap(changes)
+        self.happened.leased(queue, heads, now)
         return deliveries
 
     def _affordable_heads(
@@ -155,7 +178,7 @@ class Verbs:
             heads = transaction.heads(queue, limit)
             if not any(0 < message.expires_at <= now for message, _ in heads):
                 return heads
-            sweep(transaction, now, self.touched)
+            sweep(transaction, now, self.touched, self.happened)
         return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
 
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
@@ -167,7 +190,7 @@ class Verbs:
             before = decide.held(message, fence, consumer, now, lease)
             return new_change((before, decide.ack(before, transaction.policy(before.queue), now), None))
 
-        return self._settle(transaction, leases, settle)
+        return self._settle(transaction, leases, "ack", settle)
 
     def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:
         def settle(
@@ -182,7 +205,7 @@ class Verbs:
             self.touched.add(before.queue)
             return Change(before, outcome.message, outcome.failure)
 
-        return self._settle(transaction, leases, settle)
+        return self._settle(transaction, leases, "nack", settle, cause.reason)
 
     def release(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
         """Give back what was never worked on: at once in line again, and the attempt does not count."""
@@ -194,7 +217,7 @@ class Verbs:
             self.touched.add(before.queue)
             return Change(before, decide.release(before, transaction.policy(before.queue), now, transaction.places(1)))
 
-        return self._settle(transaction, leases, settle)
+        return self._settle(transaction, leases, "release", settle)
 
     def extend(self, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
         def settle(
@@ -204,9 +227,9 @@ class Verbs:
             length = transaction.policy(before.queue).visibility_ms if span is None else span
             return Change(before, decide.extend(before, now, now + length))
 
-        return self._settle(transaction, leases, settle)
+        return self._settle(transaction, leases, "extend", settle)
 
-    def _settle(self, transaction: Transaction, leases: Leases, settle: Settle) -> Results:
+    def _settle(self, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = "") -> Results:
         """Look the leases up, decide each, swap all at once. A stale one is its own error and harms no other."""
         now = self._clock.now_ms()
         found = transaction.by_seq([seq for seq, _ in leases.keys])
@@ -222,6 +245,7 @@ class Verbs:
             if change is not None:
                 changes.append(change)
         transaction.swap(changes)
+        self.happened.settled(verb, changes, now, reason)
         self._settled += len(changes)
         self._tidy_in_passing(transaction, now)
         return errors
@@ -242,6 +266,7 @@ class Verbs:
             except QueueError as error:
                 errors.append(error)
         transaction.swap(changes)
+        self.happened.dropped("asked", changes)
         return errors
 
     # -- time -----------------------------------------------------------------------------------------------------
@@ -249,10 +274,10 @@ class Verbs:
     def sweep(self, transaction: Transaction) -> int:
         """What time brings, as far as one commit goes; how many messages changed."""
         now = self._clock.now_ms()
-        return sweep(transaction, now, self.touched) + tidy(transaction, now)
+        return sweep(transaction, now, self.touched, self.happened) + tidy(transaction, now)
 
     def _pass_time(self, transaction: Transaction, now: int) -> None:
-        sweep(transaction, now, self.touched)
+        sweep(transaction, now, self.touched, self.happened)
         self._tidy_in_passing(transaction, now)
 
     def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
@@ -260,7 +285,7 @@ class Verbs:
             return
         most = MOST_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
-        sweep(transaction, now, self.touched, most)
+        sweep(transaction, now, self.touched, self.happened, most)
         tidy(transaction, now, most)
 
 

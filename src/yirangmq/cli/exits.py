@@ -46,6 +46,7 @@ EXIT_OF: dict[str, int] = {
     "unavailable": 10,
     "unreachable": 10,
     "timed_out": 10,
+    "quota_exceeded": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""
 

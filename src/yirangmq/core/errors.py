@@ -85,6 +85,17 @@ class TimedOut(Unavailable):
     code = "timed_out"
 
 
+class QuotaExceeded(QueueError):
+    """The queue is as full as its policy allows; nothing of the batch was stored. ``retry_after``: seconds after which
+    asking again may help, None if it never will."""
+
+    code = "quota_exceeded"
+
+    def __init__(self, text: str, *, field: str | None = None, retry_after: float | None = None) -> None:
+        super().__init__(text, field=field)
+        self.retry_after = retry_after
+
+
 class StoreError(QueueError):
     """The place where messages are kept refused. Nothing of the failed batch was confirmed."""
 

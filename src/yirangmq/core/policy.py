@@ -1,17 +1,23 @@
 """The numbers that govern a queue. Seconds outside, integer milliseconds inside; the defaults stand here once."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import names
+from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.strict import Fields
+from yirangmq.core.quota import DROP_OLDEST, REJECT, Quota
+from yirangmq.core.strict import Fields, kind
 
+Answer = TypeVar("Answer")
 DAY_MS = 86_400_000
 BACKOFFS = ("exponential", "linear", "fixed")
 MAX_BODY = 64 * 1024 * 1024
 """No policy may allow more: a message is held in memory while it is handled."""
+MOST_SCHEDULES = 100
+LONGEST_SCHEDULE_NAME = 80
+"""A tick's message id is this name and the time, within an id's 100."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +46,16 @@ class Archive:
 
 
 @dataclass(frozen=True, slots=True)
+class Schedule:
+    """Publish ``message`` whenever ``cron`` fires by the clocks of ``timezone``."""
+
+    name: str
+    cron: Cron
+    timezone: str
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
 class QueuePolicy:
     """One queue's policy. ``dlq.queue`` is always filled in: ``<queue>-dlq`` unless the policy says otherwise."""
 
@@ -54,6 +70,9 @@ class QueuePolicy:
     max_body: int = 1_048_576
     tombstone_ms: int = 600_000
     schemas: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    paused: bool = False
+    quota: Quota = field(default_factory=Quota)
+    schedules: tuple[Schedule, ...] = ()
 
 
 def read_policy(given: object, queue: str) -> QueuePolicy:
@@ -75,6 +94,9 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         max_body=top.whole("maxBytes", 1_048_576, least=1, most=MAX_BODY),
         tombstone_ms=_ms(top, "tombstoneSec", 600),
         schemas=_read_schemas(top.take("schemas", {})),
+        paused=top.flag("paused", False),
+        quota=_read_quota(top.inner("quota")),
+        schedules=_read_schedules(top.take("schedules", [])),
     )
     top.done()
     return policy
@@ -96,11 +118,8 @@ def _read_retry(part: Fields) -> Retry:
 
 
 def _read_dlq(part: Fields, queue: str) -> DeadLetters:
-    name = part.take("queue", f"{queue[:195]}-dlq")  # within a name's 200, and never the queue itself
-    try:
-        name = names.check_queue(name, part.name("queue"))
-    except BadInput as error:
-        raise BadPolicy(str(error).partition(": ")[2], field=part.name("queue")) from None
+    given = part.take("queue", f"{queue[:195]}-dlq")  # within a name's 200, and never the queue itself
+    name = _named(part.name("queue"), names.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))
     dlq = DeadLetters(
@@ -128,14 +147,60 @@ def _read_schemas(given: object) -> Mapping[str, Mapping[str, Any]]:
     schemas: dict[str, dict[str, Any]] = {}
     if not isinstance(given, Mapping):
         raise BadPolicy("must be an object of message types", field="schemas")
-    for kind, versions in given.items():
+    for type, versions in given.items():
         if not isinstance(versions, Mapping):
-            raise BadPolicy("must be an object of versions", field=f"schemas.{kind}")
+            raise BadPolicy("must be an object of versions", field=f"schemas.{type}")
         for version, schema in versions.items():
             if not isinstance(schema, Mapping | bool):
-                raise BadPolicy("must be a JSON Schema", field=f"schemas.{kind}.{version}")
-        schemas[str(kind)] = dict(versions)
+                raise BadPolicy("must be a JSON Schema", field=f"schemas.{type}.{version}")
+        schemas[str(type)] = dict(versions)
     return schemas
+
+
+def _read_quota(part: Fields) -> Quota:
+    quota = Quota(
+        max_messages=part.whole("maxMessages", 0, least=0, most=10**12),
+        max_bytes=part.whole("maxBytes", 0, least=0, most=2**60),
+        on_full=part.choice("onFull", REJECT, (REJECT, DROP_OLDEST)),
+    )
+    part.done()
+    return quota
+
+
+def _read_schedules(given: object) -> tuple[Schedule, ...]:
+    if not isinstance(given, list | tuple) or len(given) > MOST_SCHEDULES:
+        raise BadPolicy(f"must be an array of at most {MOST_SCHEDULES}, not {kind(given)}", field="schedules")
+    found: dict[str, Schedule] = {}
+    for number, one in enumerate(given):
+        part = Fields(one, f"schedules[{number}]", BadPolicy)
+        schedule = _read_schedule(part)
+        part.done()
+        if schedule.name in found:
+            raise BadPolicy(f"{schedule.name!r} is there twice", field=part.name("name"))
+        found[schedule.name] = schedule
+    return tuple(found.values())
+
+
+def _read_schedule(part: Fields) -> Schedule:
+    name = _named(part.name("name"), names.check_id, part.take("name", None))
+    if len(name) > LONGEST_SCHEDULE_NAME:
+        raise BadPolicy(f"has at most {LONGEST_SCHEDULE_NAME} characters", field=part.name("name"))
+    cron = _named(part.name("cron"), lambda text, _: read_cron(text), part.take("cron", None))
+    timezone = part.take("timezone", "UTC")
+    if not isinstance(timezone, str):
+        raise BadPolicy(f"must be the name of a time zone, not {kind(timezone)}", field=part.name("timezone"))
+    message = part.take("message", None)
+    if message is None:
+        raise BadPolicy("is needed: what to publish", field=part.name("message"))
+    return Schedule(name, cron, timezone, message)
+
+
+def _named(field: str, check: Callable[[object, str], Answer], value: object) -> Answer:
+    """``check``, its complaint one about the policy."""
+    try:
+        return check(value, field)
+    except BadInput as error:
+        raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
 
 
 def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
@@ -144,7 +209,7 @@ def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
 
 def show_policy(policy: QueuePolicy) -> dict[str, Any]:
     """The policy as its document, every member spelled out; ``read_policy`` of it gives the same policy."""
-    retry, dlq, archive = policy.retry, policy.dlq, policy.archive
+    retry, dlq, archive, quota = policy.retry, policy.dlq, policy.archive, policy.quota
     return {
         "visibilityTimeoutSec": _seconds(policy.visibility_ms),
         "retry": {
@@ -172,7 +237,19 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
         "requeue": policy.requeue,
         "maxBytes": policy.max_body,
         "tombstoneSec": _seconds(policy.tombstone_ms),
-        "schemas": {kind: dict(versions) for kind, versions in policy.schemas.items()},
+        "schemas": {name: dict(versions) for name, versions in policy.schemas.items()},
+        "paused": policy.paused,
+        "quota": {"maxMessages": quota.max_messages, "maxBytes": quota.max_bytes, "onFull": quota.on_full},
+        "schedules": [_show_schedule(schedule) for schedule in policy.schedules],
+    }
+
+
+def _show_schedule(schedule: Schedule) -> dict[str, Any]:
+    return {
+        "name": schedule.name,
+        "cron": schedule.cron.text,
+        "timezone": schedule.timezone,
+        "message": schedule.message,
     }
 
 

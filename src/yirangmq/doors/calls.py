@@ -34,6 +34,8 @@ class Site:
     """Version, node, store, durability, uptime …, as ``status`` says them."""
     connections: Callable[[], list[dict[str, Any]]]
     roster: Roster
+    rates: Callable[[], Mapping[str, Any]] = dict
+    """By queue, as ``observe.metrics`` has them."""
 
 
 class Calls:
@@ -51,6 +53,8 @@ class Calls:
         self.add("policy_text", looking.policy_text)
         self.add("check_policy", partial(looking.check_policy, verbs))
         self.add("set_policy", partial(steering.set_policy, verbs))
+        self.add("queue_pause", partial(steering.pause, verbs, paused=True))
+        self.add("queue_resume", partial(steering.pause, verbs, paused=False))
         self.add("drop", partial(steering.drop, verbs))
         if pages is not None:
             self._add_long_ones(pages)
@@ -70,7 +74,11 @@ class Calls:
 
     def _add_site(self, site: Site) -> None:
         def status(transaction: Transaction, given: Given) -> dict[str, Any]:
-            return {**site.facts(), **looking.rows(site.clock, transaction, given)}
+            rates = site.rates()
+            found = looking.rows(site.clock, transaction, given)
+            for row in found["queues"]:
+                row["rates"] = rates.get(row["queue"])
+            return {**site.facts(), **found}
 
         def connections(transaction: Transaction, given: Given) -> list[dict[str, Any]]:
             reading(given, lambda values: None)
@@ -83,6 +91,7 @@ class Calls:
 
         self.add("status", status)
         self.add("due", partial(looking.due, site.clock))
+        self.add("schedules", partial(looking.schedules, site.clock))
         self.add("connections", connections)
         self.add_entry("health", health)
         self._add_roster(site.roster)

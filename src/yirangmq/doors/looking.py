@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from yirangmq.broker import overview
+from yirangmq.broker import overview, policies
 from yirangmq.broker.queues import check_state, looks
+from yirangmq.broker.schedules import listed
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import NotFound
-from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.listing import gather
@@ -91,14 +92,18 @@ def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
 def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
     """The full form of a policy document, without setting it."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
-    found = read_policy({} if document is None else document, queue)
-    verbs.schemas.check_policy(found)
-    return show_policy(found)
+    return show_policy(policies.checked(document, queue, verbs.schemas))
+
+
+def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
+    """The schedules of all queues, or of one, each with the time at which it fires next."""
+    queue = reading(given, lambda values: values.some_queue())
+    return listed(transaction, clock.now_ms(), queue)
 
 
 def rows(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
     """What ``status`` says of the queues: all of them, or one."""
-    queue = reading(given, lambda values: values.queue() if given.get("queue") is not None else None)
+    queue = reading(given, lambda values: values.some_queue())
     now = clock.now_ms()
     return {
         "overdue": overview.is_overdue(transaction, now),

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from yirangmq.broker import policies
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.doors import looking
 from yirangmq.doors.values import reading
-from yirangmq.format.jsontext import dumps
 
 Given = Mapping[str, Any]
 PER_PAGE = 500
@@ -20,9 +20,14 @@ PER_PAGE = 500
 def set_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
     """Check a policy document and put it in force; null goes back to the defaults."""
     full = looking.check_policy(verbs, transaction, given)
-    document = given.get("document")
-    transaction.set_policy(given["queue"], None if document is None else dumps(document).decode())
+    policies.put(transaction, verbs, given["queue"], given.get("document"))
     return full
+
+
+def pause(verbs: Verbs, transaction: Transaction, given: Given, *, paused: bool) -> bool:
+    """Stop or begin again to hand messages out; False: it was so already."""
+    queue = reading(given, lambda values: values.queue())
+    return policies.pause(transaction, verbs, queue, paused=paused)
 
 
 def drop(verbs: Verbs, transaction: Transaction, given: Given) -> list[list[str] | None]:

@@ -17,6 +17,11 @@ class Values(Fields):
     def queue(self) -> str:
         return names.check_queue(self.take("queue", None))
 
+    def some_queue(self) -> str | None:
+        """A queue, or null where all are meant."""
+        name = self.take("queue", None)
+        return None if name is None else names.check_queue(name)
+
     def id(self) -> str:
         return names.check_id(self.take("id", None), "id")
 

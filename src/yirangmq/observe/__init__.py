@@ -1,1 +1,1 @@
-"""What operators see of a running server. Knows: events and numbers it is handed. Does not know: how they come about."""
+"""What operators see of a running server. Knows: events and numbers it is given. Does not know: whence they come."""

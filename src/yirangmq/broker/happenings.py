@@ -1,0 +1,162 @@
+"""What the verbs did inside the transaction under way, as events. Whoever commits hands them on when all is on disk,
+and drops them when the commit failed. While nobody listens nothing is gathered."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from yirangmq.core.events import (
+    Committed,
+    Died,
+    Dropped,
+    Event,
+    Lapsed,
+    Leased,
+    OfQueue,
+    Parked,
+    Published,
+    Redriven,
+    Settled,
+    moved,
+)
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.ports import Change, Stored
+from yirangmq.core.states import State
+
+Hear = Callable[[Sequence[Event]], None]
+MOST_BEGUN = 100_000
+"""Extended leases whose true beginning is remembered, at some 200 bytes each; the longest known make room."""
+GIVEN_UP = (State.DEAD, State.PARKED)
+
+
+class Happenings:
+    """Used by one thread at a time, the one that commits."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Hear] = []
+        self._events: list[Event] = []
+        self._true: list[Event] = []
+        self._begun: dict[tuple[int, int], int] = {}
+        self.is_watched = False
+
+    def listen(self, hear: Hear) -> None:
+        """``hear`` is called after each commit that changed something, by the thread that committed: be brief."""
+        self._listeners.append(hear)
+        self.is_watched = True
+
+    # -- the commit -----------------------------------------------------------------------------------------------
+
+    def forget(self) -> None:
+        """The commit failed: none of it happened."""
+        self._events.clear()
+
+    def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> None:
+        """It is on disk, to be told as soon as those who asked for it have their answers."""
+        if self._events:
+            self._true += self._events
+            self._true.append(Committed(requests, moved(self._events), work_seconds, sync_seconds))
+            self._events = []
+
+    def tell(self) -> None:
+        """A listener that fails harms neither the others nor the commit."""
+        if not self._true:
+            return
+        events, self._true = self._true, []
+        for hear in self._listeners:
+            try:
+                hear(events)
+            except Exception:
+                import logging
+
+                logging.getLogger("yirangmq").exception("a listener failed")
+
+    # -- what happened --------------------------------------------------------------------------------------------
+
+    def add(self, event: OfQueue) -> None:
+        if self.is_watched:
+            self._events.append(event)
+
+    def published(self, queue: str, envelopes: Sequence[Envelope], stored: Sequence[Stored]) -> None:
+        if not self.is_watched:
+            return
+        sizes = [len(sent[8]) for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
+        if sizes:
+            self._events.append(Published(queue, len(sizes), sum(sizes)))
+
+    def refused(self, changes: Sequence[Change], now: int) -> None:
+        """Published, and at once among the dead letters or gone."""
+        if self.is_watched:
+            self._given_up(changes, now)
+
+    def leased(self, queue: str, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
+        """The wait of a first attempt counts from the moment it was to be available, that of another from when the
+        message came back."""
+        if self.is_watched:
+            waited = [now - (envelope[4] if message[6] == 0 else message[10]) for message, envelope in heads]
+            self._events.append(Leased(queue, len(waited), waited))
+
+    def settled(self, verb: str, changes: Sequence[Change], now: int, reason: str = "") -> None:
+        if not self.is_watched or not changes:
+            return
+        if verb == "extend":
+            self._extended(changes)
+            return
+        worked: dict[str, list[int]] = {}
+        for before, _, _ in changes:
+            begun = self._begun.pop((before[0], before[7]), before[10]) if self._begun else before[10]
+            worked.setdefault(before[1], []).append(now - begun)
+        self._events += [Settled(queue, verb, len(held), held, reason) for queue, held in worked.items()]
+        if verb == "nack":
+            self._given_up(changes, now)
+
+    def _extended(self, changes: Sequence[Change]) -> None:
+        """A lease that is extended begins anew on its card; here its first beginning is remembered."""
+        for before, _, _ in changes:
+            self._begun.setdefault((before[0], before[7]), before[10])
+        while len(self._begun) > MOST_BEGUN:
+            del self._begun[next(iter(self._begun))]
+        queues = Counter(before[1] for before, _, _ in changes)
+        self._events += [Settled(queue, "extend", count) for queue, count in queues.items()]
+
+    def swept(self, changes: Sequence[Change], now: int) -> None:
+        if not self.is_watched or not changes:
+            return
+        lapsed: Counter[str] = Counter()
+        aged: Counter[str] = Counter()
+        for before, after, _ in changes:
+            if before[3] in (State.LEASED, State.CLAIMED):
+                lapsed[before[1]] += 1
+                self._begun.pop((before[0], before[7]), None)
+            elif before[3] in (State.DEAD, State.DRAFT) and after[3] is State.DROPPED:
+                aged[before[1]] += 1
+        self._events += [Lapsed(queue, count) for queue, count in lapsed.items()]
+        self._events += [Dropped(queue, "retention", count) for queue, count in aged.items()]
+        self._given_up([change for change in changes if change[0][3] not in (State.DEAD, State.DRAFT)], now)
+
+    def dropped(self, why: str, changes: Sequence[Change]) -> None:
+        if self.is_watched and changes:
+            for before, _, _ in changes:
+                self._begun.pop((before[0], before[7]), None)
+            counts = Counter(before[1] for before, _, _ in changes)
+            self._events += [Dropped(queue, why, count) for queue, count in counts.items()]
+
+    def moved(self, goal: State, messages: Sequence[Message]) -> None:
+        """Dead letters that an operator moved."""
+        kinds: dict[State, Callable[[str, int], OfQueue]] = {
+            State.READY: Redriven,
+            State.PARKED: Parked,
+            State.DROPPED: lambda queue, count: Dropped(queue, "asked", count),
+        }
+        if self.is_watched:
+            counts = Counter(message.queue for message in messages)
+            self._events += [kinds[goal](queue, count) for queue, count in counts.items()]
+
+    def _given_up(self, changes: Sequence[Change], now: int) -> None:
+        died: Counter[tuple[str, str]] = Counter()
+        gone: Counter[tuple[str, str]] = Counter()
+        for before, after, _ in changes:
+            if after[3] in GIVEN_UP:
+                died[after[1], str(after[12])] += 1
+            elif after[3] is State.DROPPED:
+                gone[after[1], "expired" if 0 < before[9] <= now else "given_up"] += 1
+        self._events += [Died(queue, reason, count) for (queue, reason), count in died.items()]
+        self._events += [Dropped(queue, why, count) for (queue, why), count in gone.items()]

@@ -1,0 +1,67 @@
+"""How full a queue may be, and what happens when it is. Pure: what is there, what comes, the limits in; how many must
+go, or the refusal, out.
+
+What counts is what is not finished: ready, delayed, claimed and leased. Bytes are those of payloads and envelopes, by
+their mean: a store keeps no sum of them, so that this limit is as exact as messages are alike."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple
+
+from yirangmq.core.errors import QuotaExceeded
+from yirangmq.core.message import Counts
+
+REJECT, DROP_OLDEST = "reject", "dropOldest"
+RETRY_AFTER = 5.0
+"""Seconds after which a producer may ask again: time for consumers to make room, and not yet a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """0 is no limit."""
+
+    max_messages: int = 0
+    max_bytes: int = 0
+    on_full: str = REJECT
+
+    @property
+    def is_set(self) -> bool:
+        return self.max_messages > 0 or self.max_bytes > 0
+
+
+class Load(NamedTuple):
+    """Messages, and their bytes together."""
+
+    messages: int
+    bytes: int
+
+
+def unfinished(counts: Counts) -> int:
+    return counts.ready + counts.delayed + counts.claimed + counts.leased
+
+
+def surplus(quota: Quota, held: Load, coming: Load) -> int:
+    """How many of those held must go before ``coming`` fits; 0: it fits."""
+    over = 0
+    if quota.max_messages:
+        over = held.messages + coming.messages - quota.max_messages
+    if quota.max_bytes and held.messages:
+        too_much = held.bytes + coming.bytes - quota.max_bytes
+        over = max(over, ceil(too_much * held.messages / max(1, held.bytes)))
+    return max(0, over)
+
+
+def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded | None:
+    """Why ``coming`` is refused while all of ``held`` stays; None: it fits."""
+    for most, have, add, what in (
+        (quota.max_messages, held.messages, coming.messages, "messages"),
+        (quota.max_bytes, held.bytes, coming.bytes, "bytes"),
+    ):
+        if most and add > most:
+            return QuotaExceeded(f"queue {queue!r} takes {most} {what} in all, and this is {add}; that never fits")
+        if most and have + add > most:
+            return QuotaExceeded(
+                f"queue {queue!r} takes {most} {what} and has {have} unfinished; try again in {RETRY_AFTER:g} s",
+                retry_after=RETRY_AFTER,
+            )
+    return None

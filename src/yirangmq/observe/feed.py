@@ -1,0 +1,60 @@
+"""The latest events, for those who follow what happens. While nobody follows, nothing is kept.
+
+Each event has a number; whoever asks says the last one seen. Knows: events, the clock. Does not know: sockets."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yirangmq.core.events import Committed, Event
+from yirangmq.core.ports import Clock
+from yirangmq.observe.telling import describe
+
+KEPT = 2_000
+"""Events a follower may be behind; past that it is told how many it missed."""
+FOLLOWED_MS = 60_000
+"""Somebody who asked within this time is still there."""
+Part = dict[str, Any]
+
+
+class Feed:
+    """``hear`` is given the events of each commit. Used from one thread at a time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._asked_at = -FOLLOWED_MS
+        self._last = 0
+        self._kept: deque[tuple[int, Part]] = deque(maxlen=KEPT)
+        self._waiting: list[Callable[[], None]] = []
+
+    def hear(self, events: Sequence[Event]) -> None:
+        now = self._clock.now_ms()
+        told = [event for event in events if not isinstance(event, Committed)]
+        if now - self._asked_at > FOLLOWED_MS:
+            self._last += len(told)
+            self._kept.clear()
+            return
+        for event in told:
+            self._last += 1
+            self._kept.append((self._last, describe(event, now)))
+        if told:
+            waiting, self._waiting = self._waiting, []
+            for wake in waiting:
+                wake()
+
+    def after(self, seen: int | None, queue: str | None) -> Part:
+        """What happened since ``seen`` (None: from now on), in all queues or in one; ``last`` is for the next call."""
+        self._asked_at = self._clock.now_ms()
+        if seen is None or seen > self._last:  # the second: numbers of an earlier server
+            return {"last": self._last, "missed": 0, "events": []}
+        first = self._kept[0][0] if self._kept else self._last + 1
+        events = [part for number, part in self._kept if number > seen and queue in (None, part["queue"])]
+        return {"last": self._last, "missed": max(0, first - seen - 1), "events": events}
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """``wake`` is called once, when something happens."""
+        self._waiting.append(wake)
+
+    def leave(self, wake: Callable[[], None]) -> None:
+        if wake in self._waiting:
+            self._waiting.remove(wake)

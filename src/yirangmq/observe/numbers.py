@@ -1,0 +1,63 @@
+"""Counting: how long things took, and how many there were in the last minute. The time is handed in."""
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+WINDOW = 60
+"""Seconds over which rates are taken."""
+
+
+class Histogram:
+    """How many values were at most each bound, and their sum."""
+
+    __slots__ = ("bounds", "count", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * len(bounds)
+        self.count = 0
+        self.total: float = 0
+
+    def observe(self, values: Sequence[float]) -> None:
+        """A batch at once: sorted, each bound costs one search however many values there are."""
+        ordered = sorted(values)
+        self.counts = [
+            count + bisect_right(ordered, bound) for count, bound in zip(self.counts, self.bounds, strict=True)
+        ]
+        self.count += len(ordered)
+        self.total += sum(ordered)
+
+
+class Minute:
+    """Sums by name over the last minute, second by second."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: deque[tuple[int, dict[str, int]]] = deque(maxlen=WINDOW)
+
+    def add(self, now_ms: int, **sums: int) -> None:
+        second = now_ms // 1000
+        if not self._seconds or self._seconds[-1][0] != second:
+            self._seconds.append((second, {}))
+        latest = self._seconds[-1][1]
+        for name, value in sums.items():
+            latest[name] = latest.get(name, 0) + value
+
+    def sums(self, now_ms: int) -> dict[str, int]:
+        """Of the running second and the 59 before it."""
+        first = now_ms // 1000 - WINDOW + 1
+        while self._seconds and self._seconds[0][0] < first:
+            self._seconds.popleft()
+        found: dict[str, int] = {}
+        for _, sums in self._seconds:
+            for name, value in sums.items():
+                found[name] = found.get(name, 0) + value
+        return found
+
+
+def window_seconds(now_ms: int, since_ms: int) -> float:
+    """How long ``sums`` reach back: the running second and the 59 before it, or less if counting began later."""
+    reach = WINDOW - 1 + now_ms % 1000 / 1000
+    return max(1.0, min(reach, (now_ms - since_ms) / 1000))

@@ -1,0 +1,161 @@
+"""Numbers to the text that Prometheus reads. Every metric stands in ``METRICS``, from which docs/metrics.md is checked.
+
+Knows: names, labels, the text format. Does not know: where the numbers come from."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from yirangmq.observe.metrics import Metrics, QueueNumbers
+from yirangmq.observe.numbers import Histogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = Mapping[str, str]
+Samples = Iterable[tuple[Labels, float]]
+
+METRICS: dict[str, tuple[str, str]] = {
+    # of each queue, as the store says at this moment
+    "yirangmq_queue_backlog": ("gauge", "messages ready or delayed"),
+    "yirangmq_queue_ready": ("gauge", "messages that may be taken"),
+    "yirangmq_queue_delayed": ("gauge", "messages that wait for their time"),
+    "yirangmq_queue_leased": ("gauge", "messages in the hands of consumers"),
+    "yirangmq_queue_dead": ("gauge", "dead letters"),
+    "yirangmq_queue_parked": ("gauge", "messages set aside"),
+    "yirangmq_queue_done": ("gauge", "acknowledged messages kept as history"),
+    "yirangmq_queue_oldest_age_seconds": ("gauge", "age of the message next in line; 0 if there is none"),
+    "yirangmq_queue_paused": ("gauge", "1 while the queue is paused"),
+    # of each queue, kept by the store since the queue exists
+    "yirangmq_published_total": ("counter", "messages published"),
+    "yirangmq_acked_total": ("counter", "messages acknowledged"),
+    "yirangmq_failed_total": ("counter", "failed attempts: nacks, lapsed leases, refused and expired messages"),
+    "yirangmq_dropped_total": ("counter", "messages given up for good"),
+    "yirangmq_redriven_total": ("counter", "dead letters put back in line"),
+    # of each queue, since this server started
+    "yirangmq_published_bytes_total": ("counter", "payload bytes published"),
+    "yirangmq_leased_total": ("counter", "messages handed out"),
+    "yirangmq_nacked_total": ("counter", "messages given back as failed, by reason"),
+    "yirangmq_released_total": ("counter", "messages given back untouched"),
+    "yirangmq_extended_total": ("counter", "leases extended"),
+    "yirangmq_lapsed_total": ("counter", "leases that ended without a word"),
+    "yirangmq_died_total": ("counter", "messages that became dead letters, by reason"),
+    "yirangmq_gone_total": ("counter", "messages dropped, by why: asked, expired, retention, quota, given_up"),
+    "yirangmq_refused_total": ("counter", "messages not taken in, by the code of the error"),
+    "yirangmq_wait_seconds": ("histogram", "from the moment a message could be taken to its lease"),
+    "yirangmq_processing_seconds": ("histogram", "from lease to ack"),
+    # of the server
+    "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
+    "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),
+    "yirangmq_commit_work_seconds": ("histogram", "work inside a commit, before it is written"),
+    "yirangmq_commit_sync_seconds": ("histogram", "writing and syncing a commit"),
+    "yirangmq_connections": ("gauge", "clients connected"),
+    "yirangmq_connections_total": ("counter", "clients accepted since the start"),
+    "yirangmq_sent_away_total": ("counter", "clients refused or closed, by reason"),
+    "yirangmq_store_used_bytes": ("gauge", "bytes of the store in use, where it can tell"),
+    "yirangmq_disk_free_bytes": ("gauge", "free bytes on the disk of the store"),
+    "yirangmq_uptime_seconds": ("gauge", "seconds since the start"),
+    "yirangmq_resident_memory_bytes": ("gauge", "memory of the server's process"),
+    "yirangmq_info": ("gauge", "always 1; its labels say version, node and durability"),
+}
+
+
+def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]], server: Mapping[str, Samples]) -> str:
+    """All metrics. ``rows``: the queues, as ``status`` shows them; ``server``: samples of the server's own, by name."""
+    metrics.keep([row["queue"] for row in rows])
+    named = [({"queue": str(row["queue"])}, row) for row in rows]
+    known = [({"queue": queue}, numbers) for queue, numbers in sorted(metrics.queues.items())]
+    lines: list[str] = []
+    for name, (kind, about) in METRICS.items():
+        samples = list(_samples(name, kind, metrics, named, known, server))
+        if samples:
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *samples]
+    return "\n".join(lines) + "\n"
+
+
+def _samples(
+    name: str,
+    kind: str,
+    metrics: Metrics,
+    rows: list[tuple[dict[str, str], Mapping[str, Any]]],
+    known: list[tuple[dict[str, str], QueueNumbers]],
+    server: Mapping[str, Samples],
+) -> Iterable[str]:
+    short = name.removeprefix("yirangmq_")
+    if name in server:
+        return _plain(name, server[name])
+    if short.startswith("queue_"):
+        return _plain(name, [(labels, _gauge(row, short.removeprefix("queue_"))) for labels, row in rows])
+    if short in _TOTALS:
+        return _plain(name, [(labels, row["totals"][_TOTALS[short]]) for labels, row in rows])
+    if kind == "histogram" and short.startswith("commit_"):
+        return _histogram(name, {}, _COMMIT[short](metrics), 1)
+    if kind == "histogram":
+        return [line for labels, one in known for line in _histogram(name, labels, _SPANS[short](one), 1000)]
+    if short in _COUNTERS:
+        return _plain(name, [sample for labels, one in known for sample in _COUNTERS[short](labels, one)])
+    return []
+
+
+def _gauge(row: Mapping[str, Any], what: str) -> float:
+    if what == "oldest_age_seconds":
+        return float(row["headAgeSec"] or 0)
+    return float(row[what])
+
+
+_TOTALS = {f"{what}_total": what for what in ("published", "acked", "failed", "dropped", "redriven")}
+_COMMIT: dict[str, Callable[[Metrics], Histogram]] = {
+    "commit_requests": lambda metrics: metrics.commit_requests,
+    "commit_messages": lambda metrics: metrics.commit_messages,
+    "commit_work_seconds": lambda metrics: metrics.work_seconds,
+    "commit_sync_seconds": lambda metrics: metrics.sync_seconds,
+}
+_SPANS: dict[str, Callable[[QueueNumbers], Histogram]] = {
+    "wait_seconds": lambda one: one.waited,
+    "processing_seconds": lambda one: one.worked,
+}
+_COUNTERS: dict[str, Callable[[dict[str, str], QueueNumbers], Samples]] = {
+    "published_bytes_total": lambda labels, one: [(labels, one.published_bytes)],
+    "leased_total": lambda labels, one: [(labels, one.leased)],
+    "nacked_total": lambda labels, one: _by(labels, "reason", one.nacked),
+    "released_total": lambda labels, one: [(labels, one.settled["release"])],
+    "extended_total": lambda labels, one: [(labels, one.settled["extend"])],
+    "lapsed_total": lambda labels, one: [(labels, one.lapsed)],
+    "died_total": lambda labels, one: _by(labels, "reason", one.died),
+    "gone_total": lambda labels, one: _by(labels, "why", one.dropped),
+    "refused_total": lambda labels, one: _by(labels, "code", one.refused),
+}
+
+
+def _by(labels: dict[str, str], label: str, counts: Mapping[str, int]) -> Samples:
+    return [({**labels, label: name}, count) for name, count in sorted(counts.items())]
+
+
+# -- the text ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(name: str, samples: Samples) -> Iterable[str]:
+    return [f"{name}{_labels(labels)} {_number(value)}" for labels, value in samples]
+
+
+def _histogram(name: str, labels: Labels, histogram: Histogram, scale: int) -> list[str]:
+    """``scale``: how many of the histogram's units are one of the metric's."""
+    bounds = [_number(bound / scale) for bound in histogram.bounds]
+    lines = [
+        f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
+        for bound, count in zip([*bounds, "+Inf"], [*histogram.counts, histogram.count], strict=True)
+    ]
+    lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total / scale)}")
+    lines.append(f"{name}_count{_labels(labels)} {histogram.count}")
+    return lines
+
+
+def _labels(labels: Labels) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

@@ -1,0 +1,80 @@
+"""Events in words: one document for programs, one line for people, a log line for those worth it."""
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yirangmq.core.events import (
+    Committed,
+    Died,
+    Dropped,
+    Event,
+    Lapsed,
+    Leased,
+    OfQueue,
+    Parked,
+    Published,
+    Redriven,
+    Refused,
+    Settled,
+    Steered,
+)
+from yirangmq.format.envelope import iso
+from yirangmq.observe.logs import log, values
+
+VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
+STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
+NOTEWORTHY: dict[type, int] = {
+    Died: logging.INFO,
+    Lapsed: logging.INFO,
+    Redriven: logging.INFO,
+    Parked: logging.INFO,
+    Steered: logging.INFO,
+    Dropped: logging.DEBUG,
+    Refused: logging.DEBUG,
+}
+"""What a producer or a consumer does in the course of its work is counted, not logged."""
+
+
+def describe(event: OfQueue, at_ms: int) -> dict[str, Any]:
+    """``{"at", "event", "queue", "count", …}``; times in seconds, as everywhere outside."""
+    name, more = _DETAILS[type(event)](event)
+    about: dict[str, Any] = {"at": iso(at_ms), "event": name, "queue": event.queue}
+    if not isinstance(event, Steered):
+        about["count"] = event.count
+    return about | more
+
+
+_DETAILS: dict[type, Callable[[Any], tuple[str, dict[str, Any]]]] = {
+    Published: lambda event: ("published", {"bytes": event.bytes}),
+    Leased: lambda event: ("leased", {"meanWaitSec": _mean(event.waited_ms)}),
+    Settled: lambda event: (
+        VERBS[event.verb],
+        ({"reason": event.reason} if event.reason else {})
+        | ({"meanProcessingSec": _mean(event.worked_ms)} if event.worked_ms else {}),
+    ),
+    Lapsed: lambda event: ("lapsed", {}),
+    Died: lambda event: ("died", {"reason": event.reason}),
+    Dropped: lambda event: ("dropped", {"why": event.why}),
+    Redriven: lambda event: ("redriven", {}),
+    Parked: lambda event: ("parked", {}),
+    Refused: lambda event: ("refused", {"code": event.code}),
+    Steered: lambda event: (STEPS[event.what], {}),
+}
+
+
+def _mean(spans_ms: Sequence[int]) -> float:
+    return round(max(0.0, sum(spans_ms) / len(spans_ms) / 1000), 6) if spans_ms else 0.0
+
+
+def log_events(events: Sequence[Event]) -> None:
+    """A log line for each event worth one."""
+    for event in events:
+        if isinstance(event, Committed):
+            continue
+        level = NOTEWORTHY.get(type(event))
+        if level is not None and log.isEnabledFor(level):
+            about = describe(event, 0)
+            name = about.pop("event")
+            del about["at"]
+            log.log(level, name, extra=values(**about))
