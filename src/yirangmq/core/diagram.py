@@ -60,9 +60,7 @@ def _states() -> list[str]:
 
 
 def _moves() -> list[str]:
-    rows = [
-        f"| {before or '–'} | {verb} | {target} | {WHEN[verb]} |" for (before, verb), target in TRANSITIONS.items()
-    ]
+    rows = [f"| {before or '–'} | {verb} | {target} | {WHEN[verb]} |" for (before, verb), target in TRANSITIONS.items()]
     return ["| from | verb | to | when |", "|---|---|---|---|", *rows]
 
 
