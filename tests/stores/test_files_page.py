@@ -1,0 +1,55 @@
+"""docs/files.md is right: its commands run, its names are names, and it leaves out no folder and no mark."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core.reasons import Reason
+from yirangmq.format.filenames import LETTER_OF, NOTES, TOPS, folder_of, read_name
+
+PAGE = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.process
+def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
+    shown = subprocess.run(
+        ["bash", "-e", "-o", "pipefail", "-c", "\n".join(blocks("sh"))],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert shown.returncode == 0, shown.stderr
+    for text in ("~m-1.json", '"temp": 41.2', '"messageId":"m-2","ackedAt"', '"item": 17', '"item": 18'):
+        assert text in shown.stdout
+    assert shown.stdout.index('"item": 18') < shown.stdout.index('"item": 17'), "priority 0 goes first"
+
+
+def test_the_names_are_names_in_their_places() -> None:
+    [text] = blocks("text")
+    for path in text.split():
+        folder, _, name = path.rpartition("/")
+        card = read_name("telemetry", folder.partition("/")[0], name)
+        assert card is not None
+        assert (folder_of(card.message), card.name) == (folder, name)
+
+
+def test_every_folder_mark_and_letter_is_explained() -> None:
+    for top in TOPS:
+        assert f"`{top}/" in PAGE, top
+    for mark in "PSWALDXCNRF":
+        assert re.search(rf"^\| `{mark}\w+` \|", PAGE, re.MULTILINE), mark
+    for reason in Reason:
+        assert f"`{LETTER_OF[reason]}` {reason}" in PAGE
+    for note in NOTES:
+        assert f"`{note}`" in PAGE or not note
