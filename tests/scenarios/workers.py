@@ -105,8 +105,9 @@ class Worker:
 @contextmanager
 def crew() -> Iterator[Crew]:
     context = multiprocessing.get_context("forkserver")
+    # "__main__" is pytest itself, which otherwise each worker would load again.
     context.set_forkserver_preload(
-        ["tests.scenarios.workers", "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files"]
+        ["__main__", __name__, "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files"]
     )
     team = Crew(context)
     try:
