@@ -53,7 +53,8 @@ class Door:
     limits: Limits
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
-    buffer: bytearray = field(default_factory=lambda: bytearray(BUFFER))
+    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(BUFFER)))
+    """A view, because asyncio's TLS takes slices of it: those of a bytearray would be copies."""
     accepted: int = 0
     """Connections since the start."""
     closed_for: dict[str, int] = field(default_factory=dict)
@@ -115,11 +116,11 @@ class Connection(asyncio.BufferedProtocol):
         self._door.accepted += 1
         self._door.connections.add(self)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._door.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(memoryview(self._door.buffer)[:nbytes])
+        data = bytes(self._door.buffer[:nbytes])
         if self not in self._door.connections or self._stopping:
             return
         self._receive(data)

@@ -1,0 +1,132 @@
+"""A door on a real loop and real sockets, in this process."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from tests.doors.parts import MAX_FRAME, Answer
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.session import House
+from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.wire import calls
+from yirangmq.wire.frames import FrameReader, Kind
+
+PATIENCE = 20.0
+"""Seconds after which a test that waits has failed."""
+
+
+@asynccontextmanager
+async def door(limits: Limits, *, token: str = "") -> AsyncIterator[Door]:
+    loop = asyncio.get_running_loop()
+    clock, ids = SystemClock(), TimeOrderedIds()
+    verbs = Verbs(clock, ids)
+    desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
+    house = House(desk, clock, ids, Calls(verbs), calls.Welcome("test", "here", "full", MAX_FRAME), token)
+    made = Door(house, limits)
+    desk.after_commit.append(made.flush)
+    try:
+        yield made
+    finally:
+        for connection in list(made.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def unix_door(path: Path, limits: Limits) -> AsyncIterator[Door]:
+    async with door(limits) as made:
+        server = await listen_unix(made, path)
+        try:
+            yield made
+        finally:
+            server.close()
+
+
+@asynccontextmanager
+async def tcp_door(limits: Limits, token: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Door, int]]:
+    async with door(limits, token=token) as made:
+        server = await listen_tcp(made, "127.0.0.1", 0, tls)
+        try:
+            yield made, server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        finally:
+            server.close()
+
+
+PEERS: list["Peer"] = []
+"""Those of the running test, to be closed after it."""
+
+
+class Peer:
+    """The other end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._frames = FrameReader(64 * MAX_FRAME)
+        self._answers: list[Answer] = []
+        self._number = 0
+        PEERS.append(self)
+
+    def send(self, kind: Kind, body: msgspec.Struct) -> int:
+        self._number += 1
+        self.writer.write(calls.frame(kind, self._number, body))
+        return self._number
+
+    async def hear(self) -> Answer | None:
+        """The next answer; None once the server has closed."""
+        while not self._answers:
+            try:
+                data = await asyncio.wait_for(self._reader.read(65536), PATIENCE)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            for kind, request, body in self._frames.feed(data):
+                self._answers.append(Answer(Kind(kind), request, calls.read(kind, body)))
+        return self._answers.pop(0)
+
+    async def ask(self, kind: Kind, body: msgspec.Struct) -> Answer:
+        number = self.send(kind, body)
+        while (answer := await self.hear()) is not None:
+            if answer.request == number:
+                return answer
+        raise AssertionError("the server closed")
+
+
+async def dial(path: Path) -> Peer:
+    return Peer(*await asyncio.open_unix_connection(str(path)))
+
+
+async def dial_tcp(port: int, tls: ssl.SSLContext | None = None) -> Peer:
+    name = "localhost" if tls is not None else None
+    return Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Let the loop turn until it is."""
+    async with asyncio.timeout(PATIENCE):
+        while not is_so():  # noqa: ASYNC110  (the condition is the door's, which tells nobody)
+            await asyncio.sleep(0.001)
+
+
+def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+    async def whole() -> None:
+        try:
+            await main
+        finally:
+            for peer in PEERS:
+                peer.writer.close()
+                with suppress(OSError, ssl.SSLError):
+                    await asyncio.wait_for(peer.writer.wait_closed(), PATIENCE)
+            PEERS.clear()
+
+    with asyncio.Runner(loop_factory=make_loop) as runner:
+        runner.run(whole())
