@@ -163,6 +163,12 @@ class Config:
         "free bytes of the store's disk below which publishing is refused, and consuming goes on; 0: never",
         shown="64MiB",
     )
+    max_store_bytes: int = _setting(
+        0,
+        _size(0, 2**60),
+        "bytes in use of an SQLite store past which publishing is refused, and consuming goes on; 0: no limit",
+        shown="0",
+    )
     backlog_limit: int = _setting(
         0, _whole(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )
@@ -244,6 +250,8 @@ def checked(config: Config) -> Config:
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
     if config.write_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
+    if config.max_store_bytes and not config.store_url.startswith("sqlite:"):
+        raise BadInput("only an SQLite store can tell its size; disk_low_bytes works for all", field="max_store_bytes")
     address = config.tcp_address
     if address is None and not config.socket_path:
         raise BadInput("is off, and so is tcp: nobody could reach the server", field="socket")

@@ -15,6 +15,7 @@ from typing import Any
 from yirangmq import __version__
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
+from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.cli.listener import Listener
 from yirangmq.cli.notify import notify
@@ -25,10 +26,13 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, clear_socket, listen_tcp, listen_unix
 from yirangmq.observe.logs import log, values
+from yirangmq.observe.process import resident_bytes
+from yirangmq.observe.prometheus import Samples
 from yirangmq.wire.calls import Welcome
 
 TICK_SECONDS = 1.0
@@ -59,14 +63,19 @@ class Daemon:
         verbs = Verbs(clock, ids)
         self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
-        self._disk = _disk_of(config)
+        self._disk = _disk_of(config, store)
+        self._ticking = Ticking(self._desk, clock)
+        observing = Observing(clock, self._samples)
+        rates = observing.metrics.rates
         health = Health(clock, self._disk, config.backlog_limit)
-        site = Site(clock, health, self._facts, lambda: self._door.describe(), Consumers(clock))
+        site = Site(clock, health, self._facts, lambda: self._door.describe(), Consumers(clock), rates)
+        calls = Calls(verbs, self._pages, site)
+        observing.begin(verbs.happened, calls)
         self._house = House(
             self._desk,
             clock,
             ids,
-            Calls(verbs, self._pages, site),
+            calls,
             Welcome(f"yirangmq {__version__}", config.node_name, store.durability(), config.max_frame_bytes),
             secrets.token,
             self._disk,
@@ -91,6 +100,7 @@ class Daemon:
             await self._listen()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
+            self._ticking.start()
             ready(self.addresses)
             await self._stopping.wait()
             await self._drain()
@@ -126,6 +136,7 @@ class Daemon:
     async def _drain(self) -> None:
         """No new clients, no new requests; answers to all that was asked; then goodbye."""
         notify("STOPPING=1")
+        self._ticking.stop()
         log.info("stopping", extra=values(clients=len(self._door.connections), leases=self._config.on_stop))
         self._close_doors()
         for connection in list(self._door.connections):
@@ -193,8 +204,8 @@ class Daemon:
         with contextlib.suppress(OSError):
             self._disk.look()
         if was_full != (self._disk.full is not None):
-            state = "publishing is refused: the disk is nearly full" if not was_full else "publishing goes on"
-            log.warning(state, extra=values(free_bytes=self._disk.free))
+            state = "publishing goes on" if was_full else f"publishing is refused: {self._disk.full}"
+            log.warning(state, extra=values(free_bytes=self._disk.free, used_bytes=self._disk.used))
 
     # -- who we are -----------------------------------------------------------------------------------------------
 
@@ -211,6 +222,23 @@ class Daemon:
             "sentAway": self._door.closed_for,
         }
 
+    def _samples(self) -> dict[str, Samples]:
+        """The server's own metrics; those it cannot tell are left out."""
+        labels = {"version": __version__, "node": self._config.node_name, "durability": self._store.durability()}
+        found: dict[str, Samples] = {
+            "yirangmq_connections": [({}, len(self._door.connections))],
+            "yirangmq_connections_total": [({}, self._door.accepted)],
+            "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(self._door.closed_for.items())],
+            "yirangmq_uptime_seconds": [({}, round(time.monotonic() - self._started, 3))],
+            "yirangmq_info": [(labels, 1)],
+        }
+        measured = {
+            "yirangmq_resident_memory_bytes": resident_bytes(),
+            "yirangmq_disk_free_bytes": None if self._disk is None else self._disk.free,
+            "yirangmq_store_used_bytes": None if self._disk is None else self._disk.used,
+        }
+        return found | {name: [({}, value)] for name, value in measured.items() if value is not None}
+
 
 def _limits(config: Config) -> Limits:
     return Limits(
@@ -223,9 +251,12 @@ def _limits(config: Config) -> Limits:
     )
 
 
-def _disk_of(config: Config) -> Disk | None:
+def _disk_of(config: Config, store: Store) -> Disk | None:
     scheme, _, place = config.store_url.partition(":")
-    return None if scheme == "memory" else Disk(Path(place).absolute().parent, config.disk_low_bytes)
+    if scheme == "memory":
+        return None
+    measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
+    return Disk(Path(place).absolute().parent, config.disk_low_bytes, config.max_store_bytes, measure)
 
 
 def _sockets(server: asyncio.AbstractServer) -> Any:

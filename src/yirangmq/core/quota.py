@@ -65,3 +65,14 @@ def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded
                 retry_after=RETRY_AFTER,
             )
     return None
+
+
+def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
+    """Why nothing more is published to a store that has grown as large as it may; None: it has not, or cannot tell."""
+    if not most or used is None or used < most:
+        return None
+    return QuotaExceeded(
+        f"the store has {used >> 20} MiB in use, and this server allows {most >> 20}; consuming goes on, "
+        f"try again in {RETRY_AFTER:g} s",
+        retry_after=RETRY_AFTER,
+    )

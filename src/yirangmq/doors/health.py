@@ -2,12 +2,14 @@
 its reasons. Knows: what the store and its disk say. Does not know: who asks."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreFull
 from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.quota import store_refusal
 
 LATE_MS = 10_000
 """Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
@@ -29,23 +31,34 @@ class Signs(NamedTuple):
 
 @dataclass(slots=True)
 class Disk:
-    """The disk under the store. ``look`` asks it; ``full`` is what a publisher is told when it is below its mark."""
+    """The disk under the store. ``look`` asks it; ``full`` is what a publisher is told when it is below its mark, or
+    when the store has grown to ``most_bytes`` (0: no limit). ``measure`` says how large it is, where it can tell."""
 
     folder: Path
     low_bytes: int
+    most_bytes: int = 0
+    measure: Callable[[], int] | None = None
     free: int = 0
-    full: StoreFull | None = None
+    used: int | None = None
+    full: QueueError | None = None
 
     def look(self) -> int:
         found = os.statvfs(self.folder)
         self.free = found.f_bavail * found.f_frsize
-        self.full = None
+        self.used = self._measured()
+        self.full = store_refusal(self.most_bytes, self.used)
         if self.free < self.low_bytes:
             self.full = StoreFull(
                 f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "
                 "or consume: that goes on"
             )
         return self.free
+
+    def _measured(self) -> int | None:
+        try:
+            return None if self.measure is None else self.measure()
+        except QueueError:  # a store in trouble: whoever uses it is told
+            return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +105,10 @@ class Health:
             free = self.disk.look()
         except OSError as error:
             return [Reason("fail", "disk", f"{self.disk.folder}: {error.strerror}")]
-        if self.disk.full is not None:
+        if isinstance(self.disk.full, StoreFull):
             return [Reason("fail", "disk_low", str(self.disk.full))]
+        if self.disk.full is not None:
+            return [Reason("degraded", self.disk.full.code, str(self.disk.full))]
         if free < 2 * self.disk.low_bytes:
             return [Reason("degraded", "disk_low", f"{free >> 20} MiB left on the disk of {self.disk.folder}")]
         return []

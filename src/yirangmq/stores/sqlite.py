@@ -60,6 +60,12 @@ class SqliteStore:
             self._known = Known()
             yield from check(self._db, repair=repair)
 
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold something; pages that were freed are used again before it grows."""
+        with self._lock, translated(self._db, self._path):
+            pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
+            return int(pages * self._db.pragma("page_size"))
+
     def durability(self) -> str:
         return self._durability
 
