@@ -6,10 +6,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.ready
 PYTEST_FLAGS ?= -n auto
 LOCK_FLAGS   ?=
+BENCH_FLAGS  ?=
+PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-all check fmt bench bench-store soak-store torture lock clean
+.PHONY: help setup serve test test-all check fmt bench bench-store bench-peers soak-store torture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,10 +37,13 @@ fmt: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store ## all benchmarks
+bench: bench-store bench-peers ## all benchmarks
 
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
+
+bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
+	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
 
 soak-store: setup ## eight producers and eight consumers on one store for a minute, for each store
 	YIRANGMQ_SOAK_SECONDS=60 $(BIN)/pytest -m process tests/scenarios/test_crowd.py
@@ -55,7 +60,7 @@ lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer
 	    --custom-compile-command "make lock" --output-file requirements.lock $(LOCK_FLAGS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .bench-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # The stamp is older than the lock or pyproject.toml exactly when there is something to install.
@@ -75,3 +80,10 @@ $(STAMP): requirements.lock pyproject.toml
 INSTALL_VENV = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
     echo "adding the package python3-venv" && apt-get update -qq && apt-get install -y -qq python3-venv && \
     $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; }
+
+# The peers' clients and the peers themselves, apart from everything else; nothing is installed and no service set up.
+$(PEERS): benchmarks/requirements.txt benchmarks/peers_fetch.py
+	$(PYTHON) -m venv --clear .venv-bench
+	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
+	.venv-bench/bin/python benchmarks/peers_fetch.py
+	@touch $@
