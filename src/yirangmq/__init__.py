@@ -1,5 +1,6 @@
 """Yi-Rang MQ: a durable message queue that begins as a folder on one device."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from yirangmq.core.errors import (
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
     from yirangmq.client.faces import Client
     from yirangmq.client.verbs import AsyncClient
+    from yirangmq.consumer.consumer import Consumer
+    from yirangmq.consumer.outcomes import Reject, Retry
 
 __version__ = "0.1.0"
 __all__ = [
     "BadInput",
+    "Consumer",
     "LeaseExpired",
     "LeaseLost",
     "LeaseMismatch",
@@ -35,6 +39,8 @@ __all__ = [
     "NotFound",
     "QueueError",
     "Reason",
+    "Reject",
+    "Retry",
     "StoreError",
     "TooLarge",
     "Unavailable",
@@ -44,6 +50,15 @@ __all__ = [
     "connect_async",
     "open",
 ]
+_LATE = {"Consumer": "consumer.consumer", "Reject": "consumer.outcomes", "Retry": "consumer.outcomes"}
+"""Loaded when first asked for: who only publishes needs none of it."""
+
+if not TYPE_CHECKING:  # or a misspelt name would be of any type
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
 def open(url: str, *, durability: str = "full", consumer: str | None = None) -> "Queues":

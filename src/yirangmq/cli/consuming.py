@@ -1,4 +1,5 @@
-"""``consume``: take messages, print them, acknowledge what was printed."""
+"""``consume``: take messages, print them, acknowledge what was printed. With a handler or a program for each message
+it is a consumer process (``cli.working``)."""
 
 import argparse
 import signal
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
-from yirangmq.cli import exits, options, place
+from yirangmq.cli import exits, options, place, working
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.views import delivery_block
@@ -31,10 +32,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.consumer(parser)
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     parser.add_argument("--fail-empty", action="store_true", help=f"exit with {exits.EMPTY} if there was nothing")
+    working.add_options(parser)
     options.store(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
+    if working.is_wanted(args):
+        return working.run(args, screen)
     with _stopping_on_terminate(), place.opened(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
@@ -104,13 +108,24 @@ COMMANDS = {
     "consume": Command(
         about="Take messages from a queue, print each and acknowledge it once it is printed, until the queue is "
         "empty.\n\n"
-        'With --json each message is one line: {"message": …, "lease": …, "policy": …}.',
+        'With --json each message is one line: {"message": …, "lease": …, "policy": …}.\n\n'
+        "With --handler or --exec it is a consumer process: it waits for messages and works on each until it is "
+        "stopped. Leases are extended while the work goes on; SIGTERM and SIGINT finish what is in work, give back "
+        "what is not, and exit with 0; a second one does not wait (docs/consumers.md).",
         examples=(
             ("everything that is ready now", "yirangmq consume --queue telemetry"),
             ("as a service: wait for more, for programs", "yirangmq consume --queue telemetry --follow --json"),
             (
                 "take one, work on it, then: yirangmq ack LEASE",
                 "yirangmq consume --queue telemetry --max 1 --no-ack --lease-seconds 300",
+            ),
+            (
+                "a consumer process in Python: four at a time",
+                "yirangmq consume --queue mail --handler shop.mail:send --concurrency 4",
+            ),
+            (
+                "any program: the message on stdin, the exit code decides",
+                "yirangmq consume --queue mail --exec './send-mail --quiet' --timeout 60",
             ),
         ),
         options=add_options,

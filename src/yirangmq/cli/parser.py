@@ -8,10 +8,11 @@ from yirangmq.cli.command import Command, Parser, epilog
 
 TABLE: dict[str, tuple[str, str]] = {
     "publish": ("publishing", "put messages into a queue"),
-    "consume": ("consuming", "take messages, print them, acknowledge them"),
+    "consume": ("consuming", "take messages and print them, or run a handler or a program for each"),
     "ack": ("settling", "say that the work on a leased message is done"),
     "nack": ("settling", "say that it failed: retried later, or dead"),
     "extend": ("settling", "keep a leased message longer"),
+    "consumer": ("consumers", "see and steer the consumer processes"),
     "peek": ("looking", "see the next messages without taking them"),
     "show": ("looking", "see one message, wherever it stands"),
     "status": ("counting", "how many messages are where"),

@@ -3,17 +3,16 @@ handlers that take too long, tells the broker of this consumer and hears what th
 
 If the process dies, so does the pulse, and the leases end."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 
 from yirangmq.consumer.holdings import Holding
+from yirangmq.consumer.journal import about, log
 from yirangmq.consumer.kit import Kit
 from yirangmq.consumer.outcomes import too_slow
 from yirangmq.consumer.settler import Ending
 
-log = logging.getLogger("yirangmq.consumer")
 REPORT_SECONDS = 1.0
 AGAIN = 10
 """An extension that failed is tried again after a tenth of the lease, but not more than a second later."""
@@ -58,8 +57,8 @@ class Heartbeat:
     def _end_overdue(self, now: float) -> None:
         overdue = self._holdings.cut(now)
         for holding in overdue:
-            log.warning("message %s: its handler takes too long and is not waited for", holding.taken.id)
             taken, outcome = holding.taken, too_slow("the handler took longer than allowed")
+            log.warning("message %s: its handler takes too long and is not waited for", taken.id, extra=about(taken))
             self._settler.settle([Ending(holding, self._poison.judge(taken.queue, taken.id, outcome))])
 
     def _extend(self, now: float) -> None:
@@ -81,7 +80,8 @@ class Heartbeat:
                 kept.append(holding)
             elif self._holdings.lose(holding):
                 self._tally.add(lost=1)
-                log.warning("message %s: its lease is lost, its result will be dropped: %s", holding.taken.id, problem)
+                taken = holding.taken
+                log.warning("message %s: its lease is lost: %s", taken.id, problem, extra=about(taken))
         self._holdings.extended(kept, now)
 
     def _put_off(self, due: Sequence[Holding], now: float, error: Exception) -> None:

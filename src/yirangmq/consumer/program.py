@@ -9,6 +9,7 @@ import threading
 from yirangmq.consumer.child import Child, Ended
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.outcomes import DONE, Outcome, too_slow
+from yirangmq.core import names
 from yirangmq.core.reasons import MAX_MESSAGE, Reason
 
 EXIT_DONE = 0
@@ -36,6 +37,12 @@ class Program:
         grace: float = GRACE_SECONDS,
         retry_after: float | None = None,
     ) -> None:
+        """Times in seconds. One of these serves one run of a consumer: what was cancelled stays so."""
+        if timeout is not None:
+            names.check_milliseconds(timeout, "timeout", least=0.001)
+        if retry_after is not None:
+            names.check_milliseconds(retry_after, "retryAfter")
+        names.check_milliseconds(grace, "killAfter")
         self._argv = argv
         self._raw = raw
         self._timeout = timeout

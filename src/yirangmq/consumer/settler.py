@@ -4,19 +4,18 @@ that one commit serves many and a lone one waits for nothing.
 Knows: outcomes, the verbs that settle. Does not know: handlers. A call that fails is tried again for as long as the
 leases in it are good."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from yirangmq.consumer.holdings import Holding, Holdings
+from yirangmq.consumer.journal import about, log
 from yirangmq.consumer.outcomes import Outcome
 from yirangmq.consumer.ports import Queues, Results
 from yirangmq.consumer.tally import Tally
 from yirangmq.core.reasons import Reason
 
-log = logging.getLogger("yirangmq.consumer")
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 """Seconds between tries while the broker cannot be reached."""
@@ -116,7 +115,8 @@ class Settler:
         for ending, error in zip(endings, results, strict=True):
             if error is not None:
                 lost += 1
-                log.warning("message %s: its result is dropped: %s", ending.holding.taken.id, error)
+                taken = ending.holding.taken
+                log.warning("message %s: its result is dropped: %s", taken.id, error, extra=about(taken))
         self._tally.add(**{_column(outcome): len(endings) - lost, "lost": lost})
         self._holdings.drop(ending.holding for ending in endings)
 

@@ -2,7 +2,6 @@
 
 Everything that may end the run comes through one inbox: signals, the program, the operator, a fatal error."""
 
-import logging
 import os
 import socket
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 from yirangmq.consumer.gate import Gate
 from yirangmq.consumer.heartbeat import Heartbeat
 from yirangmq.consumer.holdings import Holdings, Stage
+from yirangmq.consumer.journal import log
 from yirangmq.consumer.kit import Budget, Kit
 from yirangmq.consumer.outcomes import too_slow
 from yirangmq.consumer.poison import Poison
@@ -25,7 +25,6 @@ from yirangmq.consumer.station import Station
 from yirangmq.consumer.tally import Summary, Tally
 from yirangmq.core.roster import ConsumerState
 
-log = logging.getLogger("yirangmq.consumer")
 LAST_WORDS_SECONDS = 5.0
 """For the last results after everything else has ended."""
 LOOK_SECONDS = 0.02
@@ -90,6 +89,8 @@ class Shift:
 
     def run(self) -> Summary:
         """Until drained; raises what made going on senseless, after draining."""
+        queues = ", ".join(station.route.queue for station in self._stations)
+        log.info("consumer %s is at work on %s", self._settings.name, queues)
         self._settler.start()
         self._heartbeat.start()
         for station in self._stations:
@@ -161,7 +162,8 @@ class Shift:
 
     def _drain(self, *, first_signal: bool) -> None:
         """Take no more, give back what was not begun, finish what was, as far as the time allows."""
-        self.gate.move(ConsumerState.DRAINING)
+        if self.gate.move(ConsumerState.DRAINING):
+            log.info("draining: %d messages in hand", len(self._holdings))
         deadline = time.monotonic() + self._settings.drain_seconds
         if self._wait_done(deadline, first_signal):
             return
@@ -203,6 +205,10 @@ class Shift:
         self._cancel(now=True)
         self._heartbeat.stop(patience)
         self._settler.close(patience)
+        if self._is_heard:
+            self._say_goodbye()
+
+    def _say_goodbye(self) -> None:
         try:
             self._kit.queues.consumer_beat(self._card(ConsumerState.STOPPED))
         except Exception as error:

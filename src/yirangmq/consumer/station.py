@@ -1,7 +1,6 @@
 """One queue's place in a consumer: a thread that fetches as many messages as there is room for, and the threads that
 work on them. Knows: its route, the kit. Does not know: other queues, signals, the operator."""
 
-import logging
 import threading
 import time
 from collections import deque
@@ -10,6 +9,7 @@ from typing import Any
 
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.holdings import Holding
+from yirangmq.consumer.journal import about, log
 from yirangmq.consumer.kit import Kit
 from yirangmq.consumer.outcomes import Outcome, Reject, Retry, invalid, of_error, of_value
 from yirangmq.consumer.ports import Taken
@@ -17,7 +17,6 @@ from yirangmq.consumer.route import Route
 from yirangmq.consumer.settler import Ending
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 
-log = logging.getLogger("yirangmq.consumer")
 WAIT_SECONDS = 0.5
 """One wait for messages; a pause or a drain is noticed after that at the latest."""
 SHORT_REST = 0.02
@@ -169,23 +168,27 @@ class Station:
         kit, timeout = self._kit, self.route.timeout
         if not kit.holdings.start(holding, None if timeout is None else time.monotonic() + timeout):
             return
-        outcome = self._outcome(Delivery(holding))
+        outcome = self._outcome(holding.taken, Delivery(holding))
         if kit.holdings.finish(holding):
             kit.settler.settle([Ending(holding, kit.poison.judge(self.route.queue, holding.taken.id, outcome))])
         else:
-            log.warning("message %s: its handler has ended, too late to count", holding.taken.id)
+            taken = holding.taken
+            log.warning("message %s: its handler has ended, too late to count", taken.id, extra=about(taken))
 
-    def _outcome(self, delivery: Delivery) -> Outcome:
+    def _outcome(self, taken: Taken, delivery: Delivery) -> Outcome:
         complaint = self.route.validation.complaint(delivery, self._schemas)
         if complaint:
-            log.warning("message %s is not fit: %s", delivery.id, complaint)
+            log.warning("message %s is not fit: %s", taken.id, complaint, extra=about(taken))
             return invalid(complaint)
         try:
-            return of_value(self.route.handle(delivery))
+            outcome = of_value(self.route.handle(delivery))
+            if outcome.kind:
+                log.warning("message %s: %s", taken.id, outcome.text, extra=about(taken))
+            return outcome
         except (Retry, Reject) as asked:
             return of_error(asked)
         except BaseException as error:  # also SystemExit: one message must not end the thread
-            log.warning("message %s: its handler failed", delivery.id, exc_info=True)
+            log.warning("message %s: its handler failed", taken.id, exc_info=True, extra=about(taken))
             return of_error(error)
 
 

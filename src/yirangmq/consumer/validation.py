@@ -3,16 +3,15 @@ brings along, if it brings one, and the schema of its type in the queue's policy
 
 The broker checks policies when a message is published; one that was there before its schema is checked here."""
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.journal import log
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
 from yirangmq.format.jsontext import dumps
 from yirangmq.format.schemas import chosen_schema, compiled, first_complaint
 
-log = logging.getLogger("yirangmq.consumer")
 Validator = Callable[[Any], Any]
 """Given the payload's value; raises if it is not fit."""
 MOST_COMPILED = 100
