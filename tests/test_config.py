@@ -1,0 +1,117 @@
+"""Settings: which of them wins, what is refused, and the page that lists them."""
+
+import importlib.util
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yirangmq.config import Config, default_of, flag, load, variable
+from yirangmq.core.errors import BadInput
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_nothing_said_is_enough() -> None:
+    config = load({}, {}, {})
+    assert config == Config()
+    assert config.store_url == "sqlite:yirang-data/queue.db"
+    assert config.socket_path == "yirang-data/yirangmq.sock"
+    assert config.tcp_address is None
+    assert config.node_name
+
+
+def test_the_environment_wins_over_the_file_and_flags_over_both() -> None:
+    document = {"max_connections": 1, "max_pending": 1, "idle_seconds": 1, "data": "file"}
+    env = {"YIRANGMQ_MAX_PENDING": "2", "YIRANGMQ_IDLE_SECONDS": "2", "HOME": "/"}
+    config = load(document, env, {"idle_seconds": "3", "max_frame_bytes": None})
+    assert (config.max_connections, config.max_pending, config.idle_seconds) == (1, 2, 3)
+    assert config.data == "file"
+    assert config.max_frame_bytes == 16 * 1024 * 1024
+
+
+@pytest.mark.parametrize("name", [one.name for one in fields(Config)])
+def test_every_setting_can_be_given_in_each_way(name: str) -> None:
+    given: dict[str, Any] = {
+        "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
+        "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
+        "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
+    }  # fmt: skip
+    value = given.get(name, "7")
+    other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}}.get(name, {})
+    by_file = load({name: value, **other}, {}, {})
+    by_variable = load(other, {variable(name): value}, {})
+    by_flag = load(other, {}, {name: value})
+    assert by_file == by_variable == by_flag
+    assert getattr(by_file, name) != getattr(Config(), name)
+
+
+@pytest.mark.parametrize(
+    ("document", "env", "flags", "field", "says"),
+    [
+        ({"max_conections": 5}, {}, {}, "max_conections", "did you mean 'max_connections'"),
+        ({"colour": 5}, {}, {}, "colour", "known: data, store"),
+        ({}, {"YIRANGMQ_TOKN": "x"}, {}, "YIRANGMQ_TOKN", "did you mean 'YIRANGMQ_TOKEN'"),
+        ({"max_connections": "many"}, {}, {}, "max_connections", "whole number from 1 to 100000"),
+        ({"max_connections": 0}, {}, {}, "max_connections", "whole number"),
+        ({"max_connections": True}, {}, {}, "max_connections", "whole number"),
+        ({}, {"YIRANGMQ_IDLE_SECONDS": "soon"}, {}, "YIRANGMQ_IDLE_SECONDS", "a number from"),
+        ({}, {"YIRANGMQ_IDLE_SECONDS": "nan"}, {}, "YIRANGMQ_IDLE_SECONDS", "a number from"),
+        ({}, {}, {"durability": "maybe"}, "--durability", "one of full, os"),
+        ({"max_frame_bytes": "16XB"}, {}, {}, "max_frame_bytes", "whole number"),
+        ({"socket_mode": 660}, {}, {}, "socket_mode", "octal"),
+        ({"socket_mode": "888"}, {}, {}, "socket_mode", "octal"),
+        ({"data": 5}, {}, {}, "data", "must be a text, not a number"),
+        ({"insecure": "perhaps"}, {}, {}, "insecure", "true or false"),
+        ({"node": "a b"}, {}, {}, "node", "not allowed"),
+        ({"tcp": "7411"}, {}, {}, "tcp", "HOST:PORT"),
+        ({"tcp": "localhost:99999"}, {}, {}, "tcp", "HOST:PORT"),
+        ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
+        ({"token": "a", "token_file": "b"}, {}, {}, "token", "one of them"),
+        ({"socket": "off"}, {}, {}, "socket", "nobody could reach"),
+        ({"write_buffer_bytes": "1GiB"}, {}, {}, "write_buffer_bytes", "client_memory_bytes"),
+        ([], {}, {}, "config", "a JSON object"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(
+    document: object, env: dict[str, str], flags: dict[str, object], field: str, says: str
+) -> None:
+    with pytest.raises(BadInput, match=says.replace("(", r"\(")) as caught:
+        load(document, env, flags)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:7411", ":7411", "192.168.1.5:7411", "[::]:7411", "queue.example:7411"])
+def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
+    with pytest.raises(BadInput, match="other machines") as caught:
+        load({"tcp": address}, {}, {})
+    assert caught.value.field == "tcp"
+    assert load({"tcp": address, "token": "t"}, {}, {}).tcp == address
+    assert load({"tcp": address, "token_file": "t"}, {}, {}).tcp == address
+    assert load({"tcp": address, "insecure": True}, {}, {}).tcp == address
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:7411", "localhost:7411", "[::1]:7411", "127.9.9.9:1"])
+def test_on_this_machine_none_is_needed(address: str) -> None:
+    assert load({"tcp": address}, {}, {}).tcp_address is not None
+
+
+def test_a_token_is_not_printed() -> None:
+    assert "s3cret" not in repr(load({"token": "s3cret"}, {}, {}))
+
+
+def test_the_page_is_current() -> None:
+    spec = importlib.util.spec_from_file_location("config_docs", ROOT / "tools" / "config_docs.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (ROOT / "docs" / "configuration.md").read_text() == tool.page(), "run: python tools/config_docs.py"
+
+
+def test_the_page_names_every_setting_its_default_variable_and_flag() -> None:
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    for setting in fields(Config):
+        for text in (setting.name, variable(setting.name), flag(setting.name), default_of(setting)):
+            assert not text or f"`{text}`" in page

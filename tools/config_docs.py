@@ -1,0 +1,69 @@
+"""Prints docs/configuration.md from the fields of ``yirangmq.config.Config``: ``python tools/config_docs.py`` writes it,
+a test sees that it is current."""
+
+from dataclasses import fields
+from pathlib import Path
+
+from yirangmq.config import Config, default_of, flag, variable
+
+PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
+INTRO = """# Configuration of the server
+
+`yirangmq serve` starts without any setting: its queues are kept in one SQLite file under `./yirang-data`, and programs
+on this machine reach it over a unix socket there.
+
+*This page is printed from the program by `python tools/config_docs.py`.*
+
+## Where settings come from
+
+From weakest to strongest:
+
+1. the defaults below;
+2. a JSON file, named with `--config FILE`: one object, its members are the settings;
+3. the environment: `YIRANGMQ_` and the setting's name in capitals;
+4. flags: `--` and the setting's name with dashes.
+
+```json
+{
+  "data": "/var/lib/yirangmq",
+  "tcp": "0.0.0.0:7411",
+  "token_file": "/etc/yirangmq/token",
+  "tls_cert": "/etc/yirangmq/cert.pem",
+  "tls_key": "/etc/yirangmq/key.pem",
+  "max_frame_bytes": "32MiB"
+}
+```
+
+A name that is not known is refused, and so is a value that makes no sense; the error names it. Sizes are numbers of
+bytes, or texts such as `"64KiB"`, `"16MiB"`, `"1GiB"`. Settings are read once, at the start; to change one, restart the
+server (consumers that connect again keep their leases).
+
+What governs a single queue (time-outs, retries, dead letters, history) is not here but in its
+[policy](policy.md), which takes effect at once.
+
+## Settings
+
+| setting | default | meaning |
+|---|---|---|
+"""
+NAMES = """
+## Their names elsewhere
+
+| setting | environment | flag |
+|---|---|---|
+"""
+
+
+def page() -> str:
+    settings = fields(Config)
+    rows = [f"| `{one.name}` | {_shown(default_of(one))} | {one.metadata['about']} |\n" for one in settings]
+    names = [f"| `{one.name}` | `{variable(one.name)}` | `{flag(one.name)}` |\n" for one in settings]
+    return INTRO + "".join(rows) + NAMES + "".join(names)
+
+
+def _shown(default: str) -> str:
+    return f"`{default}`" if default else "none"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
