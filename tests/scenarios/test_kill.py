@@ -1,4 +1,4 @@
-"""kill -9, a hundred times for each store, producers and consumers: what was confirmed is there, nothing comes twice."""
+"""kill -9, a hundred times a store, on producers and consumers: what was confirmed is there, nothing comes twice."""
 
 import random
 import time
