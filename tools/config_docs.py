@@ -1,5 +1,5 @@
-"""Prints docs/configuration.md from the fields of ``yirangmq.config.Config``: ``python tools/config_docs.py`` writes it,
-a test sees that it is current."""
+"""Prints docs/configuration.md from the fields of ``yirangmq.config.Config``; ``python tools/config_docs.py`` writes
+it, a test sees that it is current."""
 
 from dataclasses import fields
 from pathlib import Path

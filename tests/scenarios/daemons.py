@@ -1,0 +1,103 @@
+"""A whole server as a process: started from nothing, stopped, killed, started again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+READY_SECONDS = 30.0
+
+
+class Daemon:
+    """``yirangmq serve`` in a folder. ``start`` returns when it is ready."""
+
+    def __init__(self, folder: Path, *options: str, data: str = "d") -> None:
+        self.folder = folder
+        self.options = (*(("--data", str(folder / data)) if data else ()), *options)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.ready: dict[str, Any] = {}
+        self.log = folder / "serve.log"
+
+    @property
+    def address(self) -> str:
+        return f"unix:{self.folder / 'd' / 'yirangmq.sock'}"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:{self.folder / 'd' / 'queue.db'}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def start(self, **env: str) -> "Daemon":
+        command = [sys.executable, "-m", "yirangmq", "serve", "--json", *self.options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, cwd=self.folder, env=os.environ | env
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise AssertionError(f"exited with {self.process.wait()}: {self.log.read_text()[-2000:]}")
+        self.ready = json.loads(line)
+        return self
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        code = self.process.wait(READY_SECONDS)
+        self._close()
+        return code
+
+    def kill(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._close()
+
+    def _close(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line]
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def daemon(folder: Path, *options: str, data: str = "d") -> Iterator[Daemon]:
+    made = Daemon(folder, *options, data=data)
+    try:
+        yield made.start()
+    finally:
+        made.kill()
+
+
+def run_command(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "yirangmq", *words],
+        cwd=folder,
+        env=os.environ | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def until(is_so: Any, seconds: float = 20.0) -> None:
+    """Ask again and again; processes tell nobody what they are about to do."""
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.01)

@@ -1,0 +1,224 @@
+"""``yirangmq serve`` as people run it: from nothing, found by commands, refused twice, stopped in good order."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+import yirangmq
+from tests.certificates import certificate
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from yirangmq.client.open import connect
+from yirangmq.core.errors import NotAllowed
+from yirangmq.stores.holder import who_serves
+
+pytestmark = pytest.mark.process
+
+
+def test_from_nothing_to_the_first_message(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        assert server.ready["durability"] == "full"
+        assert server.ready["addresses"] == [server.address]
+        with connect(server.address) as client:
+            stored = client.publish("mail", {"to": "ann"})
+            [delivery] = client.lease("mail", wait=5)
+            assert (delivery.id, delivery.value()) == (stored.id, {"to": "ann"})
+            client.ack(delivery.lease_id)
+        assert server.stop() == 0
+        assert not (tmp_path / "d" / "yirangmq.sock").exists()
+
+
+def test_without_a_word_it_serves_this_folder_and_commands_find_it(tmp_path: Path) -> None:
+    with daemon(tmp_path, data="") as server:
+        published = run_command(tmp_path, "publish", "--queue", "mail", '{"to": "ann"}')
+        assert published.returncode == 0, published.stderr
+        status = json.loads(run_command(tmp_path, "status", "--json").stdout)
+        assert status["server"] == server.ready["addresses"][0] == f"unix:{tmp_path / 'yirang-data' / 'yirangmq.sock'}"
+        assert [(row["queue"], row["ready"]) for row in status["queues"]] == [("mail", 1)]
+        store = server.ready["store"]
+        direct = json.loads(run_command(tmp_path, "status", "--json", "--store", store, YIRANGMQ_DIRECT="1").stdout)
+        assert direct["server"] is None
+        assert [row["totals"] for row in direct["queues"]] == [row["totals"] for row in status["queues"]]
+        taken = run_command(tmp_path, "consume", "--queue", "mail", "--json")
+        assert json.loads(taken.stdout)["message"]["payload"] == {"to": "ann"}
+        assert not (tmp_path / "yirang.db").exists()
+
+
+def test_a_second_server_is_told_who_holds_the_store(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        second = run_command(tmp_path, "serve", "--data", "d")
+        assert second.returncode == 5
+        assert f"process {server.pid}" in second.stderr
+        assert server.address in second.stderr
+        held = who_serves(server.url)
+        assert held is not None
+        assert (held.pid, held.address) == (server.pid, server.address)
+        server.kill()
+        assert who_serves(server.url) is None
+        server.start()
+        assert who_serves(server.url) is not None
+        assert server.stop(signal.SIGINT) == 0
+        assert who_serves(server.url) is None
+
+
+def test_every_command_goes_through_the_server(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        store = f"--store={server.url}"
+        for words in (
+            ("publish", "--queue", "mail", '{"n": 1}'),
+            ("publish", "--queue", "mail", '{"n": 2}'),
+            ("peek", "--queue", "mail", "--filter", "payload.n>1"),
+            ("queues",),
+            ("policy", "get", "--queue", "mail"),
+            ("policy", "set", "--queue", "mail", '{"retry": {"limit": 0}}'),
+            ("consume", "--queue", "mail", "--no-ack", "--json"),
+            ("nack", "1-1", "--reason", "HANDLER_ERROR"),
+            ("dlq", "list", "--queue", "mail"),
+            ("dlq", "stats", "--queue", "mail-dlq"),
+            ("dlq", "requeue", "--queue", "mail", "--all", "--dry-run"),
+            ("dlq", "requeue", "--queue", "mail", "--filter", "reasonCode=HANDLER_ERROR"),
+            ("sweep",),
+            ("sweep", "--dry-run"),
+            ("status", "--queue", "mail"),
+            ("export",),
+            ("check",),
+            ("drop", "--queue", "mail", "--whole-queue", "--force"),
+        ):
+            done = run_command(tmp_path, *words, store)
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+        assert run_command(tmp_path, "repair", store).returncode == 5
+        with connect(server.address) as client:
+            assert client.call("status")["accepted"] >= 14
+
+
+def test_a_signal_ends_it_in_good_order(tmp_path: Path) -> None:
+    """Who waits is answered, what was asked for is on disk, the exit code is 0."""
+    with daemon(tmp_path) as server:
+        got: list[object] = []
+
+        def wait() -> None:
+            with connect(server.address, retries=0, timeout=60) as waiter:
+                try:
+                    got.append(waiter.lease("mail", wait=60))
+                except yirangmq.QueueError as error:
+                    got.append(error.code)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        with connect(server.address, retries=0) as client:
+            until(lambda: any(one["waiting"] for one in client.call("connections")))
+            stored = client.publish("work", b"x")
+            assert server.stop() == 0
+        thread.join(20)
+        assert got == ["unreachable"]  # it was told that there is nothing, and asked again of nobody
+        assert [event["event"] for event in server.events()] == ["ready", "signal", "stopping", "stopped"]
+        server.start()
+        with connect(server.address) as again:
+            assert [delivery.id for delivery in again.lease("work")] == [stored.id]
+
+
+@pytest.mark.parametrize(("on_stop", "comes"), [("keep", False), ("release", True)])
+def test_leases_are_kept_or_given_back_when_it_stops(tmp_path: Path, on_stop: str, comes: bool) -> None:
+    with daemon(tmp_path, "--on-stop", on_stop) as server:
+        with connect(server.address, consumer="worker-1") as client:
+            client.publish_many("mail", [{"n": n} for n in range(1200)])
+            [first] = client.lease("mail", lease_seconds=600)
+            rest = client.lease("mail", 1199, lease_seconds=600)
+            while len(rest) < 1199:
+                rest += client.lease("mail", 1199, lease_seconds=600)
+        with yirangmq.open(server.url, consumer="direct") as queues:
+            queues.publish("mail", b"of another")
+            assert len(queues.lease("mail", lease_seconds=600)) == 1
+        assert server.stop() == 0
+        server.start()
+        with connect(server.address, consumer="worker-1") as client:
+            counts = client.counts("mail")
+            assert (counts.ready, counts.leased) == ((1200, 1) if comes else (0, 1201))
+            if comes:
+                assert client.lease("mail")[0].attempt == 1
+            else:
+                client.ack(first.lease_id)
+
+
+def test_a_server_hears_of_direct_writes(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server, connect(server.address) as client, yirangmq.open(server.url) as queues:
+        for n in range(3):
+            got: list[object] = []
+
+            def wait(got: list[object] = got) -> None:
+                with connect(server.address) as waiter:
+                    got.extend(delivery.value() for delivery in waiter.lease("mail", wait=20))
+
+            thread = threading.Thread(target=wait)
+            thread.start()
+            until(lambda: any(one["waiting"] for one in client.call("connections")))
+            queues.publish("mail", {"n": n})
+            thread.join(20)
+            assert got == [{"n": n}]
+
+
+def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
+    made, key = certificate(tmp_path)
+    (tmp_path / "token").write_text("s3cret\n")
+    options = ("--tcp", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
+    with daemon(tmp_path, *options, "--tls-cert", str(made), "--tls-key", str(key)) as server:
+        address = server.ready["addresses"][1]
+        assert address.startswith("tls://127.0.0.1:")
+        with connect(f"{address}?token=s3cret&ca={made}") as client:
+            client.publish("mail", {"n": 1})
+        with pytest.raises(NotAllowed):
+            connect(f"{address}?token=guess&ca={made}", retries=0)
+        with connect(server.address) as client:
+            assert client.counts("mail").ready == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--tcp", "0.0.0.0:0"), 2, "tcp: 0.0.0.0:0 can be reached from other machines"),
+        (("--config", "none.json"), 2, "none.json"),
+        (("--config", "typo.json"), 2, "max_conections: is not a setting; did you mean 'max_connections'?"),
+        (("--config", "broken.json"), 2, "malformed JSON"),
+        (("--token-file", "none"), 2, "none"),
+        (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
+        (("--socket", "typo.json"), 2, "no socket"),
+        (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),
+        (("--log-level", "loud"), 2, "--log-level"),
+    ],
+)
+def test_what_cannot_work_is_said_before_it_starts(
+    tmp_path: Path, words: tuple[str, ...], code: int, says: str
+) -> None:
+    (tmp_path / "typo.json").write_text('{"max_conections": 5}')
+    (tmp_path / "broken.json").write_text("{")
+    done = run_command(tmp_path, "serve", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert says in done.stderr
+
+
+def test_a_file_of_settings_the_environment_and_the_supervisor(tmp_path: Path) -> None:
+    (tmp_path / "y.json").write_text(json.dumps({"node": "north", "log_level": "debug", "socket_mode": "600"}))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind(str(tmp_path / "notify"))
+        supervisor.settimeout(20)
+        server = Daemon(tmp_path, "--config", "y.json")
+        try:
+            server.start(YIRANGMQ_NODE="south", NOTIFY_SOCKET=str(tmp_path / "notify"))
+            heard = supervisor.recv(100)
+            while heard == b"WATCHDOG=1":
+                heard = supervisor.recv(100)
+            assert heard == b"READY=1"
+            with connect(server.address) as client:
+                assert client.call("status")["node"] == "south"
+                assert client.call("health")["status"] == "ok"
+            assert stat.S_IMODE((tmp_path / "d" / "yirangmq.sock").stat().st_mode) == 0o600
+            os.kill(server.pid, signal.SIGHUP)
+            until(lambda: any("SIGHUP" in event["event"] for event in server.events()))
+            assert server.stop() == 0
+        finally:
+            server.kill()
