@@ -72,7 +72,7 @@ def test_the_longest_name_there_can_be_still_fits() -> None:
         True,
     )
     card = Card(longest, "b", True)
-    assert len(card.name) == 254
+    assert len(card.name) == 255
     assert read_name("q" * 200, "dlq", card.name) == card
 
 
@@ -90,8 +90,8 @@ def test_names_look_like_this() -> None:
         "inbox/last/0000000000/000000000042Cmkcdtg80~m-1.json",
         "processing/0000000000/000000000042A1L1Dmkcdu3dcCmkcdtg80~m-1~worker-1.json",
         "inbox/5/0000000001/000000001042P5S16A2L3Xmkcdtg81Cmkcdtg80N2~m-1.json",
-        "dlq/2026-01-13T09/000000000042P5WsyA1L1Dmkcdu3dcCmkcdtg80RtFa~m-1~worker-1.json",
-        "archive/2026-01-13/0921/000000000042A1L1Cmkcdtg80Fk~m-1~worker-1.json",
+        "dlq/2026-01-13T09/1768296060000P5S16WsyA1L1Dmkcdu3dcRtFa~m-1~worker-1.json",
+        "archive/2026-01-13/0921/1768296060000S16A1L1Fk~m-1~worker-1.json",
     ]
     assert _shown(Card(done._replace(body=False))).startswith("meta/done/0000000000/000000000042")
     assert _shown(Card(done._replace(state=State.DROPPED, body=False))).startswith("meta/dropped/0000000000/")

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import NOW, envelope, put
+from tests.contracts.parts import NOW, bring, envelope, listed, move, put
 from tests.stores.disks import UnwillingDisk, willing
 from tests.stores.parts import open_queues
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreError
+from yirangmq.core.states import State
 from yirangmq.stores.files import FilesStore
 from yirangmq.testing import ManualClock
 
@@ -59,6 +60,23 @@ def test_old_history_goes_and_takes_its_day_with_it(tmp_path: Path) -> None:
         assert list((tmp_path / "mail" / "archive").iterdir()) == []
         assert queues.counts("mail").done == 0
         assert queues.counts("mail").acked == 2
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 7])
+def test_history_is_listed_oldest_first_then_what_is_only_remembered(tmp_path: Path, size: int) -> None:
+    """Changes at the same moment, in the same minute and in other hours; numbers in another order than times."""
+    store = FilesStore(tmp_path, durability="os")
+    made = [bring(store, card, State.LEASED) for card in put(store, *[envelope(f"m{n}") for n in range(8)])]
+    moments = [90_000, 5, 5, HOUR, 4, 90_000, 2 * HOUR, 0]
+    done = [move(store, card, State.DONE, changed_at=NOW + at) for card, at in zip(made, moments, strict=True)]
+    short = [move(store, card, State.DONE, changed_at=card.changed_at, body=False) for card in (done[4], done[1])]
+    kept = sorted((card for card in done if card.id not in ("m4", "m1")), key=lambda card: (card.changed_at, card.seq))
+    with store.transaction(write=False) as transaction:
+        assert listed(transaction, "mail", State.DONE, size) == [*kept, short[1], short[0]]
+        assert transaction.by_seq([card.seq for card in made]) == [
+            {card.id: card for card in [*kept, *short]}[one.id] for one in made
+        ]
+    store.close()
 
 
 def test_a_lease_lists_no_more_names_when_more_messages_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

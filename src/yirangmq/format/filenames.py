@@ -4,9 +4,10 @@ Its state is the folder; everything else that changes in its life stands in the 
 
     000000000042A1L1Dmkc4yo80Cmkc4y120~018f3c5e-0b7a~worker-1.json
 
-The first number is its place in line (in ``inbox``) or its number in the store (everywhere else), in decimals. Then
-come marks, each a capital letter with a value, numbers in base 36, left out where there is nothing to say; then the
-message id, and the consumer if there is one. A name has at most 255 bytes (docs/files.md explains each mark).
+The first number is what the folder is in order of, in decimals: the place in line (``inbox``), the time of the last
+change (``dlq``, ``parked``, ``archive``), or the message's number in the store (everywhere else). Then come marks, each
+a capital letter with a value, numbers in base 36, left out where there is nothing to say; then the message id, and the
+consumer if there is one. A name has at most 255 bytes (docs/files.md explains each mark).
 
 Knows: names. Does not know: disks, what is in the files."""
 
@@ -41,6 +42,8 @@ TOPS: dict[str, tuple[State, bool]] = {
 }
 """Each folder of a queue that holds messages: their state, and whether their content is kept."""
 TOP_OF: dict[tuple[State, bool], str] = {kind: top for top, kind in TOPS.items()}
+BY_TIME = frozenset({"dlq", "parked", "archive"})
+"""Folders whose names begin with the time of the last change, so that the oldest come first."""
 DEPTH = {top: 2 if top in ("inbox", "archive") else 1 for top in TOPS}
 """Folders between the state's own and the file."""
 
@@ -62,7 +65,7 @@ NOTE_OF = {meaning: note for note, meaning in NOTES.items()}
 _NAME = re.compile(
     r"(?P<lead>[0-9]{12,16})(?:P(?P<rank>[0-9a-z]+))?(?:S(?P<seq>[0-9a-z]+))?(?:W(?P<place>[0-9a-z]+))?"
     r"(?:A(?P<attempt>[0-9a-z]+))?(?:L(?P<leases>[0-9a-z]+))?(?:D(?P<due>[0-9a-z]+))?(?:X(?P<expires>[0-9a-z]+))?"
-    r"C(?P<changed>[0-9a-z]+)(?:N(?P<repeats>[0-9a-z]+))?(?:R(?P<reason>[vhtlprec]))?(?:F(?P<note>[abkyz]))?"
+    r"(?:C(?P<changed>[0-9a-z]+))?(?:N(?P<repeats>[0-9a-z]+))?(?:R(?P<reason>[vhtlprec]))?(?:F(?P<note>[abkyz]))?"
     r"~(?P<id>[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})(?:~(?P<consumer>[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}))?\.json"
 )
 _DUE = re.compile(r"[^~DX]*[DX]([0-9a-z]+)")
@@ -139,9 +142,11 @@ def _day_and_minute(minutes: int) -> str:
     return (datetime.fromtimestamp(0, UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%d/%H%M")
 
 
-def lead(number: int) -> str:
-    """How a name begins."""
-    return f"{number:012d}"
+def lead(top: str, seq: int, place: int, changed_at: int) -> str:
+    """How a name in this state's folder begins."""
+    if top == "inbox":
+        return f"{place:012d}"
+    return f"{changed_at:013d}" if top in BY_TIME else f"{seq:012d}"
 
 
 def due_in(name: str) -> int:
@@ -152,16 +157,15 @@ def due_in(name: str) -> int:
 
 def name_of(card: Card) -> str:
     message, failure, keyed = card
-    seq, _, id, state, rank, place, attempt, leases, due, expires, changed, consumer, reason, repeats, _ = message
-    if state is State.READY:
-        text = lead(place)
-        other = "S" + base36(seq) if seq != place else ""
-    else:
-        text = lead(seq)
-        other = "W" + base36(place) if seq != place else ""
+    seq, _, id, _, rank, place, attempt, leases, due, expires, changed, consumer, reason, repeats, _ = message
+    top = top_of(message)
+    text = lead(top, seq, place, changed)
     if rank != RANK_LAST:
         text += "P" + base36(rank)
-    text += other
+    if top in BY_TIME or (top == "inbox" and seq != place):
+        text += "S" + base36(seq)
+    if top != "inbox" and seq != place:
+        text += "W" + base36(place)
     if attempt:
         text += "A" + base36(attempt)
     if leases:
@@ -170,7 +174,8 @@ def name_of(card: Card) -> str:
         text += "D" + base36(due)
     if expires:
         text += "X" + base36(expires)
-    text += "C" + base36(changed)
+    if top not in BY_TIME:
+        text += "C" + base36(changed)
     if repeats:
         text += "N" + base36(repeats)
     if reason:
@@ -195,17 +200,11 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
     first, rank, seq, place, attempt, leases, due, expires, changed, repeats, reason, note, id, consumer = (
         found.groups()
     )
+    numbers = _numbers(top, int(first), seq, place, changed)
+    if numbers is None:
+        return None
     state, body = TOPS[top]
-    number = int(first)
     expires_at = int(expires, 36) if expires else 0
-    if state is State.READY:
-        if place:
-            return None
-        numbers = (int(seq, 36) if seq else number, number)
-    else:
-        if seq:
-            return None
-        numbers = (number, int(place, 36) if place else number)
     message = new_message(
         (
             numbers[0],
@@ -218,7 +217,7 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
             int(leases, 36) if leases else 0,
             int(due, 36) if due else expires_at,
             expires_at,
-            int(changed, 36),
+            numbers[2],
             consumer or "",
             REASON_OF[reason].value if reason else "",
             int(repeats, 36) if repeats else 0,
@@ -226,3 +225,19 @@ def read_name(queue: str, top: str, name: str) -> Card | None:
         )
     )
     return Card(message, *NOTES[note or ""])
+
+
+def _numbers(
+    top: str, first: int, seq: str | None, place: str | None, changed: str | None
+) -> tuple[int, int, int] | None:
+    """Number, place and time of change: one begins the name, the others have marks, and none is told twice."""
+    if top in BY_TIME:
+        if seq is None or changed is not None:
+            return None
+        number = int(seq, 36)
+        return number, int(place, 36) if place else number, first
+    if changed is None or (place if top == "inbox" else seq) is not None:
+        return None
+    if top == "inbox":
+        return int(seq, 36) if seq else first, first, int(changed, 36)
+    return first, int(place, 36) if place else first, int(changed, 36)

@@ -35,6 +35,9 @@ class RootLock:
                 raise StoreError("a transaction inside a transaction")
             self._follow_fork()
             self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            while not self._is_the_lock():
+                self._reopen()
+                self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             self._held = True
         except BaseException:
             self._turn.release()
@@ -55,9 +58,19 @@ class RootLock:
     def _follow_fork(self) -> None:
         """A forked child shares its parent's lock; it needs one of its own."""
         if os.getpid() != self._pid:
-            os.close(self._fd)
-            self._fd = _open(self._path)
+            self._reopen()
             self._pid = os.getpid()
+
+    def _reopen(self) -> None:
+        os.close(self._fd)
+        self._fd = _open(self._path)
+
+    def _is_the_lock(self) -> bool:
+        """If somebody removed the file, others lock another one."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
+        except FileNotFoundError:
+            return False
 
     def _wait(self, kind: int) -> None:
         until = time.monotonic() + self._busy_seconds

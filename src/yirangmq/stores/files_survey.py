@@ -165,7 +165,7 @@ class Survey:
         if record is None:
             return None
         folder = folder_for(record.top, seq, record.rank, record.place, record.changed_at)
-        begin = lead(record.place if record.top == "inbox" else seq)
+        begin = lead(record.top, seq, record.place, record.changed_at)
         for name in listdir(f"{self._root}/{record.queue}/{folder}"):
             if name.startswith(begin):
                 card = read_name(record.queue, record.top, name)

@@ -6,12 +6,14 @@ Knows: folders, names, the index. Does not know: changes that are not on the dis
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
 from typing import NamedTuple
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.names import QUEUE
 from yirangmq.core.states import State
 from yirangmq.format.filenames import (
+    BY_TIME,
     LAST,
     PER_FOLDER,
     SUFFIX,
@@ -114,20 +116,23 @@ class View:
                 found[seq] = card
         for seq, (queue, top, rank, place, changed_at, _) in self._index.records(unknown).items():
             folder = f"{queue}/{folder_for(top, seq, rank, place, changed_at)}"
-            name = self._named(folder, place if top == "inbox" else seq)
-            card = self._read(queue, top, name) if name else None
-            if card is None or card.message.seq != seq:
+            for name in self._beginning(folder, lead(top, seq, place, changed_at)):
+                self._read(queue, top, name)
+            card = self._cards.get(seq)
+            if card is None:
                 self.is_doubtful = True
             else:
                 found[seq] = card
         return found
 
-    def _named(self, folder: str, number: int) -> str | None:
-        names, begin = self.names(folder), lead(number)
-        at = bisect_left(names, begin)
-        if at < len(names) and names[at].startswith(begin) and not names[at][len(begin)].isdigit():
-            return names[at]
-        return None
+    def _beginning(self, folder: str, begin: str) -> Iterator[str]:
+        """The names that begin with this number: one, or those of one moment."""
+        names = self.names(folder)
+        for at in range(bisect_left(names, begin), len(names)):
+            if not names[at].startswith(begin):
+                break
+            if not names[at][len(begin)].isdigit():
+                yield names[at]
 
     def find_ids(self, queue: str, ids: Collection[str]) -> dict[str, Card]:
         candidates = self._index.seqs_of(queue, ids)
@@ -173,15 +178,17 @@ class View:
                             yield card
 
     def _listed(self, queue: str, top: str, after: Order) -> Iterator[Card]:
+        begin = lead(top, after[1], 0, after[0]) if _is_within(top, after) else ""
         for bucket in self._buckets(queue, top, after):
-            read = (self._read(queue, top, name) for name in self.names(f"{queue}/{top}/{bucket}"))
-            cards = [card for card in read if card is not None]
-            cards.sort(key=lambda card: order_of(card.message))
-            yield from (card for card in cards if order_of(card.message) > after)
+            names = self.names(f"{queue}/{top}/{bucket}")
+            for _, alike in groupby(names[bisect_left(names, begin) :], key=_first_number):
+                cards = [card for name in alike if (card := self._read(queue, top, name)) is not None]
+                cards.sort(key=lambda card: order_of(card.message))
+                yield from (card for card in cards if order_of(card.message) > after)
 
     def _buckets(self, queue: str, top: str, after: Order) -> Iterator[str]:
         low, high = after
-        moment = min(max(low, 0), GONE - 1) if low < GONE else None
+        moment = max(low, 0) if low < GONE else None
         for folder in self.folders(f"{queue}/{top}"):
             if top == "archive":
                 for minute in self.folders(f"{queue}/{top}/{folder}"):
@@ -190,13 +197,15 @@ class View:
             elif top in ("dlq", "parked"):
                 if moment is not None and folder >= hour_folder(moment):
                     yield folder
-            elif folder.isdecimal() and int(folder) >= (high // PER_FOLDER if low in (0, GONE) else 0):
+            elif folder.isdecimal() and int(folder) >= (high // PER_FOLDER if _is_within(top, after) else 0):
                 yield folder
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
         """Those on which time acts, the longest overdue first, if that still ``holds``."""
+        if tidy:
+            self._come_nearer(now)
         found: dict[int, Card] = {}
         for stretch in self._all_stretches():
             if stretch.begin_ms > now or self._have_enough(found, limit, stretch):
@@ -208,7 +217,7 @@ class View:
                 if card is not None and holds(card.message):
                     found[card.message.seq] = card
             if tidy:
-                self._tidy(stretch, now)
+                self._tidy(stretch)
         return sorted(found.values(), key=_due_order)[:limit]
 
     def _have_enough(self, found: dict[int, Card], limit: int, stretch: Stretch) -> bool:
@@ -247,16 +256,22 @@ class View:
             self._due[stretch] = found
         return found
 
-    def _tidy(self, stretch: Stretch, now: int) -> None:
-        """Strike a stretch in which nothing is due any more; move what is due later in it to short stretches."""
-        opened = self._opened(stretch)
-        if opened and (opened[0].due_at <= now or stretch.seconds == 1):
-            return
-        if opened:
-            self._calendar.note([Note(due_at, folder) for due_at, folder, _ in opened], now)
-            self._stretches = None
-        self._calendar.strike(stretch)
-        if self._stretches is not None:
+    def _come_nearer(self, now: int) -> None:
+        """A long stretch that has begun is divided into short ones, a folder at a time."""
+        for stretch in self._all_stretches():
+            if stretch.begin_ms > now:
+                return
+            if stretch.seconds > 1:
+                for folder in self._calendar.folders(stretch):
+                    dues = {due_in(name) for name in self.names(folder)}
+                    self._calendar.note([Note(due_at, folder) for due_at in dues if stretch.holds(due_at)], now)
+                self._calendar.strike(stretch)
+                self._stretches = None
+
+    def _tidy(self, stretch: Stretch) -> None:
+        """Strike a stretch in which nothing is due any more."""
+        if not self._opened(stretch) and self._stretches is not None:
+            self._calendar.strike(stretch)
             self._stretches.remove(stretch)
 
     def _card_at(self, folder: str, name: str) -> Card | None:
@@ -293,7 +308,8 @@ class View:
 
 
 def failure_path(root: str, message: Message, which: str) -> str:
-    return f"{root}/{message.queue}/meta/failures/{message.seq // PER_FOLDER:010d}/{lead(message.seq)}{which}.json"
+    number = message.seq
+    return f"{root}/{message.queue}/meta/failures/{number // PER_FOLDER:010d}/{number:012d}{which}.json"
 
 
 def listdir(path: str) -> list[str]:
@@ -340,6 +356,16 @@ def read_all(fd: int, size: int) -> bytes:
             break
         data += more
     return data
+
+
+def _is_within(top: str, after: Order) -> bool:
+    """Whether the listing was broken off within this state's folder, not at its beginning or in the one before."""
+    low = after[0]
+    return 0 <= low < GONE if top in BY_TIME else low == (GONE if top == "meta/done" else 0)
+
+
+def _first_number(name: str) -> str:
+    return name[: len(name) - len(name.lstrip("0123456789"))]
 
 
 def _rank(folder: str) -> int | None:

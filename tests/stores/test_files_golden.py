@@ -1,0 +1,59 @@
+"""A folder written by version 1 of the format: it opens, and everything in it is what it was."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.stores.parts import open_queues, tree
+from yirangmq import NewMessage
+from yirangmq.core.message import Counts
+from yirangmq.testing import ManualClock
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "files-v1"
+START = 1_768_296_060_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN, tmp_path / "queues"))
+
+
+def test_everything_is_where_it_was(folder: Path) -> None:
+    before = tree(folder)
+    with open_queues(folder, ManualClock(START + 2_000)) as queues:
+        assert list(queues.check()) == []
+        assert tree(folder) == before
+        seen = {
+            state: [
+                (look.message.id, look.message.attempt, look.message.consumer) for look in queues.walk("mail", state)
+            ]
+            for state in ("ready", "delayed", "leased", "dead", "done", "dropped")
+        }
+        assert seen == {
+            "ready": [("m0", 0, ""), ("m3", 0, ""), ("m6", 0, "")],
+            "delayed": [("m7", 1, "worker-1"), ("raw", 0, "")],
+            "leased": [("m5", 1, "worker-1")],
+            "dead": [("m4", 1, "worker-1")],
+            "done": [("m1", 1, "worker-1")],
+            "dropped": [("m2", 1, "")],
+        }
+        assert queues.counts("mail") == Counts(
+            ready=3, delayed=2, leased=1, dead=1, done=1, published=9, acked=1, failed=2, dropped=1
+        )
+        record = queues.show("mail", "m4").record()
+        assert record is not None
+        assert record["failure"]["reasonMessage"] == "never"
+        assert record["originalMessage"]["payload"] == {"n": 4}
+
+
+def test_it_goes_on_from_there(folder: Path) -> None:
+    clock = ManualClock(START + 2_000)
+    with open_queues(folder, clock) as queues:
+        queues.ack("6-1")
+        assert queues.publish("mail", NewMessage(payload=0, deduplication_key="k5")).id == "m5"
+        assert queues.publish("mail", NewMessage(payload=0, id="m2")).duplicate
+        assert queues.policy("mail")["retry"]["limit"] == 1
+        clock.advance(60_000)
+        assert [delivery.id for delivery in queues.lease("mail", 9)] == ["m7", "m0", "m3", "m6", "raw"]
+        assert queues.counts("mail").done == 2
