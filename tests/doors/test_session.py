@@ -50,6 +50,14 @@ def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
     assert client.is_closed
 
 
+def test_a_stranger_may_not_send_much() -> None:
+    client = Server(token="s3cret").client(trusted=False)
+    client.session.receive(HEAD.pack(10_000, VERSION, Kind.HELLO, 0, 1))
+    [answer] = client.answers
+    assert (answer.kind, answer.value.code) == (Kind.ERROR, "too_large")
+    assert client.is_closed
+
+
 # -- producing and consuming ----------------------------------------------------------------------------------------
 
 

@@ -20,6 +20,8 @@ from yirangmq.wire import calls
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 
 MOST_PENDING = 256
+LARGEST_GREETING = 8192
+"""Bytes of the first frame of somebody who has not shown the token yet."""
 CALL_WEIGHT = 16
 """Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
 
@@ -47,9 +49,9 @@ class Session:
         self._desk = house.desk
         self._send = send
         self._close = close
-        self._reader = FrameReader(house.welcome.max_frame)
         self.is_greeted = trusted or not house.token
         """It may ask for things: it has shown its token, or needs none."""
+        self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
         self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
         self.client = ""
         self.closed = False
@@ -162,6 +164,7 @@ class Session:
         if not self.is_greeted and not _same(body.token, self._house.token):
             raise NotAllowed("this is not the token of this server", field="token")
         self.is_greeted = True
+        self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
         self.answer(Kind.WELCOME, request, self._house.welcome)
 

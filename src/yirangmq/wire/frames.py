@@ -56,7 +56,7 @@ class FrameReader:
     """Feed it any split of the bytes, take whole frames out. A frame too large is refused by its head alone."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
-        self._max = max_frame
+        self.max_frame = max_frame
         self._buffer = bytearray()
         self._need = HEAD.size
 
@@ -79,7 +79,7 @@ class FrameReader:
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
-                check_head(length, version, flags, self._max)
+                check_head(length, version, flags, self.max_frame)
                 if end - at < HEAD.size + length:
                     self._need = HEAD.size + length
                     break
