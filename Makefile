@@ -11,14 +11,21 @@ PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve test test-all check fmt bench bench-store bench-peers soak-store torture lock clean
+.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-peers soak-store soak-daemon fuzz \
+    torture lock clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install the pinned packages and yirangmq into it
 
-serve: setup ## run the demo
+serve: setup ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
+	@echo "The server runs here until Ctrl-C. In another terminal, publish the first message and take it:"
+	@echo "    $(BIN)/yirangmq publish --queue mail '{\"to\": \"ann\"}'"
+	@echo "    $(BIN)/yirangmq consume --queue mail"
+	@$(BIN)/yirangmq serve --data yirang-data --log-format text
+
+demo: setup ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
 test: check ## check, then all tests but the slow ones
@@ -47,6 +54,12 @@ bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half 
 
 soak-store: setup ## eight producers and eight consumers on one store for a minute, for each store
 	YIRANGMQ_SOAK_SECONDS=60 $(BIN)/pytest -m process tests/scenarios/test_crowd.py
+
+soak-daemon: setup ## kill the server a hundred times under load from eight producers and eight consumers
+	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py
+
+fuzz: setup ## a minute of frames that are nearly right
+	YIRANGMQ_FUZZ_SECONDS=60 $(BIN)/pytest tests/doors/test_fuzz.py
 
 torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend sqlite --steps 150

@@ -9,6 +9,7 @@ import resource
 import signal
 import ssl
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ MOST_CONFIG = 1024 * 1024
 MOST_TOKEN = 4096
 SPARE_FILES = 64
 """Open files besides the clients' sockets."""
+STOPS = (signal.SIGTERM, signal.SIGINT)
+SAME_SECONDS = 1.0
 GC_THRESHOLDS = (20_000, 50, 100)
 """Requests make many short-lived values and no cycles: look for cycles seldom."""
 
@@ -76,19 +79,31 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
 async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:
     daemon = make()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _stop, daemon, number)
+    signals = Signals(daemon)
+    for number in STOPS:
+        loop.add_signal_handler(number, signals.stop, number)
     loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to do, settings are read at the start")
     await daemon.run(ready)
 
 
-def _stop(daemon: Daemon, number: signal.Signals) -> None:
-    """The first signal stops in good order; a second one does not wait."""
-    for again in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().remove_signal_handler(again)
-        signal.signal(again, signal.SIG_DFL)
-    log.info("signal", extra=values(signal=number.name))
-    daemon.stop()
+class Signals:
+    """The first signal stops in good order; one that comes later does not wait. (A shell and a supervisor may both send
+    the first one, so a second at the same moment is the same one.)"""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._first = 0.0
+
+    def stop(self, number: signal.Signals) -> None:
+        now = time.monotonic()
+        if not self._first:
+            self._first = now
+            log.info("signal", extra=values(signal=number.name))
+            self._daemon.stop()
+        elif now - self._first > SAME_SECONDS:
+            log.warning("signal again: not waiting", extra=values(signal=number.name))
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
 
 def _run_loop(main: Coroutine[Any, Any, None]) -> None:
