@@ -88,7 +88,7 @@ class Conversation:
         self._number = 0
         self.room = self._intake.room
         """Where bytes from the server are to be put, before ``receive`` is told how many."""
-        self.max_frame = LAST_NUMBER
+        self.max_frame = LARGEST_ANSWER
         """The largest body the server takes; it says so in its welcome."""
         self.trouble: Exception | None = None
         """Why nothing more will come, once that is so."""

@@ -221,6 +221,15 @@ class Pipeline:
         while self._out:
             await self._settle_first()
 
+    def collect(self) -> None:
+        """Those answered so far are done with, without waiting."""
+        while self._out and (slot := self._out[0].slot) is not None and slot.reply is not None:
+            self._out.popleft().reply = slot.reply
+
+    async def resume(self, line: Line) -> None:
+        """Send what is unanswered on this connection, if it was sent on another."""
+        await self._send_all(line)
+
     async def _settle_first(self) -> None:
         first, tries = self._out[0], 0
         while True:
@@ -243,6 +252,6 @@ class Pipeline:
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+    if type(error) in (ConnectionRefusedError, FileNotFoundError, PermissionError):
+        return os.strerror(error.errno)  # type: ignore[attr-defined]
     return str(error) or type(error).__name__

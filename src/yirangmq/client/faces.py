@@ -77,12 +77,12 @@ class Client:
     policy = blocking(AsyncClient.policy)
     check_policy = blocking(AsyncClient.check_policy)
     set_policy = blocking(AsyncClient.set_policy)
+    pause = blocking(AsyncClient.pause)
+    resume = blocking(AsyncClient.resume)
+    schedules = blocking(AsyncClient.schedules)
     drop = blocking(AsyncClient.drop)
     delete_queue = blocking(AsyncClient.delete_queue)
     sweep = blocking(AsyncClient.sweep)
-    consumer_beat = blocking(AsyncClient.consumer_beat)
-    consumer_list = blocking(AsyncClient.consumer_list)
-    consumer_wish = blocking(AsyncClient.consumer_wish)
     consumer_beat = blocking(AsyncClient.consumer_beat)
     consumer_list = blocking(AsyncClient.consumer_list)
     consumer_wish = blocking(AsyncClient.consumer_wish)
@@ -95,7 +95,6 @@ class Client:
     def consumer(self) -> str:
         return self._core.consumer
 
-    @wraps(AsyncClient.subscribe)
     def subscribe(
         self,
         queue: str,
@@ -107,6 +106,8 @@ class Client:
     ) -> "Subscription":
         made = self._core.subscribe(queue, credit, lease_seconds=lease_seconds, consumer=consumer, idle=idle)
         return Subscription(made)
+
+    subscribe.__doc__ = AsyncClient.subscribe.__doc__
 
     def __enter__(self) -> "Client":
         return self
@@ -125,6 +126,7 @@ class Subscription:
         self._ready = core.ready
 
     batches = iterating(AsyncSubscription.batches)
+    next = blocking(AsyncSubscription.next)
     next_batch = blocking(AsyncSubscription.next_batch)
     ack_nowait = blocking(AsyncSubscription.ack_nowait)
     settle = blocking(AsyncSubscription.settle)

@@ -78,6 +78,21 @@ async def set_policy(client: Caller, queue: str, document: object) -> dict[str, 
     return dict(await client.call("set_policy", queue=queue, document=document))
 
 
+async def pause(client: Caller, queue: str) -> bool:
+    """Hand nothing out until ``resume``, also after a restart; publishing goes on. False: it was paused already."""
+    return bool(await client.call("queue_pause", queue=queue))
+
+
+async def resume(client: Caller, queue: str) -> bool:
+    """Those who wait are served at once. False: it was not paused."""
+    return bool(await client.call("queue_resume", queue=queue))
+
+
+async def schedules(client: Caller, queue: str | None = None) -> list[dict[str, Any]]:
+    """The schedules of all queues, or of one, each with the time at which it fires next."""
+    return [*await client.call("schedules", **({} if queue is None else {"queue": queue}))]
+
+
 async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
     """Give messages up, in any state; for each None, or why not."""
     names.check_queue(queue)

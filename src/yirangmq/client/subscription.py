@@ -44,6 +44,7 @@ class AsyncSubscription:
         self._held: dict[str, int] = {}
         self._acks = Pipeline(courier, ACKS_ON_THEIR_WAY)
         self._unconfirmed: deque[tuple[Errand, list[str]]] = deque()
+        self._refusal: QueueError | None = None
         self._taking, self._settling = courier.turn(), courier.turn()
         self.ready: deque[Delivery] = deque()
         """Read from the line and not handed out yet."""
@@ -59,13 +60,13 @@ class AsyncSubscription:
             raise StopAsyncIteration
         return delivery
 
-    async def next(self) -> Delivery | None:
-        """The next message; None when it is over."""
+    async def next(self, wait: float | None = None) -> Delivery | None:
+        """The next message; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
         while True:
             try:
                 return self.ready.popleft()
             except IndexError:
-                batch = await self._fetch()
+                batch = await self._fetch(wait)
             if not batch:
                 return None
             self.ready.extend(batch)
@@ -75,17 +76,17 @@ class AsyncSubscription:
         while batch := await self.next_batch():
             yield batch
 
-    async def next_batch(self) -> list[Delivery]:
-        """The messages of the next frame; none when it is over."""
+    async def next_batch(self, wait: float | None = None) -> list[Delivery]:
+        """The messages of the next frame; none if none came within ``wait`` seconds, or it is over."""
         if not self.ready:
-            return await self._fetch()
+            return await self._fetch(wait)
         batch = [*self.ready]
         self.ready.clear()
         return batch
 
-    async def _fetch(self) -> list[Delivery]:
+    async def _fetch(self, wait: float | None) -> list[Delivery]:
         async with self._taking:
-            until, tries = time.monotonic() + self._idle, 0
+            until, tries = time.monotonic() + (self._idle if wait is None else wait), 0
             while True:
                 batch = self._taken()
                 left = until - time.monotonic()
@@ -118,15 +119,20 @@ class AsyncSubscription:
     async def _listen(self, seconds: float) -> None:
         line = await self._courier.line()
         if line is not self._line:
-            self._number = await line.subscribe(self._stream, self._wanted())
-            self._line = line
+            await self._subscribe(line)
         if not await line.listen(self._stream, seconds) and seconds == LISTEN_SECONDS:
             slot = await line.ask(Kind.PING, calls.Empty())
             await line.answer(slot, self._courier.terms.timeout)
 
-    def _wanted(self) -> calls.Subscribe:
-        terms = self._terms
-        return calls.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
+    async def _subscribe(self, line: Line) -> None:
+        """Say what is still held; then say again which of it was acked, so that it counts no longer."""
+        async with self._settling:
+            self._confirm()
+            terms = self._terms
+            wanted = calls.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
+            self._number = await line.subscribe(self._stream, wanted)
+            self._line = line
+            await self._acks.resume(line)
 
     # -- settling ---------------------------------------------------------------------------------------------------
 
@@ -139,26 +145,34 @@ class AsyncSubscription:
             return
         async with self._settling:
             errand = Errand(Kind.ACK, calls.Settle(leases))
-            await self._acks.put(errand)
             self._unconfirmed.append((errand, leases))
-            self._confirm()
+            await self._acks.put(errand)
+            self._raise_refusal()
 
     async def settle(self) -> None:
         """Wait until every ack so far is on disk."""
         async with self._settling:
             await self._acks.finish()
-            self._confirm()
+            self._raise_refusal()
 
     def _confirm(self) -> None:
-        problem: QueueError | None = None
+        """Look through the answers to acks that have come so far."""
+        self._acks.collect()
         while self._unconfirmed and self._unconfirmed[0][0].reply is not None:
             errand, leases = self._unconfirmed.popleft()
-            settled: calls.Settled = errand.value(Kind.SETTLED)
             self.settled(leases)
-            for code, text in settled.errors.values():
-                problem = problem or calls.error_of(code, text)
-        if problem is not None:
-            raise problem
+            try:
+                settled: calls.Settled = errand.value(Kind.SETTLED)
+                for code, text in settled.errors.values():
+                    self._refusal = self._refusal or calls.error_of(code, text)
+            except QueueError as error:
+                self._refusal = self._refusal or error
+
+    def _raise_refusal(self) -> None:
+        self._confirm()
+        refusal, self._refusal = self._refusal, None
+        if refusal is not None:
+            raise refusal
 
     def settled(self, leases: Iterable[str]) -> None:
         """These are no longer held, whoever settled them."""

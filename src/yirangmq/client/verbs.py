@@ -236,6 +236,9 @@ class AsyncClient:
     policy = named.policy
     check_policy = named.check_policy
     set_policy = named.set_policy
+    pause = named.pause
+    resume = named.resume
+    schedules = named.schedules
     drop = named.drop
     sweep = named.sweep
     delete_queue = named.delete_queue

@@ -32,7 +32,7 @@ class Intake:
     def room(self) -> memoryview:
         """Where the next bytes go."""
         free = len(self._view) - self._end
-        if free < PIECE and (self._begin or free < self._need - (self._end - self._begin) or not free):
+        if free < PIECE or (len(self._view) > LARGEST_KEPT and self._begin == self._end):
             self._make_room()
         return self._view[self._end :]
 
@@ -40,7 +40,7 @@ class Intake:
         """What is unfinished moves to the front, of a larger buffer if the frame it belongs to needs one."""
         held = self._view[self._begin : self._end]
         size = max(2 * PIECE, self._need + PIECE)
-        if size > len(self._view) or len(self._view) > LARGEST_KEPT >= size:
+        if len(self._view) < size or len(self._view) > LARGEST_KEPT >= size:
             self._view = memoryview(bytearray(size))
         self._view[: len(held)] = held
         self._begin, self._end = 0, len(held)

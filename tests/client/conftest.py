@@ -1,0 +1,51 @@
+"""A server in this process, and clients of every kind."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.parts import BadLine, InLoop
+from tests.servers import RunningServer
+from yirangmq.client.open import connect
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import CountingIds, ManualClock
+
+Connect = Callable[..., Any]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(tmp_path: Path, clock: ManualClock) -> Iterator[RunningServer]:
+    server = RunningServer(MemoryStore(), tmp_path, clock).start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Connects by either face; whatever it opened is closed."""
+    kinds: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
+    with ExitStack() as stack:
+        yield lambda address, **options: stack.enter_context(
+            kinds[request.param](address, **{"consumer": "tester", "ids": CountingIds(), "timeout": 10} | options)
+        )
+
+
+@pytest.fixture
+def queues(server: RunningServer, connecting: Connect) -> Any:
+    """A client of that server, by either face. (Any: it stands for both.)"""
+    return connecting(server.unix)
+
+
+@pytest.fixture
+def line(server: RunningServer) -> Iterator[BadLine]:
+    line = BadLine(server.unix)
+    yield line
+    line.close()

@@ -1,0 +1,72 @@
+"""Where a server is, as text."""
+
+import pytest
+
+from yirangmq.client.address import Address, is_address, read_addresses
+from yirangmq.core.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("unix:/run/y.sock", Address("unix", path="/run/y.sock")),
+        ("unix:///run/y.sock", Address("unix", path="/run/y.sock")),
+        ("unix:y.sock", Address("unix", path="y.sock")),
+        ("unix:/run/y.sock?token=a%26b", Address("unix", path="/run/y.sock", token="a&b")),
+        ("tcp://host:7000", Address("tcp", host="host", port=7000)),
+        ("tcp://[::1]:7000", Address("tcp", host="::1", port=7000)),
+        ("tcp://host:7000?token=s%2C", Address("tcp", host="host", port=7000, token="s,")),
+        ("tcp://host:7000?tls=1&ca=/etc/ca.pem", Address("tcp", host="host", port=7000, tls=True, ca="/etc/ca.pem")),
+        ("tls://host:7000", Address("tcp", host="host", port=7000, tls=True)),
+    ],
+)
+def test_an_address_is_read(text: str, address: Address) -> None:
+    assert read_addresses(text) == (address,)
+    assert is_address(text)
+
+
+def test_several_are_split_by_commas_and_share_a_token_unless_they_have_their_own() -> None:
+    found = read_addresses("unix:/a, tcp://b:1?token=own ,tls://c:2", "shared")
+    assert [str(one) for one in found] == ["unix:/a", "tcp://b:1", "tls://c:2"]
+    assert [one.token for one in found] == ["shared", "own", "shared"]
+
+
+def test_a_shown_address_reads_as_itself_and_keeps_its_token_to_itself() -> None:
+    for text in ("unix:/a", "tcp://b:1", "tcp://[::1]:1", "tls://c:2"):
+        [address] = read_addresses(text, "secret")
+        assert str(address) == text
+        assert "secret" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "host:7000",
+        "http://host:7000",
+        "unix:",
+        "unix:/a#b",
+        "unix:/a?tls=1",
+        "tcp://host",
+        "tcp://:7000",
+        "tcp://host:port",
+        "tcp://host:70000",
+        "tcp://host:7000/path",
+        "tcp://me@host:7000",
+        "tcp://host:7000?tls=yes",
+        "tls://host:7000?tls=0",
+        "tcp://host:7000?ca=/etc/ca.pem",
+        "tcp://host:7000?tokne=x",
+        "tcp://host:7000?token",
+        "unix:/a,",
+    ],
+)
+def test_anything_else_is_refused_without_showing_a_token(text: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_addresses(text + ("&token=hush" if "?" in text else ""))
+    assert caught.value.field == "address"
+    assert "hush" not in str(caught.value)
+
+
+def test_a_store_is_no_address() -> None:
+    assert not any(map(is_address, ("sqlite:a.db", "files:./a", "memory:", "unixsocket", "/run/y.sock")))

@@ -1,0 +1,162 @@
+"""One connection without a connection: bytes in, bytes out."""
+
+import pytest
+
+from yirangmq.client import core
+from yirangmq.client.core import Conversation, Lost, Slot, Stream
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError, TooLarge, Unavailable
+from yirangmq.wire import calls
+from yirangmq.wire.frames import FrameReader, Kind
+
+PING = calls.Empty()
+
+
+def hear(talk: Conversation, data: bytes) -> tuple[list[core.News], bytes]:
+    """Bytes from the server, put where it wants them."""
+    news, back = [], b""
+    while data:
+        room = talk.room()[: len(data)]
+        room[:] = data[: len(room)]
+        data = data[len(room) :]
+        found, owed = talk.receive(len(room))
+        news += found
+        back += owed
+    return news, back
+
+
+def asked(talk: Conversation, kind: Kind = Kind.PING) -> Slot:
+    return talk.ask(kind, PING if kind is Kind.PING else calls.Lease("q", 1))[0]
+
+
+def delivered(number: int, *leases: str) -> bytes:
+    messages = [calls.Incoming(lease, f"m{lease}", 1, 2, 3, "", b"x", False) for lease in leases]
+    return calls.frame(Kind.DELIVER, number, calls.Deliver("q", messages))
+
+
+def test_answers_find_who_asked_in_whatever_order_they_come() -> None:
+    talk = Conversation()
+    first, second = asked(talk), asked(talk)
+    answers = [calls.frame(Kind.RESULT, slot.number, calls.Result(slot.number)) for slot in (second, first)]
+    assert hear(talk, b"".join(answers)) == ([second, first], b"")
+    for slot in (first, second):
+        assert slot.reply is not None
+        assert slot.reply.wanted(Kind.RESULT).value == slot.number
+
+
+def test_bytes_may_come_in_any_pieces() -> None:
+    data = calls.frame(Kind.PONG, 1, PING) + calls.frame(Kind.RESULT, 2, calls.Result({"a": [1, "b"]}))
+    for at in range(len(data) + 1):
+        talk = Conversation()
+        slots = [asked(talk), asked(talk)]
+        assert hear(talk, data[:at])[0] + hear(talk, data[at:])[0] == slots
+        assert slots[1].reply is not None
+        assert slots[1].reply.value == calls.Result({"a": [1, "b"]})
+
+
+def test_what_is_pushed_waits_in_the_stream_in_its_order() -> None:
+    talk, stream = Conversation(), Stream()
+    number, data = talk.subscribe(stream, calls.Subscribe("q", 9))
+    [frame] = FrameReader().feed(bytes(data))
+    assert (frame.kind, frame.request) == (Kind.SUBSCRIBE, number)
+    assert hear(talk, delivered(number, "1-1") + delivered(number, "2-1"))[0] == [stream, stream]
+    assert [push.messages[0].lease for push in stream.inbox] == ["1-1", "2-1"]
+
+
+def test_a_refused_subscription_is_over() -> None:
+    talk, stream = Conversation(), Stream()
+    number, _ = talk.subscribe(stream, calls.Subscribe("q", 9))
+    hear(talk, calls.frame(Kind.ERROR, number, calls.Failed("bad_input", "no", "credit")))
+    assert stream.is_over
+    assert isinstance(stream.error, BadInput)
+
+
+def test_messages_for_somebody_who_no_longer_waits_are_given_back() -> None:
+    talk = Conversation()
+    slot = asked(talk, Kind.LEASE)
+    talk.forget(slot)
+    news, back = hear(talk, delivered(slot.number, "1-1", "2-1"))
+    assert news == []
+    [frame] = FrameReader().feed(back)
+    assert frame.kind == Kind.RELEASE
+    assert calls.read(frame.kind, frame.body).leases == ["1-1", "2-1"]
+
+
+def test_an_empty_or_late_answer_to_nobody_is_passed_over() -> None:
+    talk = Conversation()
+    lease, ping = asked(talk, Kind.LEASE), asked(talk)
+    talk.forget(lease)
+    talk.forget(ping)
+    assert hear(talk, delivered(lease.number) + calls.frame(Kind.PONG, ping.number, PING)) == ([], b"")
+
+
+def test_a_number_in_use_is_not_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "LAST_NUMBER", 4)
+    talk = Conversation()
+    talk.subscribe(Stream(), calls.Subscribe("q", 9))
+    orphan = asked(talk, Kind.LEASE)
+    talk.forget(orphan)
+    kept = asked(talk)
+    assert [1, orphan.number, kept.number] == [1, 2, 3]
+    for _ in range(3):
+        slot = asked(talk)
+        assert slot.number == 4
+        talk.forget(slot)
+
+
+def test_an_error_that_answers_nothing_ends_the_conversation() -> None:
+    talk = Conversation()
+    slot = asked(talk)
+    with pytest.raises(Lost) as caught:
+        hear(talk, calls.frame(Kind.ERROR, 0, calls.Failed("not_allowed", "who are you", "token")))
+    assert isinstance(caught.value.__cause__, NotAllowed)
+    assert talk.trouble is caught.value.__cause__
+    assert talk.end(OSError("later")) == [slot]
+    assert isinstance(talk.trouble, NotAllowed)
+
+
+def test_a_server_that_says_goodbye_is_lost_and_may_come_back() -> None:
+    talk = Conversation()
+    with pytest.raises(Lost) as caught:
+        hear(talk, calls.frame(Kind.BYE, 0, PING))
+    assert isinstance(caught.value.__cause__, Unavailable)
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [b"HTTP/1.1 400 Bad Request\r\n", b"\xff" * 40, calls.frame(Kind.PONG, 1, calls.Result(1))[:-1] + b"\xc1"],
+)
+def test_rubbish_ends_the_conversation(rubbish: bytes) -> None:
+    talk = Conversation()
+    asked(talk)
+    with pytest.raises(Lost):
+        hear(talk, rubbish)
+
+
+def test_what_the_server_would_not_take_is_not_sent() -> None:
+    talk = Conversation()
+    talk.max_frame = 100
+    with pytest.raises(TooLarge):
+        talk.ask(Kind.PUBLISH, calls.Publish("q", [calls.Outgoing(b"x" * 100, False)]))
+    slot, data = talk.ask(Kind.PUBLISH, calls.Publish("q", [calls.Outgoing(b"x" * 50, False)]))
+    [frame] = FrameReader().feed(bytes(data))
+    assert frame.request == slot.number
+
+
+@pytest.mark.parametrize("value", [object(), 2**70, {1: {2: object()}}])
+def test_what_cannot_be_said_is_bad_input(value: object) -> None:
+    with pytest.raises(BadInput) as caught:
+        Conversation().ask(Kind.CALL, calls.Call("peek", {"queue": value}))
+    assert caught.value.field == "values"
+
+
+def test_an_answer_of_the_wrong_kind_is_an_error_and_an_error_is_raised() -> None:
+    talk = Conversation()
+    slot, other = asked(talk), asked(talk)
+    hear(talk, calls.frame(Kind.PONG, slot.number, PING))
+    hear(talk, calls.frame(Kind.ERROR, other.number, calls.Failed("too_large", "much", "payload")))
+    assert slot.reply is not None
+    assert other.reply is not None
+    with pytest.raises(QueueError):
+        slot.reply.wanted(Kind.RESULT)
+    with pytest.raises(TooLarge, match="payload: much"):
+        other.reply.wanted(Kind.RESULT)

@@ -1,0 +1,229 @@
+"""Lost answers, lost requests, lost servers: what was confirmed is there exactly once, and giving up is said."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import Connect
+from tests.client.parts import BadLine
+from tests.servers import RunningServer
+from yirangmq import NewMessage, NotAllowed, Unreachable
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import CountingIds, ManualClock
+from yirangmq.wire.frames import Kind
+
+
+@pytest.fixture
+def queues(line: BadLine, connecting: Connect) -> Any:
+    return connecting(line.address)
+
+
+def everything(queues: Any) -> list[Any]:
+    got: list[Any] = []
+    while batch := queues.lease("mail", 500):
+        got += [delivery.value() for delivery in batch]
+    return got
+
+
+# -- lost answers ---------------------------------------------------------------------------------------------------
+
+
+def test_a_message_whose_answer_was_lost_is_stored_once_and_is_no_duplicate(queues: Any, line: BadLine) -> None:
+    line.lose_answer(Kind.PUBLISH)
+    stored = queues.publish("mail", "once")
+    assert (stored.id, stored.duplicate, line.losses) == ("m-1", False, 1)
+    assert everything(queues) == ["once"]
+
+
+def test_a_request_that_was_lost_is_asked_again(queues: Any, line: BadLine) -> None:
+    line.lose_request(Kind.PUBLISH, Kind.LEASE, Kind.ACK)
+    assert queues.publish("mail", "once").duplicate is False
+    [delivery] = queues.lease("mail")
+    queues.ack(delivery.lease_id)
+    assert (queues.counts("mail").done, line.losses) == (1, 3)
+
+
+def test_a_real_duplicate_is_told_also_after_a_loss(queues: Any, line: BadLine) -> None:
+    queues.publish("mail", NewMessage(payload="first", deduplication_key="k"))
+    line.lose_answer(Kind.PUBLISH)
+    stored = queues.publish("mail", NewMessage(payload="second", deduplication_key="k"))
+    assert (stored.id, stored.duplicate, line.losses) == ("m-1", True, 1)
+    assert everything(queues) == ["first"]
+
+
+def test_many_messages_with_losses_among_them_are_all_there_once_and_in_order(queues: Any, line: BadLine) -> None:
+    for _ in range(5):
+        line.lose_answer(Kind.PUBLISH)
+        line.lose_request(Kind.PUBLISH)
+    stored = queues.publish_many("mail", range(3000))
+    assert line.losses >= 5
+    assert [(one.id, one.duplicate) for one in stored] == [(f"m-{n}", False) for n in range(1, 3001)]
+    assert everything(queues) == list(range(3000))
+
+
+def test_settling_is_repeated_without_harm(queues: Any, line: BadLine) -> None:
+    queues.publish_many("mail", range(4))
+    acked, nacked, extended, released = queues.lease("mail", 4)
+    line.lose_answer(Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE)
+    queues.ack(acked.lease_id)
+    queues.nack(nacked.lease_id, delay=60)
+    queues.extend(extended.lease_id, 60)
+    queues.release(released.lease_id)
+    counts = queues.counts("mail")
+    assert (counts.done, counts.delayed, counts.leased, counts.ready, line.losses) == (1, 1, 1, 1, 4)
+
+
+def test_a_lease_whose_answer_was_lost_is_asked_again_and_the_lost_one_lapses(
+    queues: Any, line: BadLine, clock: ManualClock
+) -> None:
+    queues.publish_many("mail", ["lost", "found"])
+    line.lose_answer(Kind.LEASE)
+    assert [delivery.value() for delivery in queues.lease("mail")] == ["found"]
+    assert queues.counts("mail").leased == 2
+    clock.advance(31_000)
+    queues.sweep()
+    clock.advance(1_000)
+    assert sorted(everything(queues)) == ["found", "lost"]
+
+
+def test_any_other_method_is_asked_again(queues: Any, line: BadLine) -> None:
+    queues.publish("mail", 1)
+    line.lose_answer(Kind.CALL, Kind.PING)
+    assert queues.drop("mail", ["m-1"]) == [None]
+    assert queues.ping() > 0
+    assert queues.counts("mail").dropped == 1
+
+
+# -- lost servers ---------------------------------------------------------------------------------------------------
+
+
+def test_connections_cut_again_and_again_lose_and_double_nothing(server: RunningServer, connecting: Connect) -> None:
+    queues = connecting(server.unix, retries=100)
+    over = threading.Event()
+
+    def trouble() -> None:
+        while not over.wait(0.02):
+            server.cut()
+
+    thread = threading.Thread(target=trouble)
+    thread.start()
+    try:
+        stored = queues.publish_many("mail", range(10_000))
+    finally:
+        over.set()
+        thread.join()
+    assert not any(one.duplicate for one in stored)
+    assert everything(queues) == list(range(10_000))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clock: ManualClock) -> Iterator[list[RunningServer]]:
+    """Two servers, each with a store of its own."""
+    servers = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        servers.append(RunningServer(MemoryStore(), tmp_path / name, clock).start())
+    yield servers
+    for server in servers:
+        server.stop()
+
+
+def test_a_server_that_comes_back_is_found_again(server: RunningServer, connecting: Connect) -> None:
+    queues = connecting(server.unix)
+    queues.publish("mail", 1)
+    server.stop()
+    server.start()
+    queues.publish("mail", 2)
+    assert everything(queues) == [1, 2]
+
+
+def test_several_addresses_are_tried_in_turn(pair: list[RunningServer], connecting: Connect, tmp_path: Path) -> None:
+    one, two = pair
+    queues = connecting(f"unix:{tmp_path / 'nobody.sock'},{one.unix},{two.tcp}", retries=1)
+    queues.publish("mail", "one")
+    one.stop()
+    queues.publish("mail", "two")
+    one.start()
+    assert everything(queues) == ["two"]
+    two.stop()
+    assert everything(queues) == ["one"]
+
+
+def test_giving_up_names_every_address_and_says_why(server: RunningServer, connecting: Connect, tmp_path: Path) -> None:
+    nobody = f"unix:{tmp_path / 'nobody.sock'}"
+    with pytest.raises(Unreachable) as caught:
+        connecting(f"{nobody},tcp://localhost:1?token=hush", retries=1)
+    text = str(caught.value)
+    assert caught.value.code == "unreachable"
+    assert f"{nobody}: No such file or directory; tcp://localhost:1: " in text
+    assert "refused" in text
+    assert "(tried 2 times)" in text
+    assert "hush" not in text
+
+
+def test_what_was_confirmed_before_giving_up_is_told(server: RunningServer, connecting: Connect) -> None:
+    queues = connecting(server.unix, retries=0)
+
+    def messages() -> Iterator[int]:
+        for n in range(10_000):
+            if n == 5_000:
+                server.stop()
+            yield n
+
+    with pytest.raises(Unreachable) as caught:
+        queues.publish_many("mail", messages())
+    confirmed = [one.id for one in caught.value.receipts if one is not None]
+    assert confirmed == [f"m-{n}" for n in range(1, len(confirmed) + 1)]
+    assert 0 < len(confirmed) <= len(caught.value.receipts) < 10_000
+    server.start()
+    assert everything(connecting(server.unix))[: len(confirmed)] == list(range(len(confirmed)))
+
+
+def test_a_server_that_does_not_answer_in_time_is_unreachable(connecting: Connect) -> None:
+    with socket.create_server(("localhost", 0)) as deaf, pytest.raises(Unreachable) as caught:
+        connecting(f"tcp://localhost:{deaf.getsockname()[1]}", timeout=0.05, retries=0)
+    assert "no answer within 0.05 seconds" in str(caught.value)
+
+
+def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connecting: Connect) -> None:
+    queues = connecting(server.unix, timeout=0.2, retries=2)
+    awake = threading.Event()
+    server.do(lambda: awake.wait(0.4))
+    try:
+        assert queues.publish("mail", 1).duplicate is False
+    finally:
+        awake.set()
+    assert everything(queues) == [1]
+
+
+def test_a_closed_client_says_so(server: RunningServer, connecting: Connect) -> None:
+    queues = connecting(server.unix)
+    queues.close()
+    with pytest.raises(Unreachable, match="closed"):
+        queues.publish("mail", 1)
+
+
+# -- tokens ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[RunningServer]:
+    server = RunningServer(MemoryStore(), tmp_path, token="sesame").start()
+    yield server
+    server.stop()
+
+
+def test_a_wrong_token_is_not_tried_twice(guarded: RunningServer, connecting: Connect) -> None:
+    for options in ({}, {"token": "open"}):
+        with pytest.raises(NotAllowed):
+            connecting(guarded.tcp, retries=10_000, **options)
+
+
+def test_the_right_token_opens(guarded: RunningServer, connecting: Connect) -> None:
+    assert connecting(guarded.tcp, token="sesame").publish("mail", 1).id == "m-1"
+    assert connecting(f"{guarded.tcp}?token=sesame", ids=CountingIds("n")).publish("mail", 1).id == "n-1"
+    assert connecting(guarded.unix, ids=CountingIds("o")).publish("mail", 1).id == "o-1"
