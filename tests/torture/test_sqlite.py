@@ -29,7 +29,7 @@ class CarelessSqlite(SqliteBackend):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
-    report = torture(Plan(SqliteBackend(), steps=10, seed=seed, states=3))
+    report = torture(Plan(SqliteBackend(), steps=8, seed=seed, states=3))
     assert report.losses == []
     assert report.points > 100
     assert report.states > report.points

@@ -15,7 +15,7 @@ from yirangmq.torture.backends import BACKENDS
 from yirangmq.torture.progress import Bar
 from yirangmq.torture.run import Loss, Plan, Report, torture
 
-STEPS, SEED, STATES = 60, 1, 12
+STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1
 MOST_STEPS = 100_000
 SHOWN = 3

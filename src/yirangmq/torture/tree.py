@@ -2,6 +2,7 @@
 Does not know: how it came about."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,11 +13,12 @@ Tree = Mapping[str, bytes | None]
 def lay_out(tree: Tree, folder: Path) -> None:
     """Make these files and folders, and nothing else, in an empty folder."""
     for path, content in tree.items():
-        place = folder / path
+        place = f"{folder}/{path}"
         if content is None:
-            place.mkdir()
+            os.mkdir(place)  # noqa: PTH102 — thousands of trees are laid out, and paths as text take half the time
         else:
-            place.write_bytes(content)
+            with open(place, "xb", buffering=0) as file:  # noqa: PTH123
+                file.write(content)
 
 
 def read_tree(folder: Path) -> dict[str, bytes | None]:
