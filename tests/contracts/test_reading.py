@@ -194,6 +194,21 @@ def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None
     assert sorted(seen) == sorted(cards)
 
 
+def test_ready_ones_can_be_looked_at_from_any_place_on(store: Store) -> None:
+    cards = put(store, *[envelope(f"m{n}", rank=rank) for n, rank in enumerate([0, 7, 7, 2**40, RANK_LAST])])
+    with store.transaction(write=False) as transaction:
+        for cursor, first in [
+            ("-1.0", 0),
+            (f"0.{2**62}", 1),
+            (f"5.{2**62}", 1),
+            (f"7.{cards[1].place}", 2),
+            (f"7.{2**62}", 3),
+            (f"{RANK_LAST - 1}.{2**62}", 4),
+            (f"{RANK_LAST}.{2**62}", 5),
+        ]:
+            assert transaction.scan(QUEUE, State.READY, 9, cursor).messages == cards[first:], cursor
+
+
 def test_a_cursor_that_is_none_is_refused(store: Store) -> None:
     put(store, envelope("m"))
     with store.transaction(write=False) as transaction, pytest.raises(BadInput) as caught:

@@ -11,6 +11,7 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House, Session
 from yirangmq.stores.memory import MemoryStore
@@ -79,10 +80,17 @@ class Server:
         self.verbs = Verbs(self.clock, CountingIds())
         self.desk = Desk(self.store, self.verbs, self.clock, self.turns.soon, self.turns.later)
         self.pages = Pages(self.store, self.desk, self.clock, CountingIds("p"), self.turns.soon)
+        self.observing = Observing(self.clock)
         site = Site(
-            self.clock, Health(self.clock, disk, 3), lambda: {"node": "here"}, lambda: [], Consumers(self.clock)
+            self.clock,
+            Health(self.clock, disk, 3),
+            lambda: {"node": "here"},
+            lambda: [],
+            Consumers(self.clock),
+            self.observing.metrics.rates,
         )
         self.calls = Calls(self.verbs, self.pages, site)
+        self.observing.begin(self.verbs.happened, self.calls)
         welcome = calls.Welcome("yirangmq test", "here", "full", MAX_FRAME)
         self.house = House(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)
 
@@ -139,6 +147,12 @@ class Client:
         answer = self.ask(Kind.PUBLISH, calls.Publish(queue, [calls.Outgoing(one, False) for one in payloads]))
         ids: list[str] = answer.value.ids
         return ids
+
+    def wait_for_lease(self, queue: str, seconds: float = 30) -> int:
+        """A lease with patience; the number of its request."""
+        number = self.send(Kind.LEASE, calls.Lease(queue, 1, round(seconds * 1000)))
+        self._server.turn()
+        return number
 
     def lease(self, queue: str, limit: int = 1) -> list[calls.Incoming]:
         messages: list[calls.Incoming] = self.ask(Kind.LEASE, calls.Lease(queue, limit)).value.messages

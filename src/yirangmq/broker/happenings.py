@@ -3,6 +3,7 @@ and drops them when the commit failed. While nobody listens nothing is gathered.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from yirangmq.core.events import (
     Committed,
@@ -16,6 +17,7 @@ from yirangmq.core.events import (
     Published,
     Redriven,
     Settled,
+    Traced,
     moved,
 )
 from yirangmq.core.message import Envelope, Message
@@ -24,7 +26,7 @@ from yirangmq.core.states import State
 
 Hear = Callable[[Sequence[Event]], None]
 MOST_BEGUN = 100_000
-"""Extended leases whose true beginning is remembered, at some 200 bytes each; the longest known make room."""
+"""Leases of which more is remembered than is on their cards, at some 200 bytes each; the longest known make room."""
 GIVEN_UP = (State.DEAD, State.PARKED)
 
 
@@ -36,7 +38,10 @@ class Happenings:
         self._events: list[Event] = []
         self._true: list[Event] = []
         self._begun: dict[tuple[int, int], int] = {}
+        self._traced: dict[tuple[int, int], Traced] = {}
         self.is_watched = False
+        self.is_traced = False
+        """Somebody collects traces; to be set together with a listener."""
 
     def listen(self, hear: Hear) -> None:
         """``hear`` is called after each commit that changed something, by the thread that committed: be brief."""
@@ -75,12 +80,18 @@ class Happenings:
         if self.is_watched:
             self._events.append(event)
 
-    def published(self, queue: str, envelopes: Sequence[Envelope], stored: Sequence[Stored]) -> None:
+    def published(self, queue: str, envelopes: Sequence[Envelope], stored: Sequence[Stored], now: int) -> None:
         if not self.is_watched:
             return
-        sizes = [len(sent[8]) for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
-        if sizes:
-            self._events.append(Published(queue, len(sizes), sum(sizes)))
+        fresh = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
+        if fresh:
+            self._events.append(Published(queue, len(fresh), sum([len(sent[8]) for sent in fresh])))
+        if self.is_traced:
+            self._events += [
+                Traced(queue, sent.id, sent.header, "publish", 0, sent.published_at, now)
+                for sent in fresh
+                if '"trace' in sent.header
+            ]
 
     def refused(self, changes: Sequence[Change], now: int) -> None:
         """Published, and at once among the dead letters or gone."""
@@ -93,6 +104,25 @@ class Happenings:
         if self.is_watched:
             waited = [now - (envelope[4] if message[6] == 0 else message[10]) for message, envelope in heads]
             self._events.append(Leased(queue, len(waited), waited))
+            if self.is_traced:
+                self._begin_traces(heads, now)
+
+    def _begin_traces(self, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
+        """What is leased is told when it is settled; until then its header is kept here."""
+        for message, sent in heads:
+            if '"trace' in sent.header:
+                key = message.seq, message.leases + 1
+                self._traced[key] = Traced(
+                    message.queue, message.id, sent.header, "process", message.attempt + 1, now, now
+                )
+        while len(self._traced) > MOST_BEGUN:
+            del self._traced[next(iter(self._traced))]
+
+    def _end_traces(self, changes: Sequence[Change], now: int, outcome: str) -> None:
+        for before, _, _ in changes:
+            begun = self._traced.pop((before[0], before[7]), None)
+            if begun is not None:
+                self._events.append(replace(begun, ended_at=now, outcome=outcome))
 
     def settled(self, verb: str, changes: Sequence[Change], now: int, reason: str = "") -> None:
         if not self.is_watched or not changes:
@@ -107,6 +137,8 @@ class Happenings:
         self._events += [Settled(queue, verb, len(held), held, reason) for queue, held in worked.items()]
         if verb == "nack":
             self._given_up(changes, now)
+        if self._traced:
+            self._end_traces(changes, now, "ok" if verb == "ack" else reason or verb)
 
     def _extended(self, changes: Sequence[Change]) -> None:
         """A lease that is extended begins anew on its card; here its first beginning is remembered."""
@@ -129,6 +161,8 @@ class Happenings:
             elif before[3] in (State.DEAD, State.DRAFT) and after[3] is State.DROPPED:
                 aged[before[1]] += 1
         self._events += [Lapsed(queue, count) for queue, count in lapsed.items()]
+        if self._traced:
+            self._end_traces(changes, now, "lapsed")
         self._events += [Dropped(queue, "retention", count) for queue, count in aged.items()]
         self._given_up([change for change in changes if change[0][3] not in (State.DEAD, State.DRAFT)], now)
 
@@ -136,6 +170,7 @@ class Happenings:
         if self.is_watched and changes:
             for before, _, _ in changes:
                 self._begun.pop((before[0], before[7]), None)
+                self._traced.pop((before[0], before[7]), None)
             counts = Counter(before[1] for before, _, _ in changes)
             self._events += [Dropped(queue, why, count) for queue, count in counts.items()]
 

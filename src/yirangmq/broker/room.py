@@ -42,8 +42,7 @@ class Room:
         going = oldest(transaction, queue, need)
         if len(going) < need:
             raise QuotaExceeded(
-                f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s",
-                retry_after=RETRY_AFTER,
+                f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
             )
         self._learn(queue, held, coming)
         return [Change(message, decide.drop(message, policy, now)) for message in going]

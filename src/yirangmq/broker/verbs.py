@@ -77,7 +77,7 @@ class Verbs:
             self._make_room(transaction, policy, queue, envelopes, now)
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
-        self.happened.published(queue, envelopes, stored)
+        self.happened.published(queue, envelopes, stored, now)
         if any(complaints):
             return self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         return stored

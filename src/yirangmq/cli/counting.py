@@ -33,6 +33,9 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         overdue, rows = queues.read(partial(_rows, wanted=wanted, now=queues.now_ms()))
         durability = queues.durability()
         server = remote.address_of(queues)
+        rates = remote.rates(queues)
+    for row in rows:
+        row["rates"] = rates.get(row["queue"])
     value = {
         "store": at.url,
         "server": server,
@@ -70,6 +73,8 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
     for row in rows:
         if not row["exists"]:
             screen.note(f"nothing was ever published to {row['queue']}")
+        if row["paused"]:
+            screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' lets it go on")
     if value["overdue"]:
         screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
 
@@ -119,7 +124,8 @@ def _listed(queues: Queues) -> list[dict[str, Any]]:
 
 COMMANDS = {
     "status": Command(
-        about="How many messages of each queue are where, and what has passed through it.\n\n"
+        about="How many messages of each queue are where, and what has passed through it. With --json a server adds "
+        "the rates of the last minute.\n\n"
         "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
         examples=(
             ("all queues", "yirangmq status"),

@@ -33,6 +33,7 @@ from yirangmq.doors.sockets import Door, Limits, clear_socket, listen_tcp, liste
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.observe.prometheus import Samples
+from yirangmq.observe.traces import load as load_traces
 from yirangmq.wire.calls import Welcome
 
 TICK_SECONDS = 1.0
@@ -71,6 +72,10 @@ class Daemon:
         site = Site(clock, health, self._facts, lambda: self._door.describe(), Consumers(clock), rates)
         calls = Calls(verbs, self._pages, site)
         observing.begin(verbs.happened, calls)
+        traces = load_traces()
+        if traces is not None:
+            verbs.happened.listen(traces.hear)
+            verbs.happened.is_traced = True
         self._house = House(
             self._desk,
             clock,

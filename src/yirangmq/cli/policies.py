@@ -4,14 +4,14 @@ import argparse
 import json
 from typing import Any
 
+from yirangmq.broker import policies
 from yirangmq.broker.validate import Schemas
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
-from yirangmq.core import names
 from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.policy import read_policy, show_policy
+from yirangmq.core.policy import show_policy
 from yirangmq.format.jsontext import loads
 
 LARGEST = 4 * 1024 * 1024
@@ -82,9 +82,7 @@ def run_validate(args: argparse.Namespace, screen: Screen) -> int:
 
 def _checked(queue: str, document: object) -> dict[str, Any]:
     """As ``Queues.check_policy``, without a store."""
-    policy = read_policy(document, names.check_queue(queue))
-    Schemas().check_policy(policy)
-    return show_policy(policy)
+    return show_policy(policies.checked(document, queue, Schemas()))
 
 
 def _pretty(policy: dict[str, Any]) -> str:

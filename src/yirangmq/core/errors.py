@@ -1,6 +1,7 @@
 """What can go wrong, each with a code that is a promise and a text that is for people.
 Doors translate codes through one table; they never invent their own."""
 
+import re
 from typing import Any
 
 
@@ -86,14 +87,15 @@ class TimedOut(Unavailable):
 
 
 class QuotaExceeded(QueueError):
-    """The queue is as full as its policy allows; nothing of the batch was stored. ``retry_after``: seconds after which
-    asking again may help, None if it never will."""
+    """The queue, or the store, is as full as it may be; nothing of the batch was stored."""
 
     code = "quota_exceeded"
 
-    def __init__(self, text: str, *, field: str | None = None, retry_after: float | None = None) -> None:
-        super().__init__(text, field=field)
-        self.retry_after = retry_after
+    @property
+    def retry_after(self) -> float | None:
+        """Seconds after which asking again may help; None: never. It stands in the text, which passes every door."""
+        found = re.search(r"try again in ([0-9.]+) s", str(self))
+        return float(found[1]) if found else None
 
 
 class StoreError(QueueError):

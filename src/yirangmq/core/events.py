@@ -104,8 +104,23 @@ class Committed:
     sync_seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One step in the life of one message that carries a trace, told only where somebody collects traces. ``step``:
+    ``publish`` or ``process``; ``outcome``: ``ok``, or why not."""
+
+    queue: str
+    id: str
+    header: str
+    step: str
+    attempt: int
+    begun_at: int
+    ended_at: int
+    outcome: str = "ok"
+
+
 OfQueue = Published | Leased | Settled | Lapsed | Died | Dropped | Redriven | Parked | Refused | Steered
-Event = OfQueue | Committed
+Event = OfQueue | Traced | Committed
 
 
 def moved(events: Sequence[Event]) -> int:

@@ -111,7 +111,7 @@ class Transaction(Protocol):
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
         """Messages of one state, page by page: ready ones in order of delivery, dead and parked ones oldest first,
-        others in any order that stays the same. "" begins."""
+        others in any order that stays the same. "" begins; of ready ones ``rank.place`` begins behind that place."""
 
     def queues(self) -> list[str]: ...
 

@@ -61,8 +61,7 @@ def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded
             return QuotaExceeded(f"queue {queue!r} takes {most} {what} in all, and this is {add}; that never fits")
         if most and have + add > most:
             return QuotaExceeded(
-                f"queue {queue!r} takes {most} {what} and has {have} unfinished; try again in {RETRY_AFTER:g} s",
-                retry_after=RETRY_AFTER,
+                f"queue {queue!r} takes {most} {what} and has {have} unfinished; try again in {RETRY_AFTER:g} s"
             )
     return None
 
@@ -73,6 +72,5 @@ def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
         return None
     return QuotaExceeded(
         f"the store has {used >> 20} MiB in use, and this server allows {most >> 20}; consuming goes on, "
-        f"try again in {RETRY_AFTER:g} s",
-        retry_after=RETRY_AFTER,
+        f"try again in {RETRY_AFTER:g} s"
     )

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from yirangmq.core.events import Committed, Event
+from yirangmq.core.events import Committed, Event, Traced
 from yirangmq.core.ports import Clock
 from yirangmq.observe.telling import describe
 
@@ -29,7 +29,7 @@ class Feed:
 
     def hear(self, events: Sequence[Event]) -> None:
         now = self._clock.now_ms()
-        told = [event for event in events if not isinstance(event, Committed)]
+        told = [event for event in events if not isinstance(event, Committed | Traced)]
         if now - self._asked_at > FOLLOWED_MS:
             self._last += len(told)
             self._kept.clear()

@@ -18,6 +18,7 @@ from yirangmq.core.events import (
     Refused,
     Settled,
     Steered,
+    Traced,
 )
 from yirangmq.format.envelope import iso
 from yirangmq.observe.logs import log, values
@@ -70,7 +71,7 @@ def _mean(spans_ms: Sequence[int]) -> float:
 def log_events(events: Sequence[Event]) -> None:
     """A log line for each event worth one."""
     for event in events:
-        if isinstance(event, Committed):
+        if isinstance(event, Committed | Traced):
             continue
         level = NOTEWORTHY.get(type(event))
         if level is not None and log.isEnabledFor(level):

@@ -1,0 +1,281 @@
+"""``top``, ``watch`` and ``metrics``: what goes on, as a live view, line by line, and for Prometheus."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from yirangmq.broker import overview
+from yirangmq.broker.queues import Queues
+from yirangmq.cli import exits, options, place, remote
+from yirangmq.cli.command import Command
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.table import Column, render
+from yirangmq.cli.values import counted, span
+from yirangmq.clock import SystemClock
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.format.envelope import iso
+from yirangmq.observe.metrics import Metrics
+from yirangmq.observe.prometheus import page
+
+POLL_SECONDS = 0.5
+"""How often a store without a server is looked at."""
+WAIT_SECONDS = 10.0
+"""How long one question to a server waits for something to happen."""
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
+HIDE_CURSOR, SHOW_CURSOR = "\x1b[?25l", "\x1b[?25h"
+COLUMNS = (
+    Column("queue", shrinks=True),
+    Column("ready", right=True),
+    Column("delayed", right=True),
+    Column("leased", right=True),
+    Column("dead", right=True),
+    Column("head age", right=True),
+    Column("in/s", right=True),
+    Column("done/s", right=True),
+    Column("failed/s", right=True),
+    Column("failing", right=True),
+    Column("works", right=True),
+    Column("waits", right=True),
+)
+Row = dict[str, Any]
+
+
+def top_options(parser: argparse.ArgumentParser) -> None:
+    options.queue(parser, needed=False, what="this one only")
+    parser.add_argument("--once", action="store_true", help="print it once and end")
+    parser.add_argument(
+        "--interval", type=float, default=1.0, metavar="SECONDS", help="time between two looks (default: 1)"
+    )
+    options.store(parser)
+
+
+def watch_options(parser: argparse.ArgumentParser) -> None:
+    options.queue(parser, needed=False, what="this one only")
+    parser.add_argument("--limit", type=int, metavar="COUNT", help="end after so many lines")
+    options.store(parser)
+
+
+def metrics_options(parser: argparse.ArgumentParser) -> None:
+    options.store(parser)
+
+
+# -- top --------------------------------------------------------------------------------------------------------------
+
+
+def run_top(args: argparse.Namespace, screen: Screen) -> int:
+    if not 0.1 <= args.interval <= 3600:
+        raise BadInput("must be from 0.1 to 3600 seconds", field="--interval")
+    queue = None if args.queue is None else names.check_queue(args.queue)
+    with place.seen(args, screen) as queues:
+        looks = _looks(queues, queue)
+        if screen.json:
+            return _top_documents(args, screen, looks)
+        if args.once or not screen.is_terminal:
+            for line in _view(next(looks), None):
+                screen.say(line)
+            return exits.OK
+        return _top_live(args, screen, looks)
+
+
+def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
+    for look in looks:
+        screen.document({"ok": True, **look})
+        screen.flush()
+        if args.once:
+            break
+        time.sleep(args.interval)
+    return exits.OK
+
+
+def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
+    """Until Ctrl-C, which is how one leaves it."""
+    sys.stdout.write(HIDE_CURSOR)
+    try:
+        for look in looks:
+            width, height = os.get_terminal_size(sys.stdout.fileno())
+            lines = _view(look, width)[: height - 1]
+            screen.say(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
+            screen.flush()
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return exits.OK
+    finally:
+        sys.stdout.write(SHOW_CURSOR)
+        sys.stdout.flush()
+    return exits.OK
+
+
+def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
+    """Look after look. A server knows its rates; of a store alone they are what changed since the last look."""
+    address = remote.address_of(queues)
+    before: dict[str, Any] = {}
+    seen_at = time.monotonic()
+    while True:
+        if address is not None:
+            status = queues.call("status", queue=queue)  # type: ignore[attr-defined]  # a server's
+            yield {"at": iso(queues.now_ms()), **status}
+            continue
+        now, wanted = time.monotonic(), None if queue is None else [queue]
+        rows = queues.read(partial(overview.rows, wanted=wanted, now=queues.now_ms()))
+        for row in rows:
+            row["rates"] = _rates_since(before.get(row["queue"]), row["totals"], now - seen_at)
+        before, seen_at = {row["queue"]: row["totals"] for row in rows}, now
+        yield {"at": iso(queues.now_ms()), "server": None, "durability": queues.durability(), "queues": rows}
+
+
+def _rates_since(before: Row | None, totals: Row, seconds: float) -> Row | None:
+    if before is None or seconds <= 0:
+        return None
+    done, failed = totals["acked"] - before["acked"], totals["failed"] - before["failed"]
+    return {
+        "publishedPerSec": round((totals["published"] - before["published"]) / seconds, 3),
+        "ackedPerSec": round(done / seconds, 3),
+        "failedPerSec": round(failed / seconds, 3),
+        "failureRate": round(failed / (done + failed), 6) if done + failed > 0 else None,
+        "meanProcessingSec": None,
+        "meanWaitSec": None,
+    }
+
+
+def _view(look: Row, width: int | None) -> list[str]:
+    where = f"{look['server']}  node {look['node']}  up {span(look['uptimeSec'])}" if look["server"] else "no server"
+    clients = f"  {counted(look['connections'], 'client')}" if look["server"] else ""
+    title = f"{where}  durability {look['durability']}{clients}  {look['at'][11:19]}Z"
+    return [title, *render(COLUMNS, [_cells(row) for row in look["queues"]], width)]
+
+
+def _cells(row: Row) -> list[object]:
+    rates = row["rates"] or {}
+    share = rates.get("failureRate")
+    return [
+        f"{row['queue']} (paused)" if row["paused"] else row["queue"],
+        *(row[name] for name in ("ready", "delayed", "leased", "dead")),
+        span(row["headAgeSec"]),
+        *(_rate(rates.get(name)) for name in ("publishedPerSec", "ackedPerSec", "failedPerSec")),
+        None if share is None else f"{share:.1%}",
+        _short(rates.get("meanProcessingSec")),
+        _short(rates.get("meanWaitSec")),
+    ]
+
+
+def _rate(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _short(seconds: float | None) -> str | None:
+    """A time that may be a millisecond or an hour."""
+    if seconds is None:
+        return None
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else span(seconds)
+
+
+# -- watch ------------------------------------------------------------------------------------------------------------
+
+
+def run_watch(args: argparse.Namespace, screen: Screen) -> int:
+    queue = None if args.queue is None else names.check_queue(args.queue)
+    left = sys.maxsize if args.limit is None else names.check_count(args.limit, "--limit")
+    with place.seen(args, screen) as queues:
+        served = remote.address_of(queues) is not None
+        if not served:
+            screen.note("no server: what changed in the counts, looked at twice a second")
+        try:
+            for event in _served(queues, queue, screen) if served else _polled(queues, queue):
+                screen.document(event) if screen.json else screen.say(_line(event))
+                screen.flush()
+                left -= 1
+                if left <= 0:
+                    break
+        except KeyboardInterrupt:
+            return exits.OK
+    return exits.OK
+
+
+def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
+    last: int | None = None
+    while True:
+        part = queues.call("watch", queue=queue, after=last, wait=WAIT_SECONDS)  # type: ignore[attr-defined]
+        last = part["last"]
+        if part["missed"]:
+            screen.note(f"{part['missed']} events were missed")
+        yield from part["events"]
+
+
+def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
+    before: dict[str, Any] | None = None
+    while True:
+        rows = queues.read(partial(overview.rows, wanted=None if queue is None else [queue], now=queues.now_ms()))
+        at, totals = iso(queues.now_ms()), {row["queue"]: row["totals"] for row in rows}
+        for name, counts in totals.items() if before is not None else ():
+            known = (before or {}).get(name, {})
+            for what, count in counts.items():
+                if count > known.get(what, 0):
+                    yield {"at": at, "event": what, "queue": name, "count": count - known.get(what, 0)}
+        before = totals
+        time.sleep(POLL_SECONDS)
+
+
+def _line(event: Row) -> str:
+    """``09:21:00.000Z  mail  leased 3  meanWaitSec=0.002``"""
+    rest = "".join(
+        f"  {name}={value}" for name, value in event.items() if name not in ("at", "event", "queue", "count")
+    )
+    count = f" {event['count']}" if "count" in event else ""
+    return f"{event['at'][11:23]}Z  {event['queue']}  {event['event']}{count}{rest}"
+
+
+# -- metrics ----------------------------------------------------------------------------------------------------------
+
+
+def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
+    with place.seen(args, screen) as queues:
+        if remote.address_of(queues) is not None:
+            text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
+        else:
+            screen.note("no server: only what the store itself can tell")
+            rows = queues.read(partial(overview.rows, wanted=None, now=queues.now_ms()))
+            text = page(Metrics(SystemClock()), rows, {})
+    screen.answer({"metrics": text}, text.rstrip("\n"))
+    return exits.OK
+
+
+COMMANDS = {
+    "top": Command(
+        about="A live view of all queues: how many messages are where, and what happened in the last minute, per "
+        "second. Ctrl-C ends it.\n\n"
+        "failing is the share of attempts that failed; works is the mean time from lease to ack, waits the mean time "
+        "from when a message could be taken to its lease. Without a server there are counts, and what changed since "
+        "the last look.",
+        examples=(
+            ("until Ctrl-C", "yirangmq top"),
+            ("once, for programs", "yirangmq top --once --json"),
+        ),
+        options=top_options,
+        run=run_top,
+    ),
+    "watch": Command(
+        about="Follow what happens: a line for each batch of messages that was published, leased, acknowledged, failed "
+        "or moved, from now on. Ctrl-C ends it.",
+        examples=(
+            ("one queue", "yirangmq watch --queue telemetry"),
+            ("all queues, the next ten events, for programs", "yirangmq watch --limit 10 --json"),
+        ),
+        options=watch_options,
+        run=run_watch,
+    ),
+    "metrics": Command(
+        about="All metrics as the text that Prometheus reads (docs/metrics.md).",
+        examples=(("of the server that serves here", "yirangmq metrics"),),
+        options=metrics_options,
+        run=run_metrics,
+    ),
+}

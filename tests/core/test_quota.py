@@ -1,0 +1,67 @@
+"""How full a queue may be: the rule alone."""
+
+import pytest
+
+from yirangmq.core.message import Counts
+from yirangmq.core.quota import Load, Quota, refusal, store_refusal, surplus, unfinished
+
+TEN = Quota(max_messages=10)
+KILO = Quota(max_bytes=1_000)
+
+
+def test_what_is_not_finished_counts() -> None:
+    counts = Counts(draft=1, delayed=2, ready=4, claimed=8, leased=16, dead=32, parked=64, done=128)
+    assert unfinished(counts) == 2 + 4 + 8 + 16
+
+
+def test_no_limits_no_refusal() -> None:
+    assert not Quota().is_set
+    assert refusal(Quota(), "mail", Load(10**9, 10**15), Load(10**6, 10**12)) is None
+
+
+@pytest.mark.parametrize(("held", "coming", "fits"), [(0, 10, True), (9, 1, True), (10, 1, False), (9, 2, False)])
+def test_a_queue_takes_messages_up_to_its_limit(held: int, coming: int, fits: bool) -> None:
+    assert (refusal(TEN, "mail", Load(held, 0), Load(coming, 0)) is None) is fits
+
+
+@pytest.mark.parametrize(("held", "coming", "fits"), [(0, 1_000, True), (900, 100, True), (900, 101, False)])
+def test_a_queue_takes_bytes_up_to_its_limit(held: int, coming: int, fits: bool) -> None:
+    assert (refusal(KILO, "mail", Load(1, held), Load(1, coming)) is None) is fits
+
+
+def test_a_refusal_says_how_full_it_is_and_when_to_come_again() -> None:
+    error = refusal(TEN, "mail", Load(10, 0), Load(1, 0))
+    assert error is not None
+    assert (error.code, error.retry_after) == ("quota_exceeded", 5.0)
+    assert str(error) == "queue 'mail' takes 10 messages and has 10 unfinished; try again in 5 s"
+
+
+def test_what_is_larger_than_the_queue_never_fits() -> None:
+    for error in (refusal(TEN, "mail", Load(0, 0), Load(11, 0)), refusal(KILO, "mail", Load(0, 0), Load(1, 1_001))):
+        assert error is not None
+        assert error.retry_after is None
+        assert "never fits" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("quota", "held", "coming", "must_go"),
+    [
+        (TEN, Load(5, 0), Load(5, 0), 0),
+        (TEN, Load(10, 0), Load(1, 0), 1),
+        (TEN, Load(10, 0), Load(10, 0), 10),
+        (TEN, Load(30, 0), Load(1, 0), 21),  # the limit was lowered
+        (KILO, Load(10, 1_000), Load(1, 100), 1),
+        (KILO, Load(10, 1_000), Load(1, 101), 2),
+        (KILO, Load(10, 1_000), Load(3, 1_000), 10),
+        (Quota(max_messages=10, max_bytes=1_000), Load(10, 1_000), Load(1, 250), 3),
+    ],
+)
+def test_how_many_must_go(quota: Quota, held: Load, coming: Load, must_go: int) -> None:
+    assert surplus(quota, held, coming) == must_go
+
+
+@pytest.mark.parametrize(
+    ("most", "used", "refused"), [(0, 10**15, False), (1 << 20, None, False), (1 << 20, 5, False), (10, 10, True)]
+)
+def test_a_store_that_has_grown_as_large_as_it_may(most: int, used: int | None, refused: bool) -> None:
+    assert (store_refusal(most, used) is not None) is refused
