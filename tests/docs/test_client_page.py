@@ -1,0 +1,61 @@
+"""docs/client.md and its examples, run against a server as the page starts it."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yirangmq.client import courier, open
+from yirangmq.client.open import connect
+
+pytestmark = pytest.mark.process
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "client.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SOCKET = "unix:yirang-data/yirangmq.sock"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where ``yirangmq serve`` was started without any setting."""
+    folder = tmp_path_factory.mktemp("page")
+    with subprocess.Popen(
+        [sys.executable, "-m", "yirangmq", "serve"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}", retries=100).close()
+        yield folder
+        server.terminate()
+
+
+def run(*words: str, folder: Path, stdin: str = "") -> str:
+    done = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, input=stdin)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
+    run("-W", "error", "-c", PROGRAMS[number], folder=folder)
+
+
+def test_lines_are_published_and_taken_as_the_examples_say(folder: Path) -> None:
+    lines = "".join(f"line {n}\n" for n in range(200))
+    publish, subscribe = ROOT / "examples" / "publish.py", ROOT / "examples" / "subscribe.py"
+    assert run(str(publish), SOCKET, "lines", folder=folder, stdin=lines) == "200 on disk\n"
+    assert run(str(subscribe), SOCKET, "lines", folder=folder) == lines
+
+
+def test_the_tasks_of_the_asyncio_example_share_the_work(folder: Path) -> None:
+    said = run(str(ROOT / "examples" / "asyncio_client.py"), SOCKET, folder=folder)
+    assert said.endswith("\n30 done\n")
+    assert "12 squared is 144\n" in said
+
+
+def test_the_numbers_of_the_page_are_those_in_force() -> None:
+    assert f"`timeout` seconds ({open.TIMEOUT:g})" in PAGE
+    assert f"`retries` times ({open.RETRIES})" in PAGE
+    assert f"waits {courier.FIRST_PAUSE:g} seconds" in PAGE
+    assert f"up to {courier.LONGEST_PAUSE:g} seconds" in PAGE
