@@ -222,3 +222,21 @@ def test_a_file_of_settings_the_environment_and_the_supervisor(tmp_path: Path) -
             assert server.stop() == 0
         finally:
             server.kill()
+
+
+def test_health_and_connections(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        store = f"--store={server.url}"
+        well = json.loads(run_command(tmp_path, "health", "--json", store).stdout)
+        assert (well["ok"], well["status"], well["server"]) == (True, "ok", server.address)
+        with connect(server.address, consumer="worker-1"):
+            found = json.loads(run_command(tmp_path, "connections", "--json", store).stdout)["connections"]
+            assert "worker-1" in {one["client"] for one in found}
+        assert "worker" not in run_command(tmp_path, "connections", store).stderr
+    with daemon(tmp_path, "--disk-low-bytes", str(2**59)) as server:
+        sick = run_command(tmp_path, "health", store)
+        assert sick.returncode == 11
+        assert sick.stdout.startswith("fail\nfail: disk_low: ")
+    assert run_command(tmp_path, "health", store, "--json").returncode == 0
+    assert run_command(tmp_path, "connections", store).returncode == 10
+    assert run_command(tmp_path, "health", "--store", server.address).returncode == 10

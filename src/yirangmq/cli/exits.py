@@ -3,6 +3,7 @@
 OK = 0
 EMPTY = 6
 REFUSED = 7
+UNWELL = 11
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 TERMINATED = 143
@@ -19,6 +20,7 @@ MEANING: dict[int, str] = {
     8: "an optional package is missing; the text says which",
     9: "not allowed: a wrong or missing token",
     10: "the server cannot be reached, or takes no more now; try again later",
+    UNWELL: "the server or the store is not well (only of `health`)",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",

@@ -22,6 +22,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "metrics": ("watching", "everything counted, for Prometheus"),
     "queue": ("pausing", "pause and resume a queue"),
     "schedule": ("pausing", "messages by the clock, and when they come next"),
+    "health": ("wellbeing", "is the server well?"),
+    "connections": ("wellbeing", "who is connected to the server"),
     "policy": ("policies", "see, check and set the numbers that govern a queue"),
     "dlq": ("burials", "find, count and move the dead letters"),
     "drop": ("upkeep", "give messages up, or a whole queue"),

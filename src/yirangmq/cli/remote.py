@@ -155,6 +155,11 @@ class RemoteLetters:
         return Moved(moved["count"], moved["ids"])
 
 
+def call(queues: Queues, method: str, **values: Any) -> Any:
+    """A method of the server that these queues are reached through."""
+    return cast("RemoteQueues", queues).call(method, **values)
+
+
 def address_of(queues: Queues) -> str | None:
     """The server that these queues are reached through; None where the store itself is open."""
     found: object = queues

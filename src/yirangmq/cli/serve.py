@@ -38,7 +38,8 @@ SPARE_FILES = 64
 STOPS = (signal.SIGTERM, signal.SIGINT)
 SAME_SECONDS = 1.0
 GC_THRESHOLDS = (20_000, 50, 100)
-"""Requests make many short-lived values and no cycles: look for cycles seldom."""
+"""Requests make many short-lived values and hardly a cycle, so look for cycles seldom. (Measured: no difference in
+throughput; what it spares is the pause of a full look.)"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -160,12 +161,17 @@ def _holder(chosen: Config, address: str) -> Holder:
 
 
 def _allow_files(wanted: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
+    """As many open files as all clients need, if the system lets us."""
+    try:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft == resource.RLIM_INFINITY or soft >= wanted:
+            return
         most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        if most < wanted:
-            log.warning("fewer open files than max_connections needs", extra=values(allowed=most, wanted=wanted))
+    except (OSError, ValueError):
+        most = 0
+    if most < wanted:
+        log.warning("fewer open files may be allowed than max_connections needs", extra=values(wanted=wanted))
 
 
 def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
