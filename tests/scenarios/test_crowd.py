@@ -72,7 +72,6 @@ def test_a_crowd_on_one_store_loses_doubles_and_blocks_nothing(url: str) -> None
         Counter(which for what, which in facts if what == wanted)
         for wanted in ("published", "leased", "acked", "token")
     )
-    print("N", len(published))
     assert len(published) > 100
     assert set(published.values()) | set(leased.values()) | set(acked.values()) | set(tokens.values()) == {1}
     assert published == leased == acked
