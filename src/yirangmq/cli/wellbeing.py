@@ -91,7 +91,10 @@ COMMANDS = {
     ),
     "connections": Command(
         about="Who is connected to the server, since when, what it waits for and what it costs.",
-        examples=(("the server of this folder", "yirangmq connections"),),
+        examples=(
+            ("the server of this folder", "yirangmq connections"),
+            ("another, for programs", "yirangmq connections --store unix:/run/yirangmq/yirangmq.sock --json"),
+        ),
         options=add_options,
         run=run_connections,
     ),
