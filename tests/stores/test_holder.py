@@ -1,0 +1,63 @@
+"""Who holds a store: one server, known by its lock, forgotten when it is gone."""
+
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.stores.holder import Holder, StoreLock, lock_path, who_serves
+
+HOLDER = Holder(4711, "unix:/run/y.sock", "north", "2026-01-13T09:21:00Z")
+
+
+@pytest.mark.parametrize(
+    ("url", "name"), [("sqlite:a/queue.db", "a/queue.db.lock"), ("files:a/queues/", "a/queues.lock")]
+)
+def test_the_lock_lies_beside_the_store(url: str, name: str) -> None:
+    assert lock_path(url) == Path(name)
+
+
+def test_nobody_else_can_open_a_store_in_memory() -> None:
+    assert lock_path("memory:") is None
+    StoreLock("memory:", HOLDER).close()
+    assert who_serves("memory:") is None
+
+
+def test_the_second_is_told_who_was_first(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'queue.db'}"
+    first = StoreLock(url, HOLDER)
+    with pytest.raises(
+        StoreBusy, match=r"process 4711 \(north\) since 2026-01-13T09:21:00Z; reach it at unix:/run/y.sock"
+    ):
+        StoreLock(url, HOLDER)
+    assert who_serves(url) == HOLDER
+    first.close()
+    assert who_serves(url) is None
+    StoreLock(url, HOLDER).close()
+
+
+def test_a_server_that_is_starting_cannot_be_reached_yet(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'queue.db'}"
+    lock = StoreLock(url, HOLDER._replace(address=""))
+    assert who_serves(url) is None
+    lock.tell(HOLDER)
+    assert who_serves(url) == HOLDER
+    lock.close()
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"nonsense", b'{"pid": 1}', b'{"pid":1,"address":"unix:/x","node":"n","since":"s"}']
+)
+def test_a_file_left_behind_means_nothing(tmp_path: Path, left: bytes) -> None:
+    url = f"sqlite:{tmp_path / 'queue.db'}"
+    (tmp_path / "queue.db.lock").write_bytes(left)
+    assert who_serves(url) is None
+    lock = StoreLock(url, HOLDER)
+    assert who_serves(url) == HOLDER
+    lock.close()
+
+
+def test_where_nothing_can_be_written_there_is_no_lock(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be made"):
+        StoreLock(f"sqlite:{tmp_path / 'none' / 'queue.db'}", HOLDER)
+    assert who_serves(f"sqlite:{tmp_path / 'none' / 'queue.db'}") is None
