@@ -122,6 +122,19 @@ def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) ->
     assert [message.payload for message in pushed.value.messages] == [b"3"]
 
 
+def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
+    store = FailingStore(MemoryStore())
+    client = Server(store).client()
+    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    client.publish("mail", b"1", b"2")
+    [first] = client.heard(subscription)
+    before = store.commits
+    client.ask(Kind.ACK, calls.Settle([first.value.messages[0].lease]))
+    [second] = client.heard(subscription)
+    assert second.value.messages[0].payload == b"2"
+    assert store.commits == before + 1
+
+
 def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server) -> None:
     client = server.client()
     subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))

@@ -189,15 +189,16 @@ class Consuming:
         )
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
+        """Their credit is free at once, so that the commit that settles them hands out the next ones too."""
         leases = Leases(texts)
-
-        def reply(results: Results) -> None:
-            self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results)))
-            for subscription in self._subscriptions.values():
-                if subscription.settled(texts):
-                    self._desk.hungry(subscription.queue)
-
-        self._client.submit(request, lambda transaction: verb(transaction, leases), reply)
+        self._client.submit(
+            request,
+            lambda transaction: verb(transaction, leases),
+            lambda results: self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results))),
+        )
+        for subscription in self._subscriptions.values():
+            if subscription.settled(texts):
+                self._desk.hungry(subscription.queue)
 
     def extend(self, request: int, body: calls.Extend) -> None:
         leases = Leases(body.leases)

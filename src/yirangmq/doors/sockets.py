@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import stat
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
 )
 """Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group."""
 LONGEST_UNIX_PATH = 107
 """What the system has room for."""
 
@@ -111,8 +114,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(high=limits.write_buffer, low=limits.write_buffer // 4)
-        if not self._trusted:
-            self._peer = _prepare(transport)
+        self._peer = _peer_process(transport) if self._trusted else _prepare(transport)
         self._door.accepted += 1
         self._door.connections.add(self)
 
@@ -245,6 +247,16 @@ class Connection(asyncio.BufferedProtocol):
             "bytesHeld": self._session.held + waiting,
             **self._session.describe(),
         }
+
+
+def _peer_process(transport: asyncio.BaseTransport) -> str:
+    """Which process is at the other end of a unix socket, where the system tells."""
+    try:
+        raw = transport.get_extra_info("socket")
+        pid, _, _ = CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    except (OSError, AttributeError, struct.error):
+        return "unix"
+    return f"unix:{pid}"
 
 
 def _prepare(transport: asyncio.BaseTransport) -> str:
