@@ -14,6 +14,7 @@ from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 
 Connect = Callable[..., Any]
+FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
 
 
 @pytest.fixture
@@ -28,13 +29,12 @@ def server(tmp_path: Path, clock: ManualClock) -> Iterator[RunningServer]:
     server.stop()
 
 
-@pytest.fixture(params=["blocking", "asyncio"])
+@pytest.fixture(params=FACES)
 def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """Connects by either face; whatever it opened is closed."""
-    kinds: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
     with ExitStack() as stack:
         yield lambda address, **options: stack.enter_context(
-            kinds[request.param](address, **{"consumer": "tester", "ids": CountingIds(), "timeout": 10} | options)
+            FACES[request.param](address, **{"consumer": "tester", "ids": CountingIds(), "timeout": 10} | options)
         )
 
 

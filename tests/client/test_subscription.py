@@ -1,43 +1,58 @@
 """Messages pushed within a credit window, whatever becomes of the connection."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
+from tests.client.conftest import FACES, Connect
 from tests.client.parts import PATIENCE, BadLine, InLoop
 from tests.servers import RunningServer
-from yirangmq.client.blocking import run
 from yirangmq.core.errors import BadInput, LeaseExpired
-from yirangmq.testing import ManualClock
+from yirangmq.testing import CountingIds, ManualClock, open_for_test
 from yirangmq.wire.frames import Kind
 
 QUIET = 0.15
 """Seconds without a message after which there is none."""
 
 
+@pytest.fixture(params=["embedded", *FACES])
+def queues(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
+    """A store of our own, or a client by either face."""
+    if request.param == "embedded":
+        yield open_for_test(clock=clock)
+        return
+    server: RunningServer = request.getfixturevalue("server")
+    with FACES[request.param](server.unix, ids=CountingIds(), timeout=10) as client:
+        yield client
+
+
+@pytest.fixture
+def client(server: RunningServer, connecting: Connect) -> Any:
+    return connecting(server.unix)
+
+
 class Pushed:
-    """A subscription of either face, its coroutines run to their end."""
+    """A subscription on a store or of either face of a client, its coroutines run to their end."""
 
     def __init__(self, queues: Any, *given: Any, **named: Any) -> None:
-        subscription = queues.subscribe("mail", *given, **named)
-        self._core = getattr(subscription, "_core", subscription)
-        self._run = queues._run if isinstance(queues, InLoop) else run
+        self._it = queues.subscribe("mail", *given, **named)
+        self._run: Callable[[Any], Any] = queues._run if isinstance(queues, InLoop) else lambda value: value
 
     def take(self, count: int) -> list[Any]:
         """So many, and there are no more."""
-        found = [self._run(self._core.next(PATIENCE)) for _ in range(count)]
+        found = [self._run(self._it.next(PATIENCE)) for _ in range(count)]
         return found + self.rest()
 
     def rest(self) -> list[Any]:
         """Whatever comes before it falls silent."""
         found = []
-        while (delivery := self._run(self._core.next(QUIET))) is not None:
+        while (delivery := self._run(self._it.next(QUIET))) is not None:
             found.append(delivery)
         return found
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *given: self._run(getattr(self._core, name)(*given))
+        return lambda *given: self._run(getattr(self._it, name)(*given))
 
 
 def values(deliveries: list[Any]) -> list[Any]:
@@ -46,6 +61,11 @@ def values(deliveries: list[Any]) -> list[Any]:
 
 def leases(deliveries: list[Any]) -> list[str]:
     return [delivery.lease_id for delivery in deliveries]
+
+
+def settled(pushed: Pushed, delivery: Any) -> None:
+    pushed.ack_nowait(delivery)
+    pushed.settle()
 
 
 def test_messages_are_pushed_as_they_come(queues: Any) -> None:
@@ -94,24 +114,24 @@ def test_an_extended_lease_keeps_its_credit(queues: Any, clock: ManualClock) -> 
     assert values(pushed.take(1)) == [2]
 
 
-def test_what_is_in_hand_counts_on_the_next_connection_too(queues: Any, server: RunningServer) -> None:
-    queues.publish_many("mail", range(20))
-    pushed = Pushed(queues, 5)
+def test_what_is_in_hand_counts_on_the_next_connection_too(client: Any, server: RunningServer) -> None:
+    client.publish_many("mail", range(20))
+    pushed = Pushed(client, 5)
     first = pushed.take(5)
     server.cut()
     assert pushed.rest() == []
-    queues.ack_many(leases(first[:3]))
+    client.ack_many(leases(first[:3]))
     assert values(pushed.take(3)) == [5, 6, 7]
-    assert queues.counts("mail").leased == 5
+    assert client.counts("mail").leased == 5
 
 
-def test_a_subscription_outlives_its_server(queues: Any, server: RunningServer) -> None:
-    queues.publish_many("mail", [1, 2])
-    pushed = Pushed(queues)
-    queues.ack_many(leases(pushed.take(2)))
+def test_a_subscription_outlives_its_server(client: Any, server: RunningServer) -> None:
+    client.publish_many("mail", [1, 2])
+    pushed = Pushed(client)
+    client.ack_many(leases(pushed.take(2)))
     server.stop()
     server.start()
-    queues.publish("mail", 3)
+    client.publish("mail", 3)
     assert values(pushed.take(1)) == [3]
 
 
@@ -156,9 +176,8 @@ def test_a_refused_ack_is_raised_when_settled(queues: Any, clock: ManualClock) -
     pushed.ack_nowait(first)
     pushed.settle()
     clock.advance(10_000)
-    pushed.ack_nowait(second)
     with pytest.raises(LeaseExpired):
-        pushed.settle()
+        settled(pushed, second)
     pushed.settle()
 
 
@@ -193,8 +212,8 @@ def test_deliveries_know_the_policy_they_are_under_also_after_it_changed(queues:
     assert [one.policy["visibilityTimeoutSec"] for one in (first, second)] == [30, 99]
 
 
-def test_a_refused_subscription_is_raised_where_messages_are_awaited(queues: Any) -> None:
-    *several, last = [Pushed(queues) for _ in range(65)]
+def test_a_refused_subscription_is_raised_where_messages_are_awaited(client: Any) -> None:
+    *several, last = [Pushed(client) for _ in range(65)]
     for one in several:
         assert one.next(0.001) is None
     with pytest.raises(BadInput, match="64"):

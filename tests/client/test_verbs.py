@@ -9,7 +9,7 @@ import yirangmq
 from tests.client.conftest import Connect
 from tests.client.parts import SOON
 from tests.servers import RunningServer
-from yirangmq import NewMessage
+from yirangmq import NewMessage, broker, client
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
 from yirangmq.client.verbs import AsyncClient
@@ -22,7 +22,7 @@ from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 ONLY_EMBEDDED = {"check", "listen", "now_ms", "publish_envelopes", "read", "run"}
 """Of no use without the store itself."""
-ONLY_CONNECTED = {"call", "ping", "subscribe"}
+ONLY_CONNECTED = {"call", "ping"}
 
 
 def public(kind: type) -> dict[str, Any]:
@@ -38,6 +38,13 @@ def test_a_program_changes_only_its_address() -> None:
     embedded, connected = public(Queues), public(Client)
     assert embedded.keys() - ONLY_EMBEDDED == connected.keys() - ONLY_CONNECTED
     for name in embedded.keys() & connected.keys():
+        assert arguments(embedded[name]) == arguments(connected[name]), name
+
+
+def test_so_does_one_that_subscribes() -> None:
+    embedded, connected = public(broker.subscription.Subscription), public(client.faces.Subscription)
+    assert embedded.keys() == connected.keys()
+    for name in embedded:
         assert arguments(embedded[name]) == arguments(connected[name]), name
 
 

@@ -13,6 +13,7 @@ from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
 from yirangmq.broker.schedules import listed
+from yirangmq.broker.subscription import Subscription, Terms
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.clock import default_consumer
@@ -119,6 +120,28 @@ class Queues(AbstractContextManager["Queues"]):
             if deliveries or left <= 0:
                 return deliveries
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
+
+    def subscribe(
+        self,
+        queue: str,
+        credit: int = 64,
+        *,
+        lease_seconds: float | None = None,
+        consumer: str | None = None,
+        idle: float | None = None,
+    ) -> Subscription:
+        """Have messages handed out as they come, at most ``credit`` unsettled at a time. Iterate over it, and settle
+        what you get with the verbs here or its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
+        names.check_queue(queue)
+        names.check_count(credit, "credit", most=MOST_PER_CALL)
+        if lease_seconds is not None:
+            names.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
+        if consumer is not None:
+            names.check_consumer(consumer)
+        if idle is not None:
+            names.check_milliseconds(idle, "idle")
+        terms = Terms(queue, credit, lease_seconds, consumer, idle)
+        return Subscription(self, self._waiters, self._seconds_to_next_due, terms)
 
     def _seconds_to_next_due(self) -> float:
         due = self._lane.read(lambda transaction: transaction.next_due())

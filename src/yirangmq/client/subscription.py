@@ -13,6 +13,7 @@ from yirangmq.client.core import Lost, Stream
 from yirangmq.client.courier import Courier, Errand, Line, Pipeline
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core.errors import QueueError
+from yirangmq.format.delivery import Leased, lease_ids
 from yirangmq.format.jsontext import loads
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -136,11 +137,10 @@ class AsyncSubscription:
 
     # -- settling ---------------------------------------------------------------------------------------------------
 
-    async def ack_nowait(self, deliveries: Delivery | Sequence[Delivery]) -> None:
+    async def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
         """It worked: say so at once, and go on without waiting for the answer. A refusal is raised by one of the next
         calls, at the latest by ``settle`` or on leaving the ``with``."""
-        batch = [deliveries] if isinstance(deliveries, Delivery) else deliveries
-        leases = [delivery.incoming.lease for delivery in batch]
+        leases = lease_ids(deliveries)
         if not leases:
             return
         async with self._settling:

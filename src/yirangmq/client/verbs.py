@@ -88,8 +88,9 @@ class AsyncClient:
     async def publish(self, queue: str, message: object) -> Stored:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
         names.check_queue(queue)
-        made = sending.outgoing(queue, message, self._ids.new(1)[0])
-        return (await self._publish(queue, [made]))[0]
+        made = [sending.outgoing(queue, message, self._ids.new(1)[0])]
+        errand = await self._answered(Errand(Kind.PUBLISH, calls.Publish(queue, made)))
+        return sending.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
 
     async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         """Put any number in, in this order, a frame of them at a time with several frames on their way.

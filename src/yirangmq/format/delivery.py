@@ -1,8 +1,8 @@
 """What a consumer is handed: the message, its lease, the policy it is under."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
@@ -70,6 +70,19 @@ class Delivery(NamedTuple):
             "attempt": self.attempt,
         }
         return b'{"message":%s,"lease":%s,"policy":%s}' % (as_json(self.envelope), dumps(lease), dumps(self.policy))
+
+
+class Leased(Protocol):
+    """A message in somebody's hands, wherever it came from."""
+
+    @property
+    def lease_id(self) -> str: ...
+
+
+def lease_ids(deliveries: Leased | Sequence[Leased]) -> list[str]:
+    """Of one, or of several. (A delivery is a tuple, so it is not enough to ask whether it is a sequence.)"""
+    one: str | None = getattr(deliveries, "lease_id", None)
+    return [one] if one is not None else [delivery.lease_id for delivery in cast("Sequence[Leased]", deliveries)]
 
 
 new_delivery = cast("Callable[[tuple[Message, Envelope, QueuePolicy]], Delivery]", partial(tuple.__new__, Delivery))

@@ -1,0 +1,143 @@
+"""Messages within a credit window, for a program that holds the store itself; the same to use as a client's
+(``client.subscription``). How many are unsettled is asked of the store, so it does not matter who settled them."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple
+
+from yirangmq.broker.waiters import Waiters
+from yirangmq.core.message import split_lease_id
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery, Leased, lease_ids
+
+if TYPE_CHECKING:
+    from yirangmq.broker.queues import Queues
+
+MOST_AT_ONCE = 256
+"""Messages taken in one commit, so that other consumers get some too."""
+FOREVER = 10.0 * 366 * 86400
+
+
+class Terms(NamedTuple):
+    queue: str
+    credit: int
+    lease_seconds: float | None
+    consumer: str | None
+    idle: float | None
+
+
+class Subscription:
+    """``for delivery in subscription``; ends when closed, or when nothing came for its ``idle`` seconds."""
+
+    def __init__(self, queues: "Queues", waiters: Waiters, seconds_to_due: Callable[[], float], terms: Terms) -> None:
+        self._queues = queues
+        self._waiters = waiters
+        self._seconds_to_due = seconds_to_due
+        self._terms = terms
+        self._taking = threading.Lock()
+        self._held: list[str] = []
+        self._ready: deque[Delivery] = deque()
+        self._is_over = False
+
+    # -- taking -----------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> "Subscription":
+        return self
+
+    def __next__(self) -> Delivery:
+        delivery = self.next()
+        if delivery is None:
+            raise StopIteration
+        return delivery
+
+    def next(self, wait: float | None = None) -> Delivery | None:
+        """The next message; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
+        while True:
+            try:
+                return self._ready.popleft()
+            except IndexError:
+                batch = self._fetch(wait)
+            if not batch:
+                return None
+            self._ready.extend(batch)
+
+    def batches(self) -> Iterator[list[Delivery]]:
+        """Messages as they come, all that one commit took together: the quickest way to take and settle many."""
+        while batch := self.next_batch():
+            yield batch
+
+    def next_batch(self, wait: float | None = None) -> list[Delivery]:
+        """The messages of the next commit; none if none came within ``wait`` seconds, or it is over."""
+        if not self._ready:
+            return self._fetch(wait)
+        batch = [*self._ready]
+        self._ready.clear()
+        return batch
+
+    def _fetch(self, wait: float | None) -> list[Delivery]:
+        idle = FOREVER if self._terms.idle is None else self._terms.idle
+        with self._taking:
+            until = time.monotonic() + (idle if wait is None else wait)
+            while not self._is_over:
+                seen = self._waiters.generation
+                batch = self._leased()
+                left = until - time.monotonic()
+                if batch or left <= 0:
+                    return batch
+                self._waiters.wait(seen, min(left, self._seconds_to_due()))
+        return []
+
+    def _leased(self) -> list[Delivery]:
+        if len(self._held) >= self._terms.credit:
+            self._held = self._queues.read(self._still_held)
+        room = min(self._terms.credit - len(self._held), MOST_AT_ONCE)
+        if room <= 0:
+            return []
+        queue, _, seconds, consumer, _ = self._terms
+        batch = self._queues.lease(queue, room, lease_seconds=seconds, consumer=consumer)
+        self._held += [delivery.lease_id for delivery in batch]
+        return batch
+
+    def _still_held(self, transaction: Transaction) -> list[str]:
+        """Those of our leases that are in force."""
+        now = self._queues.now_ms()
+        keys = [split_lease_id(lease) or (0, 0) for lease in self._held]
+        found = zip(self._held, keys, transaction.by_seq([seq for seq, _ in keys]), strict=True)
+        return [
+            lease
+            for lease, (_, fence), message in found
+            if message is not None
+            and message.state is State.LEASED
+            and message.leases == fence
+            and message.due_at > now
+        ]
+
+    # -- settling, and the end --------------------------------------------------------------------------------------
+
+    def ack_nowait(self, deliveries: Leased | Sequence[Leased]) -> None:
+        """It worked. Over a connection this does not wait for the answer; here there is nothing to wait for."""
+        self._queues.ack(lease_ids(deliveries))
+
+    def settle(self) -> None:
+        """Every ack so far is on disk."""
+
+    def close(self) -> None:
+        """Take no more, and give back what was taken and not handed out."""
+        self._is_over = True
+        self._waiters.ring()
+        with self._taking:
+            unread = [delivery.lease_id for delivery in self._ready]
+            self._ready.clear()
+        self._queues.release_many(unread)
+
+    def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
