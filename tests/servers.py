@@ -15,6 +15,7 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
+from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
@@ -98,6 +99,15 @@ class RunningServer:
         for connection in list(self._door.connections):
             connection.abort()
 
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "server": "yirangmq test",
+            "node": "here",
+            "durability": self._store.durability(),
+            "uptimeSec": 5.0,
+            "connections": len(self._door.connections),
+        }
+
     async def _run(self, up: threading.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: self._faults.append(context))
@@ -105,9 +115,14 @@ class RunningServer:
         verbs = Verbs(self._clock, self._ids)
         desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
         pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
-        site = Site(self._clock, Health(self._clock, None), dict, lambda: self._door.describe(), Consumers(self._clock))
+        self.observing = Observing(self._clock)
+        rates = self.observing.metrics.rates
+        health = Health(self._clock, None)
+        site = Site(self._clock, health, self._facts, lambda: self._door.describe(), Consumers(self._clock), rates)
+        table = Calls(verbs, pages, site)
+        self.observing.begin(verbs.happened, table)
         welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
-        house = House(desk, self._clock, self._ids, Calls(verbs, pages, site), welcome, self._token)
+        house = House(desk, self._clock, self._ids, table, welcome, self._token)
         self._door = Door(house, Limits())
         desk.after_commit.append(self._door.flush)
         servers = [

@@ -38,11 +38,19 @@ def check_schedules(queue: str, policy: QueuePolicy) -> None:
     for number, schedule in enumerate(policy.schedules):
         try:
             zone_of(schedule.timezone)
-            if _read(queue, schedule, "", 0).id:
-                raise BadInput("is given by the schedule", field="message.messageId")
+            _check_message(queue, schedule)
         except BadInput as error:
             text = str(error).removeprefix(f"{error.field}: ")
-            raise BadPolicy(text, field=f"schedules[{number}].{error.field or 'message'}") from None
+            raise BadPolicy(text, field=f"schedules[{number}].{error.field}") from None
+
+
+def _check_message(queue: str, schedule: Schedule) -> None:
+    try:
+        if _read(queue, schedule, "", 0).id:
+            raise BadInput("is given by the schedule", field="messageId")
+    except BadInput as error:
+        text = str(error).removeprefix(f"{error.field}: ")
+        raise BadInput(text, field=f"message.{error.field}" if error.field else "message") from None
 
 
 def envelope_of(tick: Tick, now: int) -> Envelope:

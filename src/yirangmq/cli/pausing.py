@@ -101,7 +101,10 @@ COMMANDS = {
                 "hand out again",
                 Command(
                     about="Hand messages out again. Consumers that wait are served at once.",
-                    examples=(("one queue", "yirangmq queue resume telemetry"),),
+                    examples=(
+                        ("one queue", "yirangmq queue resume telemetry"),
+                        ("in a folder of JSON files", "yirangmq queue resume telemetry --path /var/yirang/queues"),
+                    ),
                     options=pause_options,
                     run=run_resume,
                 ),
@@ -111,7 +114,10 @@ COMMANDS = {
     "schedule": Command(
         about="Messages that a server publishes by the clock. They stand in the policies of their queues "
         "(docs/policy.md).",
-        examples=(("when does what fire?", "yirangmq schedule list"),),
+        examples=(
+            ("when does what fire?", "yirangmq schedule list"),
+            ("of one queue", "yirangmq schedule list --queue telemetry"),
+        ),
         verbs={
             "list": (
                 "every schedule, and when it fires next",

@@ -97,8 +97,8 @@ def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) ->
     sys.stdout.write(HIDE_CURSOR)
     try:
         for look in looks:
-            width, height = os.get_terminal_size(sys.stdout.fileno())
-            lines = _view(look, width)[: height - 1]
+            width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: it does not say
+            lines = _view(look, width or None)[: height - 1 if height else None]
             screen.say(HOME + "\n".join(line + CLEAR_LINE for line in lines) + CLEAR_BELOW)
             screen.flush()
             time.sleep(args.interval)
@@ -274,7 +274,10 @@ COMMANDS = {
     ),
     "metrics": Command(
         about="All metrics as the text that Prometheus reads (docs/metrics.md).",
-        examples=(("of the server that serves here", "yirangmq metrics"),),
+        examples=(
+            ("of the server that serves here", "yirangmq metrics"),
+            ("of another one", "yirangmq metrics --store unix:/run/yirangmq.sock"),
+        ),
         options=metrics_options,
         run=run_metrics,
     ),

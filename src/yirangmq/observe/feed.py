@@ -51,6 +51,11 @@ class Feed:
         events = [part for number, part in self._kept if number > seen and queue in (None, part["queue"])]
         return {"last": self._last, "missed": max(0, first - seen - 1), "events": events}
 
+    @property
+    def is_followed(self) -> bool:
+        """Somebody waits for what happens next."""
+        return bool(self._waiting)
+
     def wait(self, wake: Callable[[], None]) -> None:
         """``wake`` is called once, when something happens."""
         self._waiting.append(wake)

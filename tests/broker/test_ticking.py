@@ -1,0 +1,252 @@
+"""Schedules: each tick is published once, while somebody runs; the clock is the test's."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tests.doors.parts import Client, Server
+from yirangmq.broker.ticking import Ticking
+from yirangmq.core.errors import BadPolicy
+from yirangmq.core.ports import Store
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import FailingStore, open_for_test
+
+MINUTE = 60_000
+START = "09:21:00"  # of ManualClock, 2026-01-13, a Tuesday
+
+
+class House:
+    """A server with its clock's hand, on a store that outlives it."""
+
+    def __init__(self, store: Store | None = None, start: bool = True) -> None:
+        self.store = store or MemoryStore()
+        self.server = Server(self.store)
+        self.client: Client = self.server.client()
+        self.ticking = Ticking(self.server.desk, self.server.clock)
+        if start:
+            self.ticking.start()
+
+    def pass_time(self, milliseconds: int, step: int = 1_000) -> None:
+        """As it goes: second by second."""
+        for _ in range(milliseconds // step):
+            self.server.turns.advance(step)
+
+    def waiting(self, queue: str = "mail") -> list[str]:
+        """Ids of the messages that are ready, in order."""
+        with self.store.transaction(write=False) as transaction:
+            return [message.id for message, _ in transaction.heads(queue, 1_000)]
+
+
+def schedule(house: House, *schedules: dict[str, Any], queue: str = "mail", **more: Any) -> None:
+    house.client.call("set_policy", queue=queue, document={"schedules": list(schedules), **more})
+
+
+def tick(cron: str = "* * * * *", **changes: Any) -> dict[str, Any]:
+    return {"name": "tick", "cron": cron, "message": {"hello": 1}} | changes
+
+
+def test_a_tick_is_published_when_it_is_due() -> None:
+    house = House()
+    schedule(house, tick("*/2 * * * *"))
+    house.pass_time(MINUTE - 1_000)
+    assert house.waiting() == []
+    house.pass_time(1_000)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+    house.pass_time(4 * MINUTE)
+    assert house.waiting() == [f"tick-20260113T09{minute}00Z" for minute in (22, 24, 26)]
+
+
+def test_the_message_is_an_envelope_or_a_payload() -> None:
+    house = House()
+    envelope = {"type": "report", "payload": {"kind": "daily"}, "attributes": {"priority": 3}}
+    schedule(house, tick(name="wrapped", message=[1, 2]), tick(name="whole", message=envelope))
+    house.pass_time(MINUTE)
+    first, second = house.client.lease("mail", 9)
+    assert (first.id, bytes(first.payload)) == ("whole-20260113T092200Z", b'{"kind":"daily"}')
+    assert '"type":"report"' in first.header
+    assert (second.id, bytes(second.payload)) == ("wrapped-20260113T092200Z", b"[1,2]")
+
+
+def test_a_restart_publishes_no_tick_twice() -> None:
+    house = House()
+    schedule(house, tick())
+    house.pass_time(MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+    again = House(house.store, start=False)
+    again.server.clock.advance(MINUTE - 500)  # as if the clock had been set back by half a second meanwhile
+    again.ticking.start()
+    again.pass_time(1_000)
+    assert again.waiting() == ["tick-20260113T092200Z"]
+
+
+def test_two_servers_publish_a_tick_once() -> None:
+    one = House()
+    schedule(one, tick())
+    other = House(one.store)
+    one.pass_time(MINUTE)
+    other.pass_time(MINUTE)
+    assert one.waiting() == ["tick-20260113T092200Z"]
+
+
+def test_ticks_while_nothing_runs_are_skipped() -> None:
+    house = House()
+    schedule(house, tick())
+    house.ticking.stop()
+    house.pass_time(10 * MINUTE)
+    assert house.waiting() == []
+    house.ticking.start()
+    house.pass_time(MINUTE)
+    assert house.waiting() == ["tick-20260113T093200Z"]
+
+
+def test_a_machine_that_slept_skips_what_is_long_over() -> None:
+    house = House()
+    schedule(house, tick("*/5 * * * *"))
+    house.pass_time(3 * 60 * MINUTE + 30_000, step=3 * 60 * MINUTE + 30_000)  # to 12:21:30, in one step
+    assert house.waiting() == []
+    house.pass_time(4 * MINUTE)
+    assert house.waiting() == ["tick-20260113T122500Z"]
+
+
+def test_a_tick_that_is_a_little_late_is_published() -> None:
+    house = House()
+    schedule(house, tick("*/5 * * * *"))
+    house.pass_time(4 * MINUTE + 50_000, step=4 * MINUTE + 50_000)
+    assert house.waiting() == ["tick-20260113T092500Z"]
+
+
+def test_a_policy_set_in_the_last_second_is_kept() -> None:
+    house = House()
+    house.pass_time(MINUTE - 500, step=500)
+    schedule(house, tick())
+    house.pass_time(500, step=500)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+
+
+def test_a_policy_that_another_process_set_is_found() -> None:
+    house = House()
+    open_for_test(store=house.store).set_policy("mail", {"schedules": [tick()]})
+    house.pass_time(2 * MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z", "tick-20260113T092300Z"]
+
+
+def test_a_schedule_that_was_taken_out_fires_no_more() -> None:
+    house = House()
+    schedule(house, tick())
+    house.pass_time(MINUTE)
+    house.client.call("set_policy", queue="mail", document=None)
+    house.pass_time(5 * MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+
+
+def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    schedule(house, tick(), quota={"maxMessages": 1})
+    schedule(house, tick(), queue="post")
+    house.pass_time(2 * MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+    assert len(house.waiting("post")) == 2
+    assert "was refused" in caplog.text
+
+
+def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
+    store = FailingStore(MemoryStore())
+    house = House(store)
+    schedule(house, tick())
+    house.pass_time(MINUTE - 1_000)
+    store.fail_at(1)
+    house.pass_time(1_000)
+    assert house.waiting() == []
+    house.pass_time(5_000)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+
+
+def test_a_paused_queue_takes_ticks() -> None:
+    house = House()
+    schedule(house, tick(), paused=True)
+    house.pass_time(MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+    assert house.client.lease("mail") == []
+
+
+def test_hours_are_those_of_the_time_zone() -> None:
+    house = House()
+    schedule(house, tick("30 18 * * *", timezone="Asia/Tokyo"))
+    house.pass_time(9 * MINUTE)
+    assert house.waiting() == ["tick-20260113T093000Z"]
+
+
+# -- what cannot be kept ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"timezone": "Mars/Olympus"}, "schedules[0].timezone"),
+        ({"timezone": "../etc/passwd"}, "schedules[0].timezone"),
+        ({"timezone": "America"}, "schedules[0].timezone"),
+        ({"message": {"messageId": "mine", "payload": 1}}, "schedules[0].message.messageId"),
+        ({"message": {"type": 7, "payload": 1}}, "schedules[0].message.type"),
+        ({"message": {"queue": "other", "type": "t", "payload": 1}}, "schedules[0].message.queue"),
+    ],
+)
+def test_a_schedule_that_cannot_be_kept_is_refused_by_name(change: dict[str, Any], field: str) -> None:
+    queues = open_for_test()
+    with pytest.raises(BadPolicy) as caught:
+        queues.set_policy("mail", {"schedules": [tick(**change)]})
+    assert caught.value.field == field
+    assert queues.queues() == []
+
+
+def test_a_zone_that_is_not_known_here_stops_no_other() -> None:
+    """A file edited by hand, or a store that came from another machine."""
+    house = House()
+    with house.store.transaction() as transaction:
+        transaction.set_policy(
+            "bad", '{"schedules": [{"name": "x", "cron": "* * * * *", "timezone": "No/Where", "message": 1}]}'
+        )
+    schedule(house, tick())
+    house.pass_time(MINUTE)
+    assert house.waiting() == ["tick-20260113T092200Z"]
+    rows = house.client.call("schedules")
+    assert [(row["queue"], row["nextAt"] is None, row["error"]) for row in rows] == [
+        ("bad", True, "timezone: 'No/Where' is not a time zone this machine knows"),
+        ("mail", False, None),
+    ]
+
+
+# -- what is listed ---------------------------------------------------------------------------------------------------
+
+
+def test_schedules_are_listed_with_their_next_time() -> None:
+    house = House(start=False)
+    schedule(house, tick("30 2 * * *", name="nightly", timezone="Europe/Berlin"), tick("0 12 * * fri", name="weekly"))
+    schedule(house, tick(), queue="post")
+    rows = house.client.call("schedules", queue="mail")
+    assert rows == [
+        {
+            "queue": "mail",
+            "name": "nightly",
+            "cron": "30 2 * * *",
+            "timezone": "Europe/Berlin",
+            "nextAt": "2026-01-14T01:30:00.000+00:00",
+            "nextLocal": "2026-01-14T02:30+01:00",
+            "error": None,
+        },
+        {
+            "queue": "mail",
+            "name": "weekly",
+            "cron": "0 12 * * fri",
+            "timezone": "UTC",
+            "nextAt": "2026-01-16T12:00:00.000+00:00",
+            "nextLocal": "2026-01-16T12:00+00:00",
+            "error": None,
+        },
+    ]
+    assert [row["queue"] for row in house.client.call("schedules")] == ["mail", "mail", "post"]
+
+
+def test_the_clock_of_these_tests_is_where_they_think() -> None:
+    now = datetime.fromtimestamp(House(start=False).server.clock.now_ms() / 1000, UTC)
+    assert f"{now:%a %Y-%m-%d %H:%M:%S}" == f"Tue 2026-01-13 {START}"

@@ -1,0 +1,36 @@
+"""The page of metrics names every metric with its type, every rate and every event."""
+
+import re
+from pathlib import Path
+
+from yirangmq.core.events import Published, Settled, Steered
+from yirangmq.observe.metrics import no_rates
+from yirangmq.observe.prometheus import METRICS
+from yirangmq.observe.telling import NOTEWORTHY, STEPS, VERBS, describe
+
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+
+
+def test_every_metric_stands_there_with_its_type_and_no_other() -> None:
+    rows = re.findall(r"^\| `(yirangmq_\w+)` \| (\w+) \|", PAGE, re.MULTILINE)
+    assert rows == [(name, kind) for name, (kind, _) in METRICS.items()]
+
+
+def test_every_rate_stands_there() -> None:
+    assert [name for name in no_rates() if f"`{name}`" not in PAGE] == []
+
+
+def test_every_event_stands_there() -> None:
+    names = [kind.__name__.lower() for kind in NOTEWORTHY if kind is not Steered]
+    names += [*VERBS.values(), *STEPS.values(), "published", "leased"]
+    assert [name for name in names if f"`{name}`" not in PAGE] == []
+
+
+def test_the_members_of_an_event_stand_there() -> None:
+    for event in (Published("q", 1, 1), Settled("q", "nack", 1, [1], "TIMEOUT")):
+        assert [name for name in describe(event, 0) if f"`{name}`" not in PAGE and f'"{name}"' not in PAGE] == []
+
+
+def test_every_metric_in_an_expression_is_one() -> None:
+    known = {name + tail for name in METRICS for tail in ("", "_bucket", "_sum", "_count")}
+    assert [name for name in re.findall(r"yirangmq_\w+", PAGE) if name not in known and name != "yirangmq_"] == []

@@ -1,0 +1,115 @@
+"""What a server tells of itself: metrics, rates, and what happens while somebody watches."""
+
+from typing import Any
+
+import pytest
+
+from tests.doors.parts import Answer, Client, Server
+from yirangmq.core.errors import BadInput
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def client(server: Server) -> Client:
+    return server.client()
+
+
+def watch(server: Server, client: Client, **values: Any) -> int:
+    """Asked, not yet answered; the number of the request."""
+    number = client.send(Kind.CALL, calls.Call("watch", values))
+    server.turn()
+    return number
+
+
+def events(answers: list[Answer]) -> list[tuple[str, str]]:
+    [answer] = answers
+    return [(event["event"], event["queue"]) for event in answer.value.value["events"]]
+
+
+def test_metrics_are_a_page_of_text(client: Client) -> None:
+    client.publish("mail", b"12345", b"1")
+    client.lease("mail")
+    lines = client.call("metrics").splitlines()
+    assert 'yirangmq_queue_ready{queue="mail"} 1' in lines
+    assert 'yirangmq_published_bytes_total{queue="mail"} 6' in lines
+    assert 'yirangmq_leased_total{queue="mail"} 1' in lines
+    assert "yirangmq_commit_requests_count 2" in lines
+
+
+def test_rates_are_told_by_queue_and_with_the_status(server: Server, client: Client) -> None:
+    client.publish("mail", *[b"1"] * 20)
+    server.turns.advance(10_000)
+    assert client.call("rates")["mail"]["publishedPerSec"] == 2.0
+    [row] = client.call("status")["queues"]
+    assert row["rates"]["publishedPerSec"] == 2.0
+    assert row["paused"] is False
+
+
+def test_a_queue_in_which_nothing_happened_has_no_rates(client: Client) -> None:
+    client.call("set_policy", queue="mail", document={})
+    [row] = client.call("status")["queues"]
+    assert row["rates"] is None
+
+
+# -- watching ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_watches_is_answered_when_something_happens(server: Server, client: Client) -> None:
+    other = server.client()
+    number = watch(server, client, wait=10)
+    assert client.heard(number) == []
+    other.publish("mail", b"1")
+    [answer] = answers = client.heard(number)
+    assert events(answers) == [("published", "mail")]
+    again = client.call("watch", after=answer.value.value["last"])
+    assert again == {"last": answer.value.value["last"], "missed": 0, "events": []}
+
+
+def test_what_happened_meanwhile_is_told_at_once(server: Server, client: Client) -> None:
+    last = client.call("watch")["last"]
+    client.publish("mail", b"1")
+    client.lease("mail")
+    number = watch(server, client, after=last, wait=10)
+    assert events(client.heard(number)) == [("published", "mail"), ("leased", "mail")]
+
+
+def test_one_queue_may_be_watched(server: Server, client: Client) -> None:
+    number = watch(server, client, queue="post", wait=10)
+    client.publish("mail", b"1")
+    assert client.heard(number) == []
+    client.publish("post", b"1")
+    assert events(client.heard(number)) == [("published", "post")]
+
+
+def test_patience_ends(server: Server, client: Client) -> None:
+    number = watch(server, client, wait=10)
+    server.turns.advance(9_999)
+    assert client.heard(number) == []
+    server.turns.advance(1)
+    assert events(client.heard(number)) == []
+    client.publish("mail", b"1")
+    assert client.heard(number) == []
+
+
+def test_one_who_left_harms_nobody(server: Server, client: Client) -> None:
+    watch(server, client, wait=10)
+    client.session.end()
+    other = server.client()
+    assert other.publish("mail", b"1")
+    server.turns.advance(10_000)
+
+
+@pytest.mark.parametrize(
+    ("values", "field"),
+    [({"wait": 31}, "wait"), ({"wait": "long"}, "wait"), ({"after": -1}, "after"), ({"queue": "a/b"}, "queue")],
+)
+def test_a_watch_that_cannot_be_is_refused_by_name(client: Client, values: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        client.call("watch", **values)
+    assert caught.value.field == field
