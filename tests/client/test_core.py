@@ -1,12 +1,14 @@
 """One connection without a connection: bytes in, bytes out."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from yirangmq.client import core
 from yirangmq.client.core import Conversation, Lost, Slot, Stream
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, TooLarge, Unavailable
 from yirangmq.wire import calls
-from yirangmq.wire.frames import FrameReader, Kind
+from yirangmq.wire.frames import FrameReader, Kind, encode
 
 PING = calls.Empty()
 
@@ -160,3 +162,17 @@ def test_an_answer_of_the_wrong_kind_is_an_error_and_an_error_is_raised() -> Non
         slot.reply.wanted(Kind.RESULT)
     with pytest.raises(TooLarge, match="payload: much"):
         other.reply.wanted(Kind.RESULT)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=5), st.integers(0, 19), st.integers(0, 4))
+def test_whatever_a_server_says_it_is_heard_or_lost(bodies: list[bytes], kind: int, number: int) -> None:
+    talk = Conversation()
+    asked(talk)
+    talk.subscribe(Stream(), calls.Subscribe("q", 9))
+    talk.forget(asked(talk, Kind.LEASE))
+    try:
+        for body in bodies:
+            hear(talk, encode(kind, number, body))
+            hear(talk, body)
+    except Lost:
+        assert talk.trouble is not None

@@ -234,3 +234,17 @@ def test_bad_input_is_named_at_once(queues: Any, field: str, named: dict[str, An
     with pytest.raises(BadInput) as caught:
         queues.subscribe("mail", **named)
     assert caught.value.field == field
+
+
+def test_a_server_that_pushes_nothing_is_asked_whether_it_is_there(
+    line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.client.subscription.LISTEN_SECONDS", 0.01)
+    assert Pushed(connecting(line.address)).next(QUIET) is None
+    assert Kind.PING in line.requests
+
+
+def test_a_long_wait_is_asked_for_in_parts(line: BadLine, connecting: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yirangmq.client.verbs.LONGEST_POLL", 0.01)
+    assert connecting(line.address).lease("mail", wait=QUIET) == []
+    assert line.requests.count(Kind.LEASE) > 2

@@ -1,0 +1,186 @@
+"""How often, how long and where a client tries: its patience, without waiting for it."""
+
+import os
+from typing import Any
+
+import pytest
+
+from yirangmq.client.address import Address, read_addresses
+from yirangmq.client.blocking import Turn, run
+from yirangmq.client.core import Lost, Reply, Slot
+from yirangmq.client.courier import FIRST_PAUSE, LONGEST_PAUSE, Courier, Errand, Pipeline, Terms
+from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+WELCOME = Reply(Kind.WELCOME, calls.Welcome("s", "n", "full", 1000))
+PONG = Reply(Kind.PONG, calls.Empty())
+
+
+class Script:
+    """Connections that do as they are told: each is a list of answers, ``Lost`` among them, or an error to dialing."""
+
+    def __init__(self, *lines: Any) -> None:
+        self._lines = list(lines)
+        self.dialled: list[str] = []
+        self.slept: list[float] = []
+        self.sent: list[tuple[int, Kind]] = []
+
+    def turn(self) -> Turn:
+        return Turn()
+
+    async def dial(self, address: Address, seconds: float) -> "ScriptedLine":
+        self.dialled.append(str(address))
+        answers = self._lines.pop(0) if self._lines else OSError("nobody")
+        if isinstance(answers, Exception):
+            raise answers
+        return ScriptedLine(self, [WELCOME, *answers])
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+class ScriptedLine:
+    def __init__(self, script: Script, answers: list[Any]) -> None:
+        self._script = script
+        self._answers = answers
+        self._number = len(script.dialled)
+        self.process = os.getpid()
+        self.is_alive = True
+
+    def greeted(self, welcome: calls.Welcome) -> None:
+        self.welcome = welcome
+
+    async def ask(self, kind: Kind, body: Any) -> Slot:
+        self._script.sent.append((self._number, kind))
+        if not self.is_alive:
+            raise Lost("gone")
+        return Slot(kind, 1)
+
+    async def answer(self, slot: Slot, seconds: float) -> Reply:
+        answer = self._answers.pop(0) if self._answers else Lost("silence")
+        if isinstance(answer, Lost):
+            self.is_alive = False
+            raise answer
+        reply: Reply = answer
+        return reply
+
+    async def subscribe(self, stream: Any, body: Any) -> int:
+        raise NotImplementedError
+
+    def cancelled(self, number: int) -> None:
+        raise NotImplementedError
+
+    async def listen(self, stream: Any, seconds: float) -> bool:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        self.is_alive = False
+
+
+def courier(script: Script, addresses: str = "unix:/a", retries: int = 3, chance: float = 0.5) -> Courier:
+    return Courier(script, Terms(read_addresses(addresses), "c", 1.0, retries), lambda: chance)
+
+
+def asked(courier: Courier, count: int = 1, window: int = 8) -> list[Errand]:
+    """Pings, several on their way at once, each seen through to its answer."""
+    errands = [Errand(Kind.PING, calls.Empty()) for _ in range(count)]
+    pipeline = Pipeline(courier, window)
+
+    async def all_of_them() -> None:
+        for errand in errands:
+            await pipeline.put(errand)
+        await pipeline.finish()
+
+    run(all_of_them())
+    return errands
+
+
+def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
+    script = Script()
+    with pytest.raises(Unreachable, match=r"unix:/a: nobody \(tried 9 times\)"):
+        run(courier(script, retries=8).line())
+    assert len(script.dialled) == 9
+    assert script.slept == [min(LONGEST_PAUSE, FIRST_PAUSE * 2**n) for n in range(8)]
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_chance_spreads_the_pauses_by_half(chance: float) -> None:
+    script = Script()
+    with pytest.raises(Unreachable):
+        run(courier(script, retries=1, chance=chance).line())
+    assert script.slept == [FIRST_PAUSE * (0.5 + chance)]
+
+
+def test_every_address_has_its_turn_before_a_pause() -> None:
+    script = Script(OSError("1"), OSError("2"), OSError("3"), [])
+    run(courier(script, "unix:/a,unix:/b").line())
+    assert (script.dialled, len(script.slept)) == (["unix:/a", "unix:/b", "unix:/a", "unix:/b"], 1)
+
+
+def test_the_address_that_worked_is_tried_first_after_a_loss() -> None:
+    script = Script(OSError("1"), [Lost("cut")], [PONG])
+    assert asked(courier(script, "unix:/a,unix:/b"))[0].resent
+    assert script.dialled == ["unix:/a", "unix:/b", "unix:/b"]
+
+
+def test_a_server_that_takes_connections_and_drops_requests_is_given_up_too() -> None:
+    script = Script([], [], [], [], [])
+    with pytest.raises(Unreachable, match="unix:/a: gave up after 4 tries: silence"):
+        asked(courier(script))
+    assert len(script.dialled) == 4
+    assert script.slept == [FIRST_PAUSE, FIRST_PAUSE * 2]
+
+
+def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
+    for error in (NotAllowed("token"), BadInput("version 9", field="version")):
+        lost = Lost("refused")
+        lost.__cause__ = error
+        script = Script([])
+        refused = ScriptedLine(script, [lost])
+
+        async def dial(address: Address, seconds: float, line: ScriptedLine = refused) -> ScriptedLine:
+            return line
+
+        script.dial = dial  # type: ignore[method-assign]
+        with pytest.raises(type(error)):
+            run(courier(script).line())
+        assert script.slept == []
+
+
+def test_after_a_loss_all_that_is_unanswered_is_sent_again_in_order() -> None:
+    script = Script([PONG, Lost("cut")], [PONG] * 9)
+    errands = asked(courier(script), 5)
+    assert [errand.sent for errand in errands] == [1, 2, 2, 2, 2]
+    assert script.sent == [(1, Kind.HELLO), *[(1, Kind.PING)] * 5, (2, Kind.HELLO), *[(2, Kind.PING)] * 4]
+
+
+def test_no_more_than_the_window_are_on_their_way() -> None:
+    script = Script([PONG] * 2 + [Lost("cut")], [PONG] * 9)
+    errands = asked(courier(script), 6, window=2)
+    assert sum(errand.resent for errand in errands) == 2
+
+
+def test_a_server_that_says_later_is_asked_later() -> None:
+    later = Reply(Kind.ERROR, calls.Failed("unavailable", "full", None))
+    script = Script([later, later, PONG])
+    assert asked(courier(script))[0].sent == 3
+    assert script.slept == [FIRST_PAUSE]
+
+
+def test_any_other_refusal_is_an_answer() -> None:
+    script = Script([Reply(Kind.ERROR, calls.Failed("bad_input", "no", "queue"))])
+    [errand] = asked(courier(script))
+    with pytest.raises(BadInput, match="queue: no"):
+        errand.value(Kind.PONG)
+    assert script.slept == []
+
+
+def test_a_closed_one_dials_no_more() -> None:
+    script = Script([], [])
+    one = courier(script)
+    run(one.line())
+    run(one.close())
+    with pytest.raises(Unreachable, match="closed"):
+        run(one.line())
+    assert len(script.dialled) == 1
