@@ -95,7 +95,7 @@ def run_command(folder: Path, *words: str, **env: str) -> "subprocess.CompletedP
     )
 
 
-def until(is_so: Any, seconds: float = 20.0) -> None:
+def until(is_so: Any, seconds: float = 60.0) -> None:
     """Ask again and again; processes tell nobody what they are about to do."""
     end = time.monotonic() + seconds
     while not is_so():

@@ -2,7 +2,6 @@
 the latency of others is printed, not judged: that depends on the machine."""
 
 import json
-import multiprocessing
 import os
 import signal
 import socket
@@ -10,11 +9,13 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from tests.scenarios.daemons import daemon, until
+from tests.scenarios.workers import crew
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.wire import calls
@@ -28,7 +29,7 @@ BOUND = 24 * MIB
 """For three stopped readers and twenty slow writers: more than they may cost, far less than what waits for them."""
 
 
-def stop_reading(path: str) -> None:
+def stop_reading(path: str, pipe: Connection) -> None:
     """Ask for everything, then stop for good."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
@@ -38,16 +39,10 @@ def stop_reading(path: str) -> None:
 
 @contextmanager
 def stopped_readers(path: str, count: int) -> Iterator[None]:
-    context = multiprocessing.get_context("forkserver")
-    readers = [context.Process(target=stop_reading, args=(path,), daemon=True) for _ in range(count)]
-    try:
-        for reader in readers:
-            reader.start()
+    with crew() as team:
+        for _ in range(count):
+            team.start(stop_reading, path)
         yield
-    finally:
-        for reader in readers:
-            reader.kill()
-            reader.join()
 
 
 @contextmanager
