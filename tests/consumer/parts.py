@@ -14,7 +14,7 @@ from yirangmq.consumer.tally import Summary
 from yirangmq.core.reasons import Reason
 from yirangmq.format import delivery
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """How long a test waits for something that must come; only a failure ever takes so long."""
 
 

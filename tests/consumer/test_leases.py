@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.consumer.parts import Blocking, Watched, running, until
+from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -159,7 +159,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
     def hold_up_the_first(verb: str, number: int) -> None:
         if (verb, number) == ("ack", 1):
             under_way.set()
-            assert others_ended.wait(30)
+            assert others_ended.wait(PATIENCE)
 
     watched.before = hold_up_the_first
 
@@ -172,7 +172,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
     consumer.handler("mail")(handle)
     with running(consumer) as run:
         slow.wait_begun(7)
-        assert under_way.wait(30)
+        assert under_way.wait(PATIENCE)
         slow.go.set()
         until(lambda: watched.sizes["lease"].count(8) == 2, "room for eight again")
         others_ended.set()

@@ -1,16 +1,17 @@
 """What a handler returns or raises decides what becomes of its message."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from tests.consumer.parts import Blocking, running, until
+from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.outcomes import Reject, Retry
+from yirangmq.consumer.ports import Results
 from yirangmq.consumer.tally import Summary
 from yirangmq.core.errors import BadInput
 from yirangmq.core.reasons import MAX_MESSAGE, Reason
@@ -169,10 +170,38 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
         assert queues.consumer_list()[0]["inWork"] == 0
         assert not done.is_set(), "a thread that does not end keeps its place"
         slow.go.set()
-        assert done.wait(30)
+        assert done.wait(PATIENCE)
         until(lambda: queues.show("mail", second).message.state is State.DONE)
     assert queues.show("mail", first).message.state is State.DELAYED
     assert run.summary == Summary(done=1, failed=1)
+
+
+def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues: Queues) -> None:
+    slow = Blocking()
+    queues.publish_many("mail", [1, 2, 3, 4])
+    consumer = Consumer(queues, concurrency=2, timeout=0.05)
+    consumer.handler("mail", prefetch=2)(slow)
+    with running(consumer):
+        slow.wait_begun(2)
+        until(lambda: queues.counts("mail").ready == 2, "the others back in line")
+        until(lambda: queues.consumer_list()[0]["stuck"] == 2)
+        assert queues.counts("mail").leased == 0
+        slow.go.set()
+        until(lambda: queues.counts("mail").done == 2, "those not begun, once there is room")
+
+
+def test_a_fault_of_our_own_ends_the_run_instead_of_a_thread(queues: Queues) -> None:
+    """A broker that answers for fewer leases than it was asked about."""
+
+    class Forgetful(Watched):
+        def ack_many(self, leases: Sequence[str]) -> Results:
+            return []
+
+    queues.publish("mail", 1)
+    consumer = Consumer(Forgetful(queues), drain_seconds=0.05)
+    consumer.handler("mail")(lambda delivery: None)
+    with pytest.raises(ValueError, match="zip"):
+        consumer.run()
 
 
 def test_a_queue_has_one_handler_and_a_consumer_at_least_one(queues: Queues) -> None:

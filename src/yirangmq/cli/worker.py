@@ -1,6 +1,7 @@
 """A consumer process from options: ``consume --handler`` and ``consume --exec``. The work itself is in ``consumer``."""
 
 import argparse
+import io
 import logging
 import os
 import shlex
@@ -31,6 +32,8 @@ SHELL = "/bin/sh"
 def run(args: argparse.Namespace, screen: Screen) -> int:
     route = _program_route(args) if args.program is not None else _function_route(args)
     log = logs.begin("info", "json" if screen.json else "text", sys.stderr)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a handler prints is seen when it prints it
     try:
         with place.opened(args) as queues:
             consumer = Consumer(

@@ -12,6 +12,7 @@ from yirangmq.consumer.journal import about, log
 from yirangmq.consumer.kit import Kit
 from yirangmq.consumer.outcomes import too_slow
 from yirangmq.consumer.settler import Ending
+from yirangmq.consumer.threads import thread
 
 REPORT_SECONDS = 1.0
 AGAIN = 10
@@ -29,7 +30,7 @@ class Heartbeat:
         self._report_at = 0.0
         self._stopped = False
         self._is_cut_off = False
-        self._thread = threading.Thread(target=self._run, name="yirangmq-heartbeat", daemon=True)
+        self._thread = thread(self._run, "heartbeat", kit.fail)
 
     def start(self) -> None:
         self._thread.start()

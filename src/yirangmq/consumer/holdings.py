@@ -11,6 +11,8 @@ from yirangmq.consumer.ports import Taken
 
 PARTS = 3
 """A lease is extended each time a third of it has passed, so that two extensions may fail."""
+SHORTEST_BEAT = 0.005
+"""Seconds; a lease so short that it wants more than that is not worth having."""
 
 
 class Stage(Enum):
@@ -24,20 +26,26 @@ class Stage(Enum):
 class Holding:
     """One lease. Changed by ``Holdings`` only."""
 
-    __slots__ = ("beat_at", "deadline", "good_until", "lost", "span", "stage", "taken")
+    __slots__ = ("beat_at", "deadline", "good_until", "lost", "span", "stage", "taken", "was_cut")
 
     def __init__(self, taken: Taken, span: float, asked_at: float) -> None:
         self.taken = taken
         self.span = span
         self.good_until = asked_at + span
-        self.beat_at = asked_at + span / PARTS
+        self.beat_at = asked_at + max(span / PARTS, SHORTEST_BEAT)
         self.deadline: float | None = None
         self.stage = Stage.WAITING
         self.lost = False
+        self.was_cut = False
 
     @property
     def lease(self) -> str:
         return self.taken.lease_id
+
+    @property
+    def is_forsaken(self) -> bool:
+        """What its handler says is not heard any more."""
+        return self.lost or self.was_cut
 
 
 class Holdings:
@@ -106,7 +114,7 @@ class Holdings:
         with self._guard:
             found = [one for one in self._held.values() if one.stage is Stage.WORKING and _is_overdue(one, now)]
             for holding in found:
-                holding.stage = Stage.OVER
+                holding.stage, holding.was_cut = Stage.OVER, True
             return found
 
     def count(self, stage: Stage) -> int:
@@ -136,7 +144,7 @@ class Holdings:
         with self._guard:
             for holding in holdings:
                 holding.good_until = asked_at + holding.span
-                holding.beat_at = asked_at + holding.span / PARTS
+                holding.beat_at = asked_at + max(holding.span / PARTS, SHORTEST_BEAT)
 
     def put_off(self, holdings: Iterable[Holding], until: float) -> None:
         """They could not be extended; try again then."""

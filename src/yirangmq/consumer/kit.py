@@ -1,7 +1,6 @@
 """What the parts of a running consumer share."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from yirangmq.consumer.gate import Gate
@@ -10,6 +9,7 @@ from yirangmq.consumer.poison import Poison
 from yirangmq.consumer.ports import Queues
 from yirangmq.consumer.settler import Settler
 from yirangmq.consumer.tally import Tally
+from yirangmq.consumer.threads import Fail
 
 
 class Budget:
@@ -54,5 +54,4 @@ class Kit:
     poison: Poison
     budget: Budget
     until_empty: bool
-    fail: Callable[[BaseException], None]
-    """Called with an error that makes going on senseless."""
+    fail: Fail

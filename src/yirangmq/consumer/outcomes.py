@@ -1,5 +1,6 @@
 """What became of a message in a handler's hands: a value for each way it can end, and the words a handler may use."""
 
+import inspect
 from typing import Any, NamedTuple
 
 from yirangmq.core import names
@@ -43,6 +44,8 @@ def of_value(value: Any) -> Outcome:
     if isinstance(value, Retry | Reject):
         return of_error(value)
     if hasattr(value, "__await__"):
+        if inspect.iscoroutine(value):
+            value.close()
         return Outcome(Reason.HANDLER_ERROR, "the handler returned something to await and did no work", kind="await")
     return DONE
 

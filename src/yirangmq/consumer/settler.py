@@ -14,6 +14,7 @@ from yirangmq.consumer.journal import about, log
 from yirangmq.consumer.outcomes import Outcome
 from yirangmq.consumer.ports import Queues, Results
 from yirangmq.consumer.tally import Tally
+from yirangmq.consumer.threads import Fail, thread
 from yirangmq.core.reasons import Reason
 
 FIRST_PAUSE = 0.05
@@ -29,7 +30,7 @@ class Ending(NamedTuple):
 
 
 class Settler:
-    def __init__(self, queues: Queues, holdings: Holdings, tally: Tally) -> None:
+    def __init__(self, queues: Queues, holdings: Holdings, tally: Tally, fail: Fail) -> None:
         self._queues = queues
         self._holdings = holdings
         self._tally = tally
@@ -37,7 +38,7 @@ class Settler:
         self._waiting: list[Ending] = []
         self._closed = False
         self._given_up = False
-        self._thread = threading.Thread(target=self._run, name="yirangmq-settler", daemon=True)
+        self._thread = thread(self._run, "settler", fail)
 
     def start(self) -> None:
         self._thread.start()
@@ -47,6 +48,10 @@ class Settler:
         with self._news:
             self._waiting.extend(endings)
             self._news.notify()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
 
     @property
     def backlog(self) -> int:

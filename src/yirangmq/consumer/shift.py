@@ -68,7 +68,7 @@ class Shift:
         self.gate = Gate()
         self._tally = Tally()
         self._holdings = Holdings(hurried.set, self._wake)
-        self._settler = Settler(queues, self._holdings, self._tally)
+        self._settler = Settler(queues, self._holdings, self._tally, inbox.put)
         self._kit = Kit(
             queues=queues,
             name=settings.name,
@@ -130,6 +130,8 @@ class Shift:
 
     def _report(self) -> None:
         """Tell of ourselves, do as wished. Where nobody listens, work goes on."""
+        for station in self._stations:
+            station.relieve()
         try:
             wish = self._kit.queues.consumer_beat(self._card(self.gate.state))
         except Exception as error:
@@ -143,7 +145,6 @@ class Shift:
 
     def _card(self, state: ConsumerState) -> dict[str, Any]:
         summary = self._tally.summary
-        working = self._holdings.count(Stage.WORKING)
         return {
             "consumerId": self._settings.name,
             "host": socket.gethostname(),
@@ -151,11 +152,11 @@ class Shift:
             "queues": [station.route.queue for station in self._stations],
             "startedAt": self._started_ms,
             "state": state.value,
-            "inWork": working,
+            "inWork": self._holdings.count(Stage.WORKING),
             "done": summary.done,
             "failed": summary.failed + summary.rejected + summary.retried,
             "lost": summary.lost,
-            "stuck": max(0, sum(station.busy for station in self._stations) - working),
+            "stuck": sum(station.stuck for station in self._stations),
         }
 
     # -- the end --------------------------------------------------------------------------------------------------
@@ -172,7 +173,8 @@ class Shift:
         log.warning("%d messages are given back unfinished", len(cut))
         self._settler.settle([Ending(holding, too_slow(text)) for holding in cut])
         self._cancel(now=False)
-        self._wait_done(time.monotonic() + LAST_WORDS_SECONDS, first_signal)
+        if self._settler.is_alive:
+            self._wait_done(time.monotonic() + LAST_WORDS_SECONDS, first_signal)
         self._wait_cancelled(time.monotonic() + LAST_WORDS_SECONDS)
 
     def _wait_done(self, deadline: float, signalled: bool) -> bool:

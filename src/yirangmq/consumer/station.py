@@ -15,6 +15,7 @@ from yirangmq.consumer.outcomes import Outcome, Reject, Retry, invalid, of_error
 from yirangmq.consumer.ports import Taken
 from yirangmq.consumer.route import Route
 from yirangmq.consumer.settler import Ending
+from yirangmq.consumer.threads import thread
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 
 WAIT_SECONDS = 0.5
@@ -35,9 +36,12 @@ class Station:
         self.route = route
         self._kit = kit
         self._changed = changed
-        self._news = threading.Condition()
+        lock = threading.Lock()
+        self._room_made = threading.Condition(lock)
+        self._work_come = threading.Condition(lock)
         self._line: deque[Holding] = deque()
-        self._busy = 0
+        self._active: set[Holding] = set()
+        """In the hands of a thread, whether its result still counts or not."""
         self._stopped = False
         self._schemas: Mapping[str, Any] = {}
         self.is_fetching = True
@@ -48,19 +52,33 @@ class Station:
         kit, name = self._kit, self.route.queue
         kit.gate.listen(self._gate_moved)
         for number in range(self.route.concurrency):
-            threading.Thread(target=self._work, name=f"yirangmq-{name}-{number}", daemon=True).start()
-        threading.Thread(target=self._fetch, name=f"yirangmq-fetch-{name}", daemon=True).start()
+            thread(self._work, f"{name}-{number}", kit.fail).start()
+        thread(self._fetch, f"fetch-{name}", kit.fail).start()
 
     def stop(self) -> None:
         """Threads that have nothing in work end now, the others when they have."""
-        with self._news:
+        with self._work_come:
             self._stopped = True
-            self._news.notify_all()
+            self._work_come.notify_all()
 
     @property
     def busy(self) -> int:
-        """Threads inside a handler, whether it still counts or not."""
-        return self._busy
+        """Threads inside a handler."""
+        return len(self._active)
+
+    @property
+    def stuck(self) -> int:
+        """Of those, the ones whose result no longer counts."""
+        with self._room_made:
+            return self._stuck()
+
+    def _stuck(self) -> int:
+        return sum(holding.is_forsaken for holding in self._active)
+
+    def relieve(self) -> None:
+        """If no thread is left that could begin them, what was leased in advance is for other consumers."""
+        if self.stuck == self.route.concurrency:
+            self._give_back()
 
     # -- taking ---------------------------------------------------------------------------------------------------
 
@@ -109,8 +127,8 @@ class Station:
         """How many to ask for, once there is room and the gate is open; 0: never again."""
         gate = self._kit.gate
         while gate.wait_open() and not self._kit.budget.is_spent:
-            with self._news:
-                self._news.wait_for(lambda: self._room() > 0 or not gate.is_open)
+            with self._room_made:
+                self._room_made.wait_for(lambda: self._room() > 0 or not gate.is_open)
                 room = self._room()
             if self._kit.settler.backlog >= MOST_UNSETTLED:
                 gate.rest(SHORT_REST)
@@ -121,7 +139,9 @@ class Station:
         return 0
 
     def _room(self) -> int:
-        return self.route.concurrency + self.route.prefetch - self._busy - len(self._line)
+        if self._stuck() == self.route.concurrency:
+            return 0
+        return self.route.concurrency + self.route.prefetch - len(self._active) - len(self._line)
 
     def _receive(self, taken: Sequence[Taken], asked_at: float) -> None:
         policy = taken[0].policy
@@ -129,21 +149,24 @@ class Station:
         span = self._kit.lease_seconds or policy["visibilityTimeoutSec"]
         holdings = self._kit.holdings.add(taken, span, asked_at)
         if self._kit.gate.is_open:
-            with self._news:
+            with self._work_come:
                 self._line.extend(holdings)
-                self._news.notify_all()
+                self._work_come.notify(len(holdings))
         if not self._kit.gate.is_open:
             self._give_back()
 
     def _gate_moved(self) -> None:
         if not self._kit.gate.is_open:
             self._give_back()
-        with self._news:
-            self._news.notify_all()
+        with self._room_made:
+            self._room_made.notify()
 
     def _give_back(self) -> None:
         """What no handler has seen is for other consumers, at once."""
-        self._kit.settler.settle([Ending(holding, None) for holding in self._kit.holdings.withdraw(self.route.queue)])
+        withdrawn = self._kit.holdings.withdraw(self.route.queue)
+        with self._room_made:
+            self._line = deque(holding for holding in self._line if holding not in withdrawn)
+        self._kit.settler.settle([Ending(holding, None) for holding in withdrawn])
 
     # -- working --------------------------------------------------------------------------------------------------
 
@@ -152,17 +175,18 @@ class Station:
             try:
                 self._handle(holding)
             finally:
-                with self._news:
-                    self._busy -= 1
-                    self._news.notify_all()
+                with self._room_made:
+                    self._active.discard(holding)
+                    self._room_made.notify()
 
     def _next(self) -> Holding | None:
-        with self._news:
-            self._news.wait_for(lambda: self._line or self._stopped)
+        with self._work_come:
+            self._work_come.wait_for(lambda: self._line or self._stopped)
             if not self._line:
                 return None
-            self._busy += 1
-            return self._line.popleft()
+            holding = self._line.popleft()
+            self._active.add(holding)
+            return holding
 
     def _handle(self, holding: Holding) -> None:
         kit, timeout = self._kit, self.route.timeout

@@ -1,0 +1,43 @@
+"""A consumer in Python: sends mail, knows what to try again and what never to.
+
+    yirangmq publish --queue mail '{"to": "ann@example.org", "text": "hello"}'
+    python examples/worker.py sqlite:yirang.db
+
+The address may also be a server's: unix:PATH or tcp://HOST:PORT. Ctrl-C finishes what is in work and ends."""
+
+import logging
+import sys
+from typing import Any
+
+from yirangmq import Consumer, Reject, Retry
+
+SCHEMA = {"type": "object", "required": ["to", "text"], "properties": {"to": {"type": "string", "minLength": 3}}}
+
+
+def deliver(to: str, text: str) -> None:
+    """Where a real one would talk to a mail server."""
+    if to.endswith("@busy.example"):
+        raise ConnectionRefusedError(to)
+    print(f"sent to {to}: {text}", flush=True)
+
+
+def build(address: str) -> Consumer:
+    consumer = Consumer(address, concurrency=4, timeout=60, poison_after=3)
+
+    @consumer.handler("mail", schema=SCHEMA)
+    def send(delivery: Any) -> None:
+        mail = delivery.value()
+        if "@" not in mail["to"]:
+            raise Reject(f"{mail['to']} is no address")
+        try:
+            deliver(mail["to"], mail["text"])
+        except ConnectionRefusedError as error:
+            raise Retry(after=30, reason=f"no answer from {error}") from error
+
+    return consumer
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    summary = build(sys.argv[1]).run(until_empty="--until-empty" in sys.argv)
+    print(f"{summary.done} done, {summary.retried} to be tried again, {summary.rejected} rejected")
