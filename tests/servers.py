@@ -16,7 +16,7 @@ from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
 from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
+from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.testing import ManualClock
@@ -108,6 +108,10 @@ class RunningServer:
             "connections": len(self._door.connections),
         }
 
+    def _wait(self, desk: Desk, given: Given, done: Done) -> None:
+        """A method that takes as long as it is told to."""
+        self._loop.call_later(given["seconds"], done, "waited", None)
+
     async def _run(self, up: threading.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: self._faults.append(context))
@@ -120,6 +124,7 @@ class RunningServer:
         health = Health(self._clock, None)
         site = Site(self._clock, health, self._facts, lambda: self._door.describe(), Consumers(self._clock), rates)
         table = Calls(verbs, pages, site)
+        table.add_entry("wait", self._wait)
         self.observing.begin(verbs.happened, table)
         welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
         house = House(desk, self._clock, self._ids, table, welcome, self._token)

@@ -71,7 +71,7 @@ class ScriptedLine:
     def cancelled(self, number: int) -> None:
         raise NotImplementedError
 
-    async def listen(self, stream: Any, seconds: float) -> bool:
+    async def listen(self, one: Any, seconds: float) -> bool:
         raise NotImplementedError
 
     async def close(self) -> None:

@@ -200,6 +200,23 @@ def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connec
     assert everything(queues) == [1]
 
 
+def test_a_method_that_takes_long_is_waited_for_while_the_server_is_awake(
+    server: RunningServer, connecting: Connect
+) -> None:
+    queues = connecting(server.unix, timeout=0.3, retries=0)
+    assert queues.call("wait", seconds=1) == "waited"
+
+
+def test_an_id_of_ones_own_is_a_duplicate_also_where_the_server_had_hung_up(
+    server: RunningServer, connecting: Connect
+) -> None:
+    queues = connecting(server.unix)
+    queues.publish("mail", NewMessage(payload=1, id="mine"))
+    server.stop()
+    server.start()
+    assert queues.publish("mail", NewMessage(payload=1, id="mine")).duplicate
+
+
 def test_a_closed_client_says_so(server: RunningServer, connecting: Connect) -> None:
     queues = connecting(server.unix)
     queues.close()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SEALED = 256 * 1024
 ROOM_SECONDS = 0.05
 """How long to wait for room to send before looking again whether there is something to read."""
+LONGEST_READ = 3600.0
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
 Answer = TypeVar("Answer")
@@ -88,6 +89,7 @@ class BlockingLine:
 
     def _send(self, data: bytes | bytearray) -> None:
         """Whole frames. What stops them in the middle spoils the stream."""
+        sent = -1
         try:
             if self._tls is not None:
                 data = self._tls.seal(data)
@@ -95,7 +97,9 @@ class BlockingLine:
             if sent < len(data):
                 self._send_rest(memoryview(data)[sent:])
         except OSError as error:
-            raise self._lost(error) from None
+            lost = self._lost(error)
+            lost.is_unsent = sent < 0
+            raise lost from None
         except BaseException:
             self._lost(InterruptedError("interrupted while sending"))
             raise
@@ -109,6 +113,8 @@ class BlockingLine:
     def _send_rest(self, left: memoryview) -> None:
         """Read while there is no room to write: a server that waits for us to read reads nothing itself."""
         until = time.monotonic() + self._timeout
+        room = select.poll()
+        room.register(self._file, select.POLLOUT)
         while left:
             seconds = until - time.monotonic()
             if seconds <= 0 or self._talk.trouble is not None:
@@ -116,8 +122,7 @@ class BlockingLine:
             with self._news:
                 if not self._reading:
                     self._read(0)
-            _, writable, _ = select.select((), (self._file,), (), min(seconds, ROOM_SECONDS))
-            if writable:
+            if room.poll(min(seconds, ROOM_SECONDS) * 1000):
                 left = left[self._write(left) :]
 
     # -- in ---------------------------------------------------------------------------------------------------------
@@ -132,8 +137,8 @@ class BlockingLine:
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
-    async def listen(self, stream: Stream, seconds: float) -> bool:
-        return self._await(stream, seconds)
+    async def listen(self, one: News, seconds: float) -> bool:
+        return self._await(one, seconds)
 
     def _await(self, one: News, seconds: float) -> bool:
         """Until it has news; False when the time is over. Reads for all while nobody else does."""
@@ -161,7 +166,7 @@ class BlockingLine:
         self._news.release()
         size, trouble = -1, None
         try:
-            if self._poll.poll(seconds * 1000 + 1):
+            if self._poll.poll(min(seconds, LONGEST_READ) * 1000 + 1):
                 size = os.readv(self._file, (self._sealed or self._talk.room(),))
         except BlockingIOError:
             pass

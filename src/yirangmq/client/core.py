@@ -11,7 +11,7 @@ from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, Kind
-from yirangmq.wire.intake import Intake
+from yirangmq.wire.intake import LARGEST_KEPT, Intake
 
 LARGEST_ANSWER = 2 * MAX_BODY
 """Bytes of one frame from the server: any single message fits, a stream of rubbish does not fill the memory."""
@@ -20,6 +20,9 @@ LAST_NUMBER = 2**32 - 1
 
 class Lost(Exception):
     """This connection is of no use any more; what it left unanswered may be asked again on another one."""
+
+    is_unsent = False
+    """Nothing of the request left us, so that nobody can have heard it."""
 
 
 class Reply(NamedTuple):
@@ -123,6 +126,8 @@ class Conversation:
                 return number
 
     def _frame(self, kind: Kind, number: int, body: msgspec.Struct) -> bytearray:
+        if len(self._out) > LARGEST_KEPT:
+            self._out = bytearray()
         try:
             calls.write_frame(self._out, kind, number, body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:

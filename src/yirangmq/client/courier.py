@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from yirangmq.client.address import Address
-from yirangmq.client.core import Lost, Reply, Slot, Stream
+from yirangmq.client.core import Lost, News, Reply, Slot, Stream
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -47,8 +47,8 @@ class Line(Protocol):
 
     def cancelled(self, number: int) -> None: ...
 
-    async def listen(self, stream: Stream, seconds: float) -> bool:
-        """Wait until something was pushed; False if nothing was in all this time."""
+    async def listen(self, one: News, seconds: float) -> bool:
+        """Wait until there is something for it; False if there was nothing in all this time."""
 
     async def close(self) -> None: ...
 
@@ -99,6 +99,8 @@ class Courier:
                 self._line = None
                 await line.close()
             self._line = line = await self._connect()
+            if self._closed:
+                await self.close()
             return line
 
     async def close(self) -> None:
@@ -172,12 +174,19 @@ class Errand:
             return
         self.slot, self.line = None, line
         self.sent += 1
-        self.slot = await line.ask(self.kind, self.body)
+        try:
+            self.slot = await line.ask(self.kind, self.body)
+        except Lost as lost:
+            self.sent -= lost.is_unsent
+            raise
 
     async def answer(self, seconds: float) -> Reply:
-        if self.slot is None or self.line is None:
+        slot, line = self.slot, self.line
+        if slot is None or line is None:
             raise Lost("not sent yet")
-        reply = await self.line.answer(self.slot, seconds)
+        while self.kind is Kind.CALL and not await line.listen(slot, seconds):
+            await line.answer(await line.ask(Kind.PING, calls.Empty()), seconds)  # it may take long, but not be silent
+        reply = await line.answer(slot, seconds)
         if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
             raise Lost(str(error))  # nothing was done, and asking later may help
         return reply

@@ -73,15 +73,13 @@ class LoopLine(asyncio.BufferedProtocol):
         self._talk.max_frame = welcome.max_frame
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
-        await self._may_write.wait()
-        self._check()
+        await self._writable()
         slot, data = self._talk.ask(kind, body)
         self._collect(data)
         return slot
 
     async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int:
-        await self._may_write.wait()
-        self._check()
+        await self._writable()
         number, data = self._talk.subscribe(stream, body)
         self._collect(data)
         return number
@@ -101,8 +99,8 @@ class LoopLine(asyncio.BufferedProtocol):
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
-    async def listen(self, stream: Stream, seconds: float) -> bool:
-        return await self._await(stream, seconds)
+    async def listen(self, one: News, seconds: float) -> bool:
+        return await self._await(one, seconds)
 
     async def close(self) -> None:
         if self.process != os.getpid() or self._transport is None:
@@ -118,6 +116,13 @@ class LoopLine(asyncio.BufferedProtocol):
         self._transport.abort()
 
     # -- ours -------------------------------------------------------------------------------------------------------
+
+    async def _writable(self) -> None:
+        await self._may_write.wait()
+        if self._talk.trouble is not None:
+            lost = self._lost(self._talk.trouble)
+            lost.is_unsent = True
+            raise lost
 
     def _collect(self, data: bytes | bytearray) -> None:
         if not self._out:
