@@ -31,6 +31,8 @@ COUNTS = {
     "parked",
     "done",
     "headAgeSec",
+    "paused",
+    "rates",
     "dlqQueue",
     "totals",
 }
