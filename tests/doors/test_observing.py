@@ -1,11 +1,15 @@
 """What a server tells of itself: metrics, rates, and what happens while somebody watches."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.doors.parts import Answer, Client, Server
-from yirangmq.core.errors import BadInput
+from yirangmq.core.errors import BadInput, StoreError
+from yirangmq.doors.health import Disk
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.testing import open_for_test
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
@@ -55,6 +59,47 @@ def test_a_queue_in_which_nothing_happened_has_no_rates(client: Client) -> None:
     client.call("set_policy", queue="mail", document={})
     [row] = client.call("status")["queues"]
     assert row["rates"] is None
+
+
+# -- a store that may not grow ----------------------------------------------------------------------------------------
+
+
+def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
+    size = 0
+    disk = Disk(tmp_path, 0, 1024, lambda: size)
+    client = Server(disk=disk).client()
+    client.publish("mail", b"1")
+    size = 1024
+    health = client.call("health")
+    assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("degraded", ["quota_exceeded"])
+    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"2", False)]))
+    assert (answer.kind, answer.value.code) == (Kind.ERROR, "quota_exceeded")
+    [message] = client.lease("mail")
+    assert client.ask(Kind.ACK, calls.Settle([message.lease])).value.errors == {}
+    size = 1023
+    assert client.call("health")["status"] == "ok"
+    assert client.publish("mail", b"2")
+
+
+def test_a_store_that_cannot_tell_its_size_is_not_refused(tmp_path: Path) -> None:
+    def measure() -> int:
+        raise StoreError("in trouble")
+
+    disk = Disk(tmp_path, 0, 1, measure)
+    disk.look()
+    assert (disk.used, disk.full) == (None, None)
+
+
+def test_an_sqlite_store_tells_what_it_uses(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "queue.db", durability="os")
+    queues = open_for_test(store=store)
+    empty = store.used_bytes()
+    queues.publish_many("mail", [b"x" * 10_000] * 100)
+    full = store.used_bytes()
+    assert empty + 1_000_000 < full < empty + 2_000_000
+    queues.delete_queue("mail")
+    assert store.used_bytes() < empty + 100_000
+    queues.close()
 
 
 # -- watching ---------------------------------------------------------------------------------------------------------

@@ -83,13 +83,14 @@ class Happenings:
     def published(self, queue: str, envelopes: Sequence[Envelope], stored: Sequence[Stored], now: int) -> None:
         if not self.is_watched:
             return
-        fresh = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
-        if fresh:
-            self._events.append(Published(queue, len(fresh), sum([len(sent[8]) for sent in fresh])))
+        if sum([receipt[2] for receipt in stored]):
+            envelopes = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
+        if envelopes:
+            self._events.append(Published(queue, len(envelopes), sum([len(sent[8]) for sent in envelopes])))
         if self.is_traced:
             self._events += [
                 Traced(queue, sent.id, sent.header, "publish", 0, sent.published_at, now)
-                for sent in fresh
+                for sent in envelopes
                 if '"trace' in sent.header
             ]
 
@@ -130,15 +131,25 @@ class Happenings:
         if verb == "extend":
             self._extended(changes)
             return
-        worked: dict[str, list[int]] = {}
-        for before, _, _ in changes:
-            begun = self._begun.pop((before[0], before[7]), before[10]) if self._begun else before[10]
-            worked.setdefault(before[1], []).append(now - begun)
-        self._events += [Settled(queue, verb, len(held), held, reason) for queue, held in worked.items()]
+        for queue, held in self._worked(changes, now).items():
+            self._events.append(Settled(queue, verb, len(held), held, reason))
         if verb == "nack":
             self._given_up(changes, now)
         if self._traced:
             self._end_traces(changes, now, "ok" if verb == "ack" else reason or verb)
+
+    def _worked(self, changes: Sequence[Change], now: int) -> dict[str, list[int]]:
+        """By queue, how long each was held; most batches are of one queue, and of leases never extended."""
+        queue = changes[0][0][1]
+        if not self._begun:
+            held = [now - before[10] for before, _, _ in changes if before[1] == queue]
+            if len(held) == len(changes):
+                return {queue: held}
+        worked: dict[str, list[int]] = {}
+        for before, _, _ in changes:
+            begun = self._begun.pop((before[0], before[7]), before[10])
+            worked.setdefault(before[1], []).append(now - begun)
+        return worked
 
     def _extended(self, changes: Sequence[Change]) -> None:
         """A lease that is extended begins anew on its card; here its first beginning is remembered."""

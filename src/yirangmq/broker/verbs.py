@@ -65,7 +65,7 @@ class Verbs:
         """New envelopes of one queue, already well formed."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
-        largest = max(len(envelope.payload) for envelope in envelopes)
+        largest = max([len(envelope[8]) for envelope in envelopes])
         if largest > policy.max_body:
             raise TooLarge(f"{largest} bytes, this queue takes {policy.max_body}", field="payload")
         if policy.ttl_ms:

@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from yirangmq.core.events import Committed, Event, Traced
+from yirangmq.core.events import Event
 from yirangmq.core.ports import Clock
-from yirangmq.observe.telling import describe
+from yirangmq.observe.telling import UNTOLD, describe
 
 KEPT = 2_000
 """Events a follower may be behind; past that it is told how many it missed."""
@@ -29,7 +29,7 @@ class Feed:
 
     def hear(self, events: Sequence[Event]) -> None:
         now = self._clock.now_ms()
-        told = [event for event in events if not isinstance(event, Committed | Traced)]
+        told = [event for event in events if not isinstance(event, UNTOLD)]
         if now - self._asked_at > FOLLOWED_MS:
             self._last += len(told)
             self._kept.clear()

@@ -74,10 +74,10 @@ class Metrics:
 
     def _committed(self, event: Committed) -> None:
         if event.messages:  # what changed nothing was not synced either
-            self.commit_requests.observe((event.requests,))
-            self.commit_messages.observe((event.messages,))
-            self.work_seconds.observe((event.work_seconds,))
-            self.sync_seconds.observe((event.sync_seconds,))
+            self.commit_requests.observe(event.requests)
+            self.commit_messages.observe(event.messages)
+            self.work_seconds.observe(event.work_seconds)
+            self.sync_seconds.observe(event.sync_seconds)
 
     def keep(self, queues: Collection[str]) -> None:
         """These are all the queues there are; what is known of others is forgotten."""
@@ -121,21 +121,26 @@ def _published(numbers: QueueNumbers, event: Published, now: int) -> None:
 
 
 def _leased(numbers: QueueNumbers, event: Leased, now: int) -> None:
-    waited = [max(0, span) for span in event.waited_ms]
+    waited = _spans(event.waited_ms)
     numbers.leased += event.count
-    numbers.waited.observe(waited)
+    numbers.waited.observe_all(waited)
     numbers.minute.add(now, leased=event.count, waited_ms=sum(waited))
 
 
 def _settled(numbers: QueueNumbers, event: Settled, now: int) -> None:
     numbers.settled[event.verb] += event.count
     if event.verb == "ack":
-        worked = [max(0, span) for span in event.worked_ms]
-        numbers.worked.observe(worked)
+        worked = _spans(event.worked_ms)
+        numbers.worked.observe_all(worked)
         numbers.minute.add(now, acked=event.count, worked_ms=sum(worked))
     elif event.verb == "nack":
         numbers.nacked[event.reason] += event.count
         numbers.minute.add(now, failed=event.count)
+
+
+def _spans(given: Sequence[int]) -> Sequence[int]:
+    """A clock that was set back makes no negative times."""
+    return given if min(given) >= 0 else [max(0, span) for span in given]
 
 
 def _lapsed(numbers: QueueNumbers, event: Lapsed, now: int) -> None:

@@ -1,8 +1,9 @@
 """Counting: how long things took, and how many there were in the last minute. The time is handed in."""
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
 WINDOW = 60
 """Seconds over which rates are taken."""
@@ -11,22 +12,31 @@ WINDOW = 60
 class Histogram:
     """How many values were at most each bound, and their sum."""
 
-    __slots__ = ("bounds", "count", "counts", "total")
+    __slots__ = ("_counts", "bounds", "total")
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self.bounds = bounds
-        self.counts = [0] * len(bounds)
-        self.count = 0
+        self._counts = [0] * (len(bounds) + 1)
         self.total: float = 0
 
-    def observe(self, values: Sequence[float]) -> None:
-        """A batch at once: sorted, each bound costs one search however many values there are."""
-        ordered = sorted(values)
-        self.counts = [
-            count + bisect_right(ordered, bound) for count, bound in zip(self.counts, self.bounds, strict=True)
-        ]
-        self.count += len(ordered)
-        self.total += sum(ordered)
+    def observe(self, value: float) -> None:
+        self._counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """A batch, most of which falls into one bucket more often than not."""
+        first, last = bisect_left(self.bounds, min(values)), bisect_left(self.bounds, max(values))
+        self.total += sum(values)
+        if first == last:
+            self._counts[first] += len(values)
+            return
+        for value in values:
+            self._counts[bisect_left(self.bounds, value)] += 1
+
+    @property
+    def counts(self) -> list[int]:
+        """Of values up to each bound, and of all."""
+        return list(accumulate(self._counts))
 
 
 class Minute:

@@ -138,12 +138,13 @@ def _plain(name: str, samples: Samples) -> Iterable[str]:
 def _histogram(name: str, labels: Labels, histogram: Histogram, scale: int) -> list[str]:
     """``scale``: how many of the histogram's units are one of the metric's."""
     bounds = [_number(bound / scale) for bound in histogram.bounds]
+    counts = histogram.counts
     lines = [
         f"{name}_bucket{_labels({**labels, 'le': bound})} {count}"
-        for bound, count in zip([*bounds, "+Inf"], [*histogram.counts, histogram.count], strict=True)
+        for bound, count in zip([*bounds, "+Inf"], counts, strict=True)
     ]
     lines.append(f"{name}_sum{_labels(labels)} {_number(histogram.total / scale)}")
-    lines.append(f"{name}_count{_labels(labels)} {histogram.count}")
+    lines.append(f"{name}_count{_labels(labels)} {counts[-1]}")
     return lines
 
 

@@ -25,6 +25,7 @@ from yirangmq.observe.logs import log, values
 
 VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
+UNTOLD = (Committed, Traced)
 NOTEWORTHY: dict[type, int] = {
     Died: logging.INFO,
     Lapsed: logging.INFO,
@@ -71,10 +72,8 @@ def _mean(spans_ms: Sequence[int]) -> float:
 def log_events(events: Sequence[Event]) -> None:
     """A log line for each event worth one."""
     for event in events:
-        if isinstance(event, Committed | Traced):
-            continue
         level = NOTEWORTHY.get(type(event))
-        if level is not None and log.isEnabledFor(level):
+        if level is not None and not isinstance(event, UNTOLD) and log.isEnabledFor(level):
             about = describe(event, 0)
             name = about.pop("event")
             del about["at"]

@@ -1,0 +1,66 @@
+"""A real server told to pause, to stay small, to tell of itself; killed and started again."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.daemons import daemon, run_command, until
+from yirangmq.client.open import connect
+from yirangmq.core.errors import QuotaExceeded
+from yirangmq.observe.prometheus import METRICS
+
+pytestmark = pytest.mark.process
+
+
+def test_a_pause_outlives_kill_9_and_who_waits_is_served_when_it_ends(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        with connect(server.address) as client:
+            client.publish("mail", 1)
+            assert client.pause("mail") is True
+        server.kill()
+        server.start()
+        with connect(server.address) as waiting, connect(server.address) as client:
+            assert client.lease("mail") == []
+            with waiting.subscribe("mail", idle=30) as pushed:
+                client.publish("mail", 2)
+                assert client.counts("mail").ready == 2
+                assert client.resume("mail") is True
+                assert sorted(next(pushed).value() for _ in range(2)) == [1, 2]
+
+
+def test_a_server_tells_everything_the_page_names(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server, connect(server.address) as client:
+        client.set_policy("mail", {"retry": {"limit": 0}, "quota": {"maxMessages": 5}})
+        client.publish_many("mail", [b"x" * 100] * 4)
+        one, two, three = client.lease("mail", 3)
+        client.extend(one.lease_id)
+        client.ack(one.lease_id)
+        client.nack(two.lease_id, "HANDLER_ERROR")
+        client.release(three.lease_id)
+        client.drop("mail", [three.id])
+        with pytest.raises(QuotaExceeded):
+            client.publish_many("mail", [1] * 6)
+        text = run_command(tmp_path, "metrics", "--store", server.address).stdout
+        told = {line.split()[2] for line in text.splitlines() if line.startswith("# HELP")}
+        assert set(METRICS) - told == {"yirangmq_sent_away_total"}  # nobody was
+        [died] = [event for event in server.events() if event["event"] == "died"]
+        assert (died["level"], died["queue"], died["reason"], died["count"]) == ("info", "mail", "HANDLER_ERROR", 1)
+
+
+def test_a_store_stays_as_small_as_it_was_told(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--max-store-bytes", "4MiB") as server, connect(server.address) as client:
+        client.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 0})
+
+        def is_refused() -> bool:
+            try:
+                client.publish_many("mail", [b"x" * 10_000] * 20)
+                return False
+            except QuotaExceeded as error:
+                return error.retry_after == 5
+
+        until(is_refused)
+        health = client.call("health")
+        assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("degraded", ["quota_exceeded"])
+        while taken := client.lease("mail", 100):
+            client.ack([delivery.lease_id for delivery in taken])
+        until(lambda: not is_refused())
