@@ -32,10 +32,10 @@ def only(folder: Path) -> Path:
 def drop(inbox: Path, name: str, content: object, *, at_ns: int = OLD_NS) -> Path:
     """Put a file into an inbox as another program would; bytes as they are, other values as JSON."""
     inbox.mkdir(parents=True, exist_ok=True)
-    path = inbox / name
-    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
-    os.utime(path, ns=(at_ns, at_ns))
-    return path
+    temp = inbox / f".{name}.tmp"
+    temp.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    os.utime(temp, ns=(at_ns, at_ns))
+    return temp.rename(inbox / name)
 
 
 def document(path: Path) -> dict[str, Any]:

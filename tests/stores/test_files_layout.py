@@ -36,7 +36,7 @@ def test_a_message_is_a_json_file_whose_folder_is_its_state(tmp_path: Path) -> N
         assert only(tmp_path / "mail" / "dlq").stat().st_ino == inode
         queues.drop("mail", ["m"])
         gone = only(tmp_path / "mail" / "meta" / "dropped")
-        assert (gone.stat().st_ino, gone.stat().st_size) == (inode, 0)
+        assert (gone.stat().st_ino, gone.read_bytes()) == (inode, b"{")
 
 
 def test_an_ack_moves_to_the_archive_with_its_result(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_queue_without_history_keeps_a_name_without_content(tmp_path: Path) ->
         queues.set_policy("mail", {"archive": {"enabled": False}})
         queues.publish("mail", NewMessage(payload=1, id="m"))
         queues.ack(queues.lease("mail")[0].lease_id)
-        assert only(tmp_path / "mail" / "meta" / "done").stat().st_size == 0
+        assert only(tmp_path / "mail" / "meta" / "done").read_bytes() == b"{"
         assert tree(tmp_path / "mail" / "archive") == []
         assert queues.publish("mail", NewMessage(payload=2, id="m")).duplicate
         assert queues.show("mail", "m").message.state is State.DONE
@@ -134,6 +134,25 @@ def test_empty_folders_do_not_pile_up(tmp_path: Path) -> None:
         queues.publish("mail", "last")
     mail = tmp_path / "mail"
     assert [len(list((mail / top).glob(depth))) for top, depth in [("inbox", "*/*"), ("processing", "*")]] == [1, 1]
+
+
+def test_the_file_of_a_forgotten_message_is_blanked_and_used_again(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_queues(tmp_path, clock) as queues, open_queues(tmp_path, clock) as other:
+        queues.set_policy("mail", {"archive": {"enabled": False}, "tombstoneSec": 1})
+        for n in range(6):
+            queues.publish_many("mail", [NewMessage(payload={"secret": n}, id=f"m{n}-{k}") for k in range(3)])
+            inodes = {path.stat().st_ino for path in (tmp_path / "mail" / "inbox").rglob("*.json")}
+            other.ack([delivery.lease_id for delivery in other.lease("mail", 9)])
+            clock.advance(1_000)
+            queues.sweep()
+            spare = list((tmp_path / "mail" / "meta" / "spare").iterdir())
+            assert {path.stat().st_ino for path in spare} == inodes
+            assert [path.read_bytes() for path in spare] == [b"{"] * 3
+        assert list(queues.check()) == []
+        other.publish_many("mail", [NewMessage(payload=k, id=f"last-{k}") for k in range(5)])
+        assert list((tmp_path / "mail" / "meta" / "spare").iterdir()) == []
+        assert [delivery.value() for delivery in queues.lease("mail", 9)] == list(range(5))
 
 
 def test_members_of_every_kind_come_back_as_given(tmp_path: Path) -> None:

@@ -133,6 +133,7 @@ def test_forgetting_on_a_full_disk_is_done_or_not_done_for_each(scene: Scene) ->
         if not scene.disk.refused:
             break
         scene.disk.start(willing)
+        assert picture(scene.store)  # whoever comes next clears up
         assert list(scene.store.check(repair=False)) == []
     with scene.store.transaction(write=False) as transaction:
         assert [message is None for message in transaction.by_seq(scene.seqs)] == [True] * 6 + [False] * 6

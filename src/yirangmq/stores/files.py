@@ -29,6 +29,7 @@ from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_recover import Recovery
+from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import View, subfolders
 from yirangmq.stores.watch import FileWatch
@@ -58,6 +59,7 @@ class FilesStore:
             self._index = Index(self._root)
             self._calendar = Calendar(f"{self._index.folder}/due")
             self._policies = Policies(self._root)
+            self._spares = Spares(self._root)
             with self._locked(shared=False):
                 self._trust()
             self._seen = self._index.generation
@@ -97,7 +99,8 @@ class FilesStore:
             self._seen = self._index.generation
 
     def _commit(self, work: FilesTransaction, view: View) -> None:
-        commit = Commit(self._root, self._disk, self._index, self._calendar, full=self._durability == "full")
+        full = self._durability == "full"
+        commit = Commit(self._root, self._disk, self._index, self._calendar, self._spares, full=full)
         self._hollow = commit.run(work, [*self._hollow, *view.hollow])
 
     @contextmanager

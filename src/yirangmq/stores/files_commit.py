@@ -4,7 +4,7 @@
 2. failures get their names; synced, so that no dead letter is ever without its reason
 3. messages get their names: new ones out of the temporary files, others by a rename from the old name to the new
 4. names synced: the folders entered, then the folders left. Only now the caller hears that it is done
-5. the index follows; contents of finished messages are emptied, empty folders removed
+5. the index follows; contents of finished messages are blanked, empty folders removed
 
 Each message is whole at every moment; a batch that a power cut hits may be there in part. An error takes everything
 back. Knows: the order of work. Does not know: what the changes mean."""
@@ -26,19 +26,23 @@ from yirangmq.stores.files_due import Calendar, Note
 from yirangmq.stores.files_index import Index, Key
 from yirangmq.stores.files_keys import FOLDER, bucket, read_key
 from yirangmq.stores.files_policies import FILE as POLICY_FILE
+from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import ends_whole, failure_path, listdir, read_bytes
 from yirangmq.stores.files_walk import folder_number, walk, walk_keys
 
 TRASH = ".trash"
 RESULTS = "results.jsonl"
+POLICY_TEMP = "meta/temp/policy.tmp"
 
 
 class Commit:
     """One use, one batch."""
 
-    def __init__(self, root: str, disk: Disk, index: Index, calendar: Calendar, *, full: bool) -> None:
+    def __init__(self, root: str, disk: Disk, index: Index, calendar: Calendar, spares: Spares, *, full: bool) -> None:
         self._root = root
+        self._spares = spares
+        self._temp_of: dict[tuple[str, object], str] = {}
         self._disk = disk
         self._index = index
         self._calendar = calendar
@@ -46,7 +50,7 @@ class Commit:
         self._full = full
         self._spots: dict[int, tuple[str, str]] = {}
         """Folder below the root, and name, of each message as it shall be."""
-        self._emptied: list[str] = []
+        self._blanked: list[str] = []
         self._temps: list[str] = []
         self._thrown: dict[str, str] = {}
         self._left: dict[str, None] = {}
@@ -64,6 +68,7 @@ class Commit:
         for seq, card in pending.after.items():
             if card is not None:
                 self._spots[seq] = f"{card.message.queue}/{card.folder}", card.name
+        self._spares.begin()
         self._index.begin()
         try:
             reserved = self._reserve(work.last)
@@ -138,6 +143,7 @@ class Commit:
             target = f"{self._root}/{TRASH}/{queue}~{self._index.generation}"
             self._deeds.rename(folder, target)
             self._thrown[queue] = target
+            self._spares.forget(queue)
 
     def _make_queue(self, queue: str) -> None:
         folder = f"{self._root}/{queue}"
@@ -147,7 +153,12 @@ class Commit:
         self._deeds.folder(f"{folder}/meta/temp")
 
     def _temp(self, queue: str, name: object) -> str:
-        return f"{self._root}/{queue}/meta/temp/{name}.tmp"
+        """Where something is written before it gets its name: into a spare file, or a new one."""
+        temp = self._temp_of.get((queue, name))
+        if temp is None:
+            temp = self._spares.take(queue) or f"{self._root}/{queue}/meta/temp/{name}.tmp"
+            self._temp_of[queue, name] = temp
+        return temp
 
     def _write_contents(self) -> None:
         pending = self._pending
@@ -164,7 +175,7 @@ class Commit:
                 files.append((self._temp(message.queue, f"{seq}.failure"), write_failure(failure, sort)))
         for queue, text in pending.policies.items():
             if text is not None:
-                files.append((self._temp(queue, "policy"), text.encode()))
+                files.append((f"{self._root}/{queue}/{POLICY_TEMP}", text.encode()))
         foreign = [path for seq, path in pending.dropped.items() if pending.after[seq] is not None]
         self._deeds.write_files(files, foreign)
 
@@ -200,7 +211,7 @@ class Commit:
             if is_kept(card) and not (before and before.message.state is State.DONE):
                 acked[os.path.dirname(folder)].append(card)
             if not card.message.body and (before is None or before.message.body):
-                self._emptied.append(target)
+                self._blanked.append(target)
         for day, cards in acked.items():
             self._append_results(f"{self._root}/{day}/{RESULTS}", cards)
 
@@ -228,11 +239,12 @@ class Commit:
         for queue, text in self._pending.policies.items():
             target = f"{self._root}/{queue}/{POLICY_FILE}"
             old = read_bytes(target)
+            temp = f"{self._root}/{queue}/{POLICY_TEMP}"
             if text is not None:
-                self._deeds.replace(self._temp(queue, "policy"), target, old)
+                self._deeds.replace(temp, target, old)
             elif old is not None:
-                self._deeds.rename(target, self._temp(queue, "policy"))
-                self._temps.append(self._temp(queue, "policy"))
+                self._deeds.rename(target, temp)
+                self._temps.append(temp)
 
     def _count_totals(self) -> None:
         """The totals are the name of a file: one rename, as durable as the batch."""
@@ -260,7 +272,7 @@ class Commit:
             self._keys_out.append(file.key)
 
     def _forget(self) -> None:
-        """Last, because it cannot be taken back: what was over anyway."""
+        """Last, because a file that is removed cannot be taken back."""
         rejected = {reject.path for reject in self._pending.rejects}
         forgotten = [seq for seq, card in self._pending.after.items() if card is None and seq in self._before]
         records = self._index.records(forgotten)
@@ -268,12 +280,14 @@ class Commit:
             before = self._before[seq]
             if before.keyed and seq in records:
                 self._outlive(before, records[seq].until)
+        room = {queue: self._spares.room(queue) for queue in {self._before[seq].message.queue for seq in forgotten}}
         for seq in forgotten:
             before = self._before[seq]
             path = self._path(before)
             self._left[os.path.dirname(path)] = None
             if path not in rejected:
-                self._deeds.unlink(path)
+                room[before.message.queue] -= 1
+                self._put_by(before, path, keep=room[before.message.queue] >= 0)
             if before.failure or before.message.leases:
                 for which in ("a", "b"):
                     failure = failure_path(self._root, before.message, which)
@@ -281,6 +295,16 @@ class Commit:
                     self._left[os.path.dirname(failure)] = None
         for path in self._pending.duplicates:
             self._deeds.unlink(path)
+
+    def _put_by(self, before: Card, path: str, *, keep: bool) -> None:
+        """The file of a forgotten message is blanked and written again some day, or removed."""
+        if not keep:
+            self._deeds.unlink(path)
+            return
+        spare = self._spares.path(before.message.queue, before.message.seq)
+        self._deeds.move(path, os.path.dirname(path), spare, os.path.dirname(spare))
+        if before.message.body:
+            self._blanked.append(spare)
 
     def _outlive(self, card: Card, until: int) -> None:
         queue, seq = card.message.queue, card.message.seq
@@ -324,9 +348,8 @@ class Commit:
         self._index.drop_queue(queue)
 
     def _clean(self, hollow: Iterable[str]) -> set[str]:
-        for path in self._emptied:
-            self._deeds.empty_file(path)
-        gone = [self._deeds.discard(path) for path in self._temps]
+        gone = [self._deeds.blank(path) for path in self._blanked]
+        gone += [self._deeds.discard(path) for path in self._temps]
         gone += [self._deeds.discard_tree(path) for path in self._thrown.values()]
         if not all(gone):
             self._index.doubt()  # whoever comes next clears it up

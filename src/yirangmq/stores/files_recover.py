@@ -31,6 +31,8 @@ class Recovery:
             if problem.mend is not None:
                 problem.mend()
         survey.restore_keys()
+        for path in survey.spares:
+            survey.deeds.discard(path)  # a power cut may have given one another name as well
         self._settle(survey)
 
     def check(self, *, trusted: bool, repair: bool) -> list[Finding]:

@@ -24,15 +24,25 @@ from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_commit import TRASH
 from yirangmq.stores.files_content import Broken, Sort, read_envelope, read_failure, write_failure
 from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_counter, read_totals
-from yirangmq.stores.files_deeds import Deeds
+from yirangmq.stores.files_deeds import Deeds, is_blank
 from yirangmq.stores.files_due import Stretch, stretch_of
 from yirangmq.stores.files_index import Key, key_print
 from yirangmq.stores.files_keys import KeyFile, read_key
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_pending import is_counted
 from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_spares import FOLDER as SPARES
 from yirangmq.stores.files_view import failure_path, listdir, read_bytes, subfolders
-from yirangmq.stores.files_walk import FAILURES, TEMP, strays, temps, walk, walk_failures, walk_keys
+from yirangmq.stores.files_walk import (
+    FAILURES,
+    TEMP,
+    spares,
+    strays,
+    temps,
+    walk,
+    walk_failures,
+    walk_keys,
+)
 
 LATER = (State.DRAFT, State.CLAIMED, State.LEASED, State.READY, State.DELAYED, State.PARKED, State.DEAD, State.DONE)
 _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
@@ -57,6 +67,8 @@ class Survey:
         self.due: defaultdict[Stretch, dict[str, None]] = defaultdict(dict)
         self.hollow: list[str] = []
         """Folders with nothing in them."""
+        self.spares: list[str] = []
+        """Files kept to be written again."""
         self.keyless: list[Card] = []
         """New messages that came with a deduplication key, of which there is no trace."""
         self.reserved = 0
@@ -89,6 +101,11 @@ class Survey:
         self._keyed = {}
         self.made.add_queue(queue)
         folder = f"{self._root}/{queue}"
+        for name in spares(folder):
+            path = f"{self._root}/{queue}/{SPARES}/{name}"
+            self.spares.append(path)
+            if contents and not is_blank(path):
+                yield self._unlinked("temp", f"{SPARES}/{name}", "a spare file that is not blank")
         for path in strays(folder):
             yield self._rejected("stray", path, "lies where no message can be")
         for top, below, names in walk(folder):

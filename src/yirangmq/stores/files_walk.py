@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from yirangmq.format.filenames import DEPTH
 from yirangmq.stores.files_keys import FOLDER as KEYS
+from yirangmq.stores.files_spares import FOLDER as SPARES
 from yirangmq.stores.files_view import listdir
 
 FAILURES = "meta/failures"
@@ -41,6 +42,10 @@ def walk_failures(folder: str) -> Iterator[tuple[str, list[str]]]:
 
 def temps(folder: str) -> list[str]:
     return sorted(listdir(f"{folder}/{TEMP}"))
+
+
+def spares(folder: str) -> list[str]:
+    return sorted(listdir(f"{folder}/{SPARES}"))
 
 
 def _at_depth(base: str, below: str, depth: int) -> Iterator[tuple[str, list[str]]]:
