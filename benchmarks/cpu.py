@@ -4,12 +4,14 @@ Read from /proc. A hundredth of a second is the smallest amount it can tell."""
 
 import contextlib
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 TICK = os.sysconf("SC_CLK_TCK")
+QUIET_SECONDS = 0.5
 KERNEL = 2
 """The parent of all kernel threads."""
 
@@ -68,6 +70,16 @@ def shares(before: Reading, after: Reading, seconds: float, clients: Iterable[in
     work = spent(client - broker), spent(broker), spent(kernel)
     other = max(0, after.busy - before.busy - sum(work))
     return Share(work[0] / total, work[1] / total, work[2] / total, other / total)
+
+
+def wait_for_quiet(most_other: float, patience: float) -> None:
+    """Until hardly anybody works, but not for ever."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        before, begin = _busy(), time.monotonic()
+        time.sleep(QUIET_SECONDS)
+        if (_busy() - before) / TICK / (time.monotonic() - begin) <= most_other:
+            return
 
 
 def family(reading: Reading, pids: Iterable[int]) -> set[int]:

@@ -7,6 +7,7 @@ has: name | figure | wanted | reached or short."""
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -104,20 +105,22 @@ def options() -> argparse.Namespace:
     parser.add_argument("--deep", type=int, default=1_000_000, help="messages waiting in the backlog section")
     parser.add_argument("--waiting", type=int, default=300_000, help="messages waiting in the restart section")
     parser.add_argument("--peers-backlog", action="store_true", help="the backlog for the peers too; takes gigabytes")
+    parser.add_argument("--patience", type=float, default=5, help="seconds to wait for a quiet moment before each run")
     parser.add_argument("--folder", type=Path, help="where to work (default: a temporary folder here)")
     args = parser.parse_args()
     if args.quick:
-        args.repeats, args.deep, args.waiting = 1, 20_000, 20_000
+        args.repeats, args.deep, args.waiting, args.patience = 1, 20_000, 20_000, 0
     return args
 
 
 def main() -> None:
     args = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is stopped and removed then too
     with tempfile.TemporaryDirectory(dir=args.folder or ROOT, prefix=".bench-run-") as name:
         folder = Path(name)
         taking_part = contenders(folder, args)
         servers = list({id(one.server): one.server for one in taking_part}.values())
-        bench = Bench(folder, Hall(folder), taking_part, args)
+        bench = Bench(folder, Hall(folder, args.patience), taking_part, args)
         lines = [line.shorter(10 if args.quick else 1) for line in LINES if line.name in (args.lines or line.name)]
         if {"lines", "latency"} & set(args.sections):
             with running(servers):

@@ -93,13 +93,15 @@ class Figure:
 class Hall:
     """Where runs happen: one board, fresh queues, workers that never stay behind."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, patience: float) -> None:
         self._board = Board(folder / "progress", SLOTS)
+        self._patience = patience
 
     def quiet_run(self, contender: Contender, line: Line, queue: str = "") -> Run:
         """Again while others are busy, within bounds; then the quietest of them."""
         runs: list[Run] = []
         while len(runs) <= MOST_REPEATS:
+            cpu.wait_for_quiet(MOST_OTHER, self._patience)
             runs.append(self.run(contender, line, queue))
             if runs[-1].share.other <= MOST_OTHER:
                 return runs[-1]
@@ -134,6 +136,7 @@ class Hall:
         try:
             for worker in workers:
                 worker.expect_ready()
+            cpu.wait_for_quiet(MOST_OTHER, self._patience)
             before, begin = cpu.read(), time.monotonic()
             for worker in workers:
                 worker.begin()

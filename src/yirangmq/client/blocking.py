@@ -281,6 +281,7 @@ def _connected(address: Address, seconds: float) -> socket.socket:
     try:
         channel.settimeout(seconds)
         channel.connect(address.path)
+        prepare(channel)
         return channel
     except BaseException:
         channel.close()
