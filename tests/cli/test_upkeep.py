@@ -115,8 +115,20 @@ def test_damage_is_found_and_mended(cli: Cli, tmp_path: Path) -> None:
     assert cli("check").code == 0
 
 
+def test_a_file_that_does_not_open_is_salvaged(cli: Cli, tmp_path: Path) -> None:
+    cli("publish -q mail", '"hello"')
+    path = tmp_path / "yirang.db"
+    path.write_bytes(bytes(100) + path.read_bytes()[100:])
+    for line in ("status", "check", "repair --dry-run"):
+        assert cli(f"{line} --json").complaint["code"] == "store_damaged"
+    mended = cli("repair --json")
+    assert (mended.code, [finding["kind"] for finding in mended.json["findings"]]) == (0, ["salvaged"])
+    assert (tmp_path / "yirang.db.damaged").exists()
+    assert '"hello"' in cli("consume -q mail").out
+
+
 def test_a_file_of_another_kind_is_store_trouble(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "yirang.db").write_bytes(b"this is no database, but long enough to be looked at as one" * 50)
-    for line in ("status", "publish -q mail 1", "check"):
+    for line in ("status", "publish -q mail 1", "check", "repair"):
         result = cli(f"{line} --json")
         assert (result.code, result.complaint["code"]) == (5, "store_damaged")

@@ -11,9 +11,10 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
 from yirangmq.core import names
-from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, WrongState
+from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
+from yirangmq.stores.open import mend
 
 MOST_DUE = 1_000_000
 """More than this a dry run does not count."""
@@ -135,8 +136,17 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     server = place.server_of(place.of(args), args)
     if server and not args.dry_run:
         raise StoreBusy(f"a server holds this store, at {server}; stop it first", field="store")
-    with place.existing(args, itself=True) as queues:
-        return _report(screen, list(queues.check(repair=not args.dry_run)), mending=not args.dry_run)
+    return _report(screen, _repair(args), mending=not args.dry_run)
+
+
+def _repair(args: argparse.Namespace) -> list[Finding]:
+    try:
+        with place.existing(args, itself=True) as queues:
+            return list(queues.check(repair=not args.dry_run))
+    except StoreDamaged:
+        if args.dry_run:
+            raise
+        return mend(place.of(args).url)  # it could not even be opened
 
 
 def _report(screen: Screen, findings: list[Finding], *, mending: bool) -> int:
@@ -190,7 +200,8 @@ COMMANDS = {
         run=run_check,
     ),
     "repair": Command(
-        about="Mend what check finds. What cannot be read is set aside, never thrown away. Back the store up first.",
+        about="Mend what check finds. What cannot be read is set aside, never thrown away. A SQLite file that is "
+        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up first.",
         examples=(
             ("what would be mended?", "yirangmq repair --dry-run"),
             ("do it", "yirangmq repair --db /data/yirang.db"),

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from yirangmq.core.errors import BadInput
-from yirangmq.core.ports import Clock, Store
+from yirangmq.core.errors import BadInput, StoreDamaged
+from yirangmq.core.ports import Clock, Finding, Store
 from yirangmq.core.roster import Roster
 
 SCHEMES = ("sqlite", "files", "memory")
@@ -26,6 +26,17 @@ def open_store(url: str, *, durability: str = "full") -> Store:
     from yirangmq.stores.files import FilesStore
 
     return FilesStore(Path(place), durability=durability)
+
+
+def mend(url: str) -> list[Finding]:
+    """A store that is too damaged to be opened: read what can be read into a new one in its place. Raises where that
+    does not help."""
+    scheme, _, place = url.partition(":")
+    if scheme != "sqlite":
+        raise StoreDamaged(f"{place} cannot be mended without being opened")
+    from yirangmq.stores.sqlite_salvage import salvage
+
+    return salvage(Path(place))
 
 
 def open_roster(url: str, clock: Clock) -> Roster | None:

@@ -20,12 +20,17 @@ class SqliteStore:
     ) -> None:
         self._path = path
         self._durability = durability
-        with translated(None, path):
-            self._db = open_connection(path, durability, busy_seconds, vfs)
+        self._busy_seconds = busy_seconds
+        self._vfs = vfs
+        self._open()
         self._lock = threading.RLock()
         self._known = Known()
         self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
+
+    def _open(self) -> None:
+        with translated(None, self._path):
+            self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[SqliteTransaction]:
@@ -54,11 +59,25 @@ class SqliteStore:
         self._watch.wait(timeout)
 
     def check(self, *, repair: bool) -> Iterator[Finding]:
-        from yirangmq.stores.sqlite_check import check
+        from yirangmq.stores.sqlite_check import DAMAGED, check
 
         with self._lock, translated(self._db, self._path):
             self._known = Known()
-            yield from check(self._db, repair=repair)
+            findings = list(check(self._db, repair=repair))
+            if repair and any(finding.kind == DAMAGED for finding in findings):
+                findings = self._salvage()
+            yield from findings
+
+    def _salvage(self) -> list[Finding]:
+        """Go on with a new file; where that cannot be had, with the old one."""
+        from yirangmq.stores.sqlite_salvage import salvage
+
+        self._db.close()
+        try:
+            return salvage(self._path)
+        finally:
+            self._known, self._version = Known(), None
+            self._open()
 
     def used_bytes(self) -> int:
         """Bytes of the file that hold something; pages that were freed are used again before it grows."""

@@ -1,4 +1,5 @@
-"""Looks a SQLite store over, and mends what can be mended without guessing."""
+"""Looks a SQLite store over, and mends what can be mended without guessing. What SQLite itself finds damaged is
+reported here and left to ``sqlite_salvage``."""
 
 from collections.abc import Iterator
 
@@ -6,6 +7,13 @@ import apsw
 
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
+from yirangmq.stores.sqlite_unreadable import bury, unreadable
+
+DAMAGED = "damaged"
+"""The kind of a finding that only a new file can mend."""
+UNKNOWN_FENCE = 1_000_000
+"""Leases given to a message of which that number was lost: more than there can have been, so that no old lease id is
+ever in force again."""
 
 _RECOUNT = """
 SELECT (SELECT count(*) FROM ready WHERE queue = q.n),
@@ -13,28 +21,37 @@ SELECT (SELECT count(*) FROM ready WHERE queue = q.n),
        (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1)
 FROM queue q WHERE q.n = ?"""
 _LIVING = ("draft", "delayed", "claimed", "leased", "dead", "parked")
-_NOWHERE = (
-    "SELECT seq, id FROM message m WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life)"
-)
+_NARROW = {**dict.fromkeys(("queue", "name", "ready", "life", "dedup", "failure"), "*"), "message": "id, dedup_key"}
+_STATES = ", ".join(f"'{state}'" for state in State if state is not State.READY)
+_STATELESS = f"SELECT seq, id, state FROM life WHERE state NOT IN ({_STATES})"
+_NOWHERE = """
+SELECT seq, queue, id FROM message m
+WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life)"""
 _TWICE = "SELECT seq FROM ready WHERE seq IN (SELECT seq FROM life)"
 _BODILESS_READY = "SELECT queue, rank, place, seq FROM ready WHERE seq NOT IN (SELECT seq FROM message)"
 _BODILESS_LIFE = "SELECT seq, id FROM life WHERE body = 1 AND seq NOT IN (SELECT seq FROM message)"
 _NAMELESS = """
-SELECT queue, id, seq FROM message m
+SELECT queue, id, seq, coalesce((SELECT place FROM ready WHERE seq = m.seq), seq) FROM message m
 WHERE NOT EXISTS (SELECT 1 FROM name n WHERE n.queue = m.queue AND n.id = m.id)"""
-_READY_AGAIN = """
-INSERT INTO ready SELECT queue, rank, seq, seq, 0, 0, 0, published_at, '', '', 0 FROM message WHERE seq = ?"""
+_DOUBLED = """
+SELECT queue, rank, place, seq FROM (SELECT *, row_number() OVER (PARTITION BY seq ORDER BY place) AS n FROM ready)
+WHERE n > 1"""
+_READY_AGAIN = f"""
+INSERT INTO ready SELECT queue, rank, ?2, seq, 0, {UNKNOWN_FENCE}, 0, published_at, '', '', 0
+FROM message WHERE seq = ?1"""
+_TAKEN = "SELECT 1 FROM ready JOIN message m USING (queue, rank) WHERE m.seq = ?1 AND place = ?1"
 
 
 def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
-    """Findings, each mended if ``repair``. A file that SQLite itself finds damaged is reported, not touched."""
-    damage = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+    """Findings, each mended if ``repair``. A file that is ``DAMAGED`` is reported, not touched."""
+    damage = _damage(db)
     if damage:
-        yield from (Finding("damaged", "file", text) for text in damage)
+        yield from (Finding(DAMAGED, "file", text) for text in damage)
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        findings = [*_misplaced(db, repair), *_bodiless(db, repair), *_miscounted(db, repair)]
+        looks = (_unreadable, _misplaced, _bodiless, _miscounted)
+        findings = [finding for look in looks for finding in look(db, repair)]
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -42,19 +59,61 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
     yield from findings
 
 
-def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    for seq, id in list(db.execute(_NOWHERE)):
+def _damage(db: apsw.Connection) -> list[str]:
+    """What SQLite says of its pages, a line each, and tables whose text is no text."""
+    try:
+        said = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+    except (apsw.CorruptError, apsw.SQLError) as error:
+        said = [str(error)]
+    found = [line for text in said for line in text.splitlines() if not line.startswith("***")]
+    if found:
+        return found
+    for table, columns in _NARROW.items():
+        try:
+            for _ in db.execute(f"SELECT {columns} FROM {table}"):
+                pass
+        except UnicodeDecodeError:
+            found.append(f"table {table} holds text that is none")
+    return found
+
+
+def ready_again(db: apsw.Connection, seq: int) -> int:
+    """Put a message in line where it came in, or at the end if somebody stands there; where that is."""
+    place = seq
+    if db.execute(_TAKEN, (seq,)).fetchone() is not None:
+        place = next(db.execute("UPDATE sequence SET last = last + 1 RETURNING last"))[0]
+    db.execute(_READY_AGAIN, (seq, place))
+    return place
+
+
+def _unreadable(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for sent in list(unreadable(db)):
         if repair:
-            db.execute(_READY_AGAIN, (seq,))
-            db.execute("UPDATE name SET place = ?1 WHERE seq = ?1", (seq,))
+            bury(db, sent)
+        yield Finding("unreadable", sent.id, f"{sent.complaint}; dead as CORRUPT, its payload as bytes", repair)
+
+
+def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for seq, id, state in list(db.execute(_STATELESS)):
+        if repair:
+            db.execute("DELETE FROM life WHERE seq = ?", (seq,))
+        yield Finding("stateless", id, f"{state!r} is not a state; forgotten", repair)
+    for queue, rank, place, seq in list(db.execute(_DOUBLED)):
+        if repair:
+            db.execute("DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?", (queue, rank, place))
+        yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
+    for seq, queue, id in list(db.execute(_NOWHERE)):
+        if repair:
+            place = ready_again(db, seq)
+            db.execute("UPDATE name SET place = ? WHERE queue = ? AND id = ?", (place, queue, id))
         yield Finding("nowhere", id, "a message in no state; made ready again", repair)
     for (seq,) in list(db.execute(_TWICE)):
         if repair:
             db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
         yield Finding("twice", str(seq), "in two states; the later one stays", repair)
-    for queue, id, seq in list(db.execute(_NAMELESS)):
+    for queue, id, seq, place in list(db.execute(_NAMELESS)):
         if repair:
-            db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
+            db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, place))
         yield Finding("nameless", id, "cannot be found by its id; named again", repair)
 
 

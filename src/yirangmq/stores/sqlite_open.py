@@ -24,6 +24,8 @@ STATEMENTS = 4096
 everything anew for each batch."""
 FIRST_WAIT = 0.0005
 LONGEST_WAIT = 0.01
+DAMAGED_SCHEMA = ("no such", "malformed")
+"""What SQLite says of our statements when the schema in the file is no longer the one we wrote."""
 SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
 
 
@@ -70,6 +72,7 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float) -> None:
     tries = 0
     while True:
         try:
+            _refuse_foreign(db, path)
             if db.pragma("user_version") == 0:
                 db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
             if db.pragma("journal_mode") != "wal":
@@ -89,6 +92,12 @@ def steps() -> list[tuple[int, str]]:
     return [(int(entry.name[:3]), entry.read_text()) for entry in files if entry.name.endswith(".sql")]
 
 
+def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
+    """Before anything in it is changed."""
+    if db.pragma("application_id") != APPLICATION_ID and db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+        raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+
+
 def migrate(db: apsw.Connection, path: Path) -> None:
     """Bring an older file up to date in one transaction; refuse a newer or a foreign one."""
     newest = steps()[-1][0]
@@ -101,10 +110,8 @@ def migrate(db: apsw.Connection, path: Path) -> None:
             raise StoreTooNew(
                 f"{path} has schema {found}, this version knows up to {newest}; upgrade yirangmq to open it"
             )
-        if db.pragma("application_id") != APPLICATION_ID:
-            if db.execute("SELECT 1 FROM sqlite_schema").fetchone():
-                raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
-            db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        _refuse_foreign(db, path)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         for number, sql in steps():
             if number > found:
                 db.execute(sql)
@@ -135,7 +142,11 @@ def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
         raise StoreError(
             f"{path} cannot be opened: {error}; does its folder exist, and may you write there?"
         ) from error
-    except (apsw.CorruptError, apsw.NotADBError) as error:
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'") from error
+    except apsw.SQLError as error:
+        if not any(words in str(error) for words in DAMAGED_SCHEMA):
+            raise
         raise StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'") from error
     except (apsw.BusyError, apsw.LockedError) as error:
         raise StoreBusy(f"{path} is held by another process; try again") from error

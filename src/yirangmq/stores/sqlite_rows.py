@@ -6,7 +6,7 @@ A row of ``life`` has the members of ``Message`` in their order, so that one tup
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from yirangmq.core.errors import BadInput
+from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.message import Counts, Envelope, Message, new_envelope, new_message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
@@ -14,7 +14,14 @@ from yirangmq.format.jsontext import dumps
 
 COUNTED = Counts._fields
 _IS_READY = State.READY
-STATES = {state.value: state for state in State}
+
+
+class _States(dict[str, State]):
+    def __missing__(self, name: str) -> State:
+        raise StoreDamaged(f"{name!r} is not the state of a message; see 'yirangmq check' and 'yirangmq repair'")
+
+
+STATES = _States({state.value: state for state in State})
 _LIFE = ", ".join(Message._fields)
 _READY = (
     "r.seq, r.queue, m.id, 'ready', r.rank, r.place, r.attempt, r.leases, r.expires_at, r.expires_at, r.changed_at, "

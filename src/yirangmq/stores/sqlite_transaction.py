@@ -13,6 +13,7 @@ from yirangmq.core.ports import Change, Page, Stored, new_stored
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
+from yirangmq.stores import sqlite_unreadable as unreadable
 
 
 @dataclass(slots=True)
@@ -222,11 +223,26 @@ class SqliteTransaction:
         number = self._queue(queue)
         if number is None:
             return []
-        found = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
+        try:
+            found = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
+        except UnicodeDecodeError:
+            if not self._bury_unreadable(number, limit):
+                raise
+            return self.heads(queue, limit)
         self._runs.clear()
         for message, _ in found:
             self._runs.setdefault((number, message[4]), []).append(message[5])
         return found
+
+    def _bury_unreadable(self, queue: int, limit: int) -> int:
+        """Those next in line that cannot be read, or they would hold up all behind them; how many."""
+        found = list(unreadable.unreadable(self._db, unreadable.HEADS, (queue, limit)))
+        for sent in found:
+            unreadable.bury(self._db, sent)
+        deltas = self._deltas_of(queue)
+        for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
+            deltas[name] += change * len(found)
+        return len(found)
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if not seqs:
@@ -261,8 +277,14 @@ class SqliteTransaction:
         return self._message(row) if row else None
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        rows = [(message.queue, self._db.execute(sql.ENVELOPE, (message.seq,)).fetchone()) for message in messages]
-        return [sql.envelope_of(queue, *row) if row else None for queue, row in rows]
+        return [self._envelope(message.queue, message.seq) for message in messages]
+
+    def _envelope(self, queue: str, seq: int) -> Envelope | None:
+        try:
+            row = self._db.execute(sql.ENVELOPE, (seq,)).fetchone()
+        except UnicodeDecodeError:
+            return unreadable.envelope_as_bytes(self._db, queue, seq)
+        return sql.envelope_of(queue, *row) if row else None
 
     def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
         rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]

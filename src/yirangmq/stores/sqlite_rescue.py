@@ -1,0 +1,195 @@
+"""Reads the rows of a damaged SQLite store that can be read, and writes them into a sound one.
+
+A page that is lost takes some rows with it and no others: numbered tables are read on behind the gap, sorted ones from
+both ends. What became of a message whose row stands alone is for ``sqlite_check`` to say. Knows: the queue tables.
+Does not know: files, locks."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import apsw
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Counts
+from yirangmq.core.policy import read_policy
+from yirangmq.core.states import KEPT, State
+from yirangmq.format.jsontext import loads
+from yirangmq.stores import sqlite_unreadable as unreadable
+from yirangmq.stores.sqlite_check import ready_again
+
+UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
+LONGEST_GAP = 100_000
+"""Numbers to try one by one behind a lost page; one page high up in the tree holds some ten thousand messages."""
+MOST = 2**53
+"""No number of ours is larger; a damaged one may be."""
+
+TABLES: dict[str, tuple[str, ...]] = {
+    "queue": ("n", "name", "policy", *Counts._fields),
+    "message": ("seq", "queue", "id", "rank", "published_at", "available_at", "expires_at", "dedup_key", "header",
+                "payload"),
+    "life": ("seq", "queue", "id", "state", "rank", "place", "attempt", "leases", "due_at", "expires_at", "changed_at",
+             "consumer", "reason", "repeats", "body"),
+    "failure": ("seq", "reason_code", "reason_message", "failed_at", "attempt", "consumer"),
+    "ready": ("queue", "rank", "place", "seq", "attempt", "leases", "expires_at", "changed_at", "consumer", "reason",
+              "repeats"),
+    "dedup": ("queue", "key", "until", "seq", "id"),
+    "sequence": ("last",),
+}  # fmt: skip
+_STATES = {state.value for state in State} - {State.READY.value}
+_FITTING_READY = """
+DELETE FROM ready AS r WHERE NOT EXISTS
+    (SELECT 1 FROM message m WHERE m.seq = r.seq AND m.queue = r.queue AND m.rank = r.rank)"""
+_NAMES = (
+    "INSERT OR IGNORE INTO name SELECT m.queue, m.id, m.seq, r.place FROM ready r JOIN message m USING (seq)",
+    "INSERT OR IGNORE INTO name SELECT queue, id, seq, place FROM life",
+)
+_NAMELESS_QUEUES = """
+INSERT INTO queue (n, name) SELECT DISTINCT queue, 'salvaged-' || queue FROM
+    (SELECT queue FROM message UNION SELECT queue FROM life) WHERE queue NOT IN (SELECT n FROM queue)"""
+_FAILURES_OF_NOBODY = "DELETE FROM failure WHERE seq NOT IN (SELECT seq FROM life UNION SELECT seq FROM message)"
+_LAST = "SELECT max(seq), max(place) FROM (SELECT seq, place FROM ready UNION ALL SELECT seq, place FROM life)"
+
+
+class Rescued(NamedTuple):
+    messages: int
+    queues: int
+    missing: int
+    """How many more there should be, by the counters that could be read."""
+
+
+def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
+    """Everything that can be read, in one transaction of the new store."""
+    new.execute("BEGIN IMMEDIATE")
+    expected = 0
+    for row in _numbered(old, "queue"):
+        fitting = _queue_row(row)
+        if _put(new, "queue", fitting):
+            expected += sum(getattr(Counts(*row[3:]), state.value) for state in KEPT)
+    corrupt = list(_carry_messages(old, new))
+    for row in _numbered(old, "life"):
+        if row[3] in _STATES:
+            _put(new, "life", row)
+    for row in _numbered(old, "failure"):
+        _put(new, "failure", row)
+    for table, order in (("ready", "queue, rank, place"), ("dedup", "queue, key")):
+        for row in _sorted(old, table, order):
+            _put(new, table, row)
+    new.execute(_FITTING_READY)
+    for statement in (_NAMELESS_QUEUES, *_NAMES, _FAILURES_OF_NOBODY):
+        new.execute(statement)
+    _set_sequence(old, new)
+    _bury(new, corrupt)
+    new.execute("COMMIT")
+    messages, queues = next(new.execute("SELECT (SELECT count(*) FROM message), (SELECT count(*) FROM queue)"))
+    return Rescued(messages, queues, max(0, expected - messages))
+
+
+def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
+    """As far as they can be understood; the numbers of those that cannot, with the reason."""
+    for raw in _numbered(old, "message m", unreadable.RAW, "m.seq"):
+        if None not in (raw[2], raw[8], raw[9]):
+            sent = unreadable.read_raw(raw)
+            if _put(new, "message", sent.row) and sent.complaint:
+                yield sent.seq, sent.complaint
+
+
+def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
+    for seq, complaint in corrupt:
+        if new.execute("SELECT 1 FROM life WHERE seq = ?", (seq,)).fetchone() is None:
+            new.execute("DELETE FROM ready WHERE seq = ?", (seq,))
+            ready_again(new, seq)
+        sent = unreadable.read_raw(next(new.execute(unreadable.ONE, (seq,))))
+        unreadable.bury(new, sent._replace(complaint=complaint))
+
+
+def _put(new: apsw.Connection, table: str, row: tuple[Any, ...]) -> bool:
+    """The new table is strict: a row that does not fit is damaged, one that is there already was read twice."""
+    columns = TABLES[table]
+    marks = ", ".join("?" * len(columns))
+    try:
+        new.execute(f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({marks})", row)
+    except (apsw.ConstraintError, apsw.MismatchError):
+        return False
+    return bool(new.changes())
+
+
+def _queue_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    number, name, policy, *counters = row
+    try:
+        names.check_queue(name)
+    except BadInput:
+        name = f"salvaged-{number}"
+    try:
+        read_policy(loads(policy.encode()) if policy else {}, name)
+    except (BadInput, AttributeError):
+        policy = None
+    return (number, name, policy, *counters)
+
+
+def _numbered(
+    db: apsw.Connection, table: str, columns: str | None = None, key: str | None = None
+) -> Iterator[tuple[Any, ...]]:
+    """Rows in order of their number, going on behind every gap; behind too large a gap, from the other end."""
+    wanted = TABLES[table.partition(" ")[0]]
+    select = f"SELECT {columns or ', '.join(wanted)} FROM {table}"
+    key = key or wanted[0]
+    last = 0
+    while True:
+        try:
+            for row in db.execute(f"{select} WHERE {key} > ? ORDER BY {key}", (last,)):
+                if not _is_number(row[0]) or row[0] <= last:
+                    break  # out of order: as good as unreadable
+                last = row[0]
+                yield row
+            else:
+                return
+        except UNREADABLE:
+            pass
+        found = _next(db, f"{select} WHERE {key} = ?", last)
+        if found is None:
+            break
+        last = found[0]
+        yield found
+    try:
+        yield from db.execute(f"{select} WHERE {key} > ? ORDER BY {key} DESC", (last + LONGEST_GAP,))
+    except UNREADABLE:
+        return
+
+
+def _next(db: apsw.Connection, select: str, last: int) -> tuple[Any, ...] | None:
+    for number in range(last + 1, last + 1 + LONGEST_GAP):
+        try:
+            row = db.execute(select, (number,)).fetchone()
+        except UNREADABLE:
+            continue
+        if row is not None and row[0] == number:
+            return tuple(row)
+    return None
+
+
+def _sorted(db: apsw.Connection, table: str, order: str) -> Iterator[tuple[Any, ...]]:
+    select = f"SELECT {', '.join(TABLES[table])} FROM {table} ORDER BY "
+    try:
+        yield from db.execute(select + order)
+        return
+    except UNREADABLE:
+        pass
+    try:
+        yield from db.execute(select + order.replace(",", " DESC,") + " DESC")
+    except UNREADABLE:
+        return
+
+
+def _set_sequence(old: apsw.Connection, new: apsw.Connection) -> None:
+    """Larger than every number that was ever given out, as far as that can be told."""
+    known = [*next(new.execute(_LAST)), *next(new.execute("SELECT max(seq) FROM message"))]
+    try:
+        known += [row[0] for row in old.execute("SELECT last FROM sequence")]
+    except UNREADABLE:
+        pass
+    new.execute("UPDATE sequence SET last = ?", (max((n for n in known if _is_number(n)), default=0),))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and 0 < value < MOST

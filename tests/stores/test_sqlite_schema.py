@@ -1,0 +1,86 @@
+"""A SQLite file written by another version: an older one is brought up to date, a newer one is refused untouched."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreDamaged, StoreTooNew
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_open import APPLICATION_ID, steps
+from yirangmq.testing import open_for_test
+
+NEWEST = steps()[-1][0]
+
+
+def _opened(path: Path) -> Queues:
+    return open_for_test(store=SqliteStore(path, durability="os"))
+
+
+def _made(path: Path, version: int) -> apsw.Connection:
+    """A file as the release with that schema made it."""
+    db = apsw.Connection(str(path))
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    for number, sql in steps():
+        if number <= version:
+            db.execute(sql)
+    db.execute(f"PRAGMA user_version = {version}")
+    return db
+
+
+@pytest.mark.parametrize("version", range(1, NEWEST))
+def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "queue.db"
+    db = _made(path, version)
+    db.execute("INSERT INTO queue (n, name, ready, published) VALUES (1, 'mail', 1, 1)")
+    db.execute("INSERT INTO message VALUES (1, 1, 'm1', 5, 1000, 1000, 0, NULL, '', '7')")
+    db.execute("INSERT INTO name VALUES (1, 'm1', 1, 1)")
+    db.execute("INSERT INTO ready VALUES (1, 5, 1, 1, 0, 0, 0, 1000, '', '', 0)")
+    db.execute("UPDATE sequence SET last = 1")
+    db.close()
+    with _opened(path) as queues:
+        assert list(queues.check()) == []
+        queues.publish("mail", "again")
+        assert [delivery.value() for delivery in queues.lease("mail", 9)] == [7, "again"]
+    db = apsw.Connection(str(path))
+    assert (db.pragma("user_version"), db.pragma("journal_mode")) == (NEWEST, "wal")
+    assert ("m1", "leased") in list(db.execute("SELECT messageId, state FROM messages"))
+    db.close()
+
+
+def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    with _opened(path) as queues:
+        queues.publish("mail", 1)
+    db = apsw.Connection(str(path))
+    db.execute(f"PRAGMA user_version = {NEWEST + 1}")
+    db.close()
+    content = path.read_bytes()
+    with pytest.raises(StoreTooNew, match=f"schema {NEWEST + 1}.*upgrade yirangmq"):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_the_file_of_another_program_is_refused_and_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    db = apsw.Connection(str(path))
+    db.execute("CREATE TABLE theirs (a); INSERT INTO theirs VALUES (1)")
+    db.close()
+    content = path.read_bytes()
+    with pytest.raises(StoreDamaged, match="another program"):
+        SqliteStore(path)
+    assert path.read_bytes() == content
+
+
+def test_a_migration_that_is_interrupted_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "queue.db"
+    _made(path, NEWEST).close()
+    broken = [*steps(), (NEWEST + 1, "CREATE TABLE half (a); CREATE TABLE half (a);")]
+    monkeypatch.setattr("yirangmq.stores.sqlite_open.steps", lambda: broken)
+    with pytest.raises(apsw.SQLError):
+        SqliteStore(path)
+    db = apsw.Connection(str(path))
+    assert db.pragma("user_version") == NEWEST
+    assert db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").fetchone() == (0,)
+    db.close()
