@@ -1,0 +1,67 @@
+"""The README as a newcomer runs it: the server in one terminal, its commands in another, its program."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PATIENCE = 60.0
+
+
+def _blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def _run(script: str, folder: Path) -> str:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, (script, done.stdout, done.stderr)
+    return done.stdout
+
+
+@pytest.mark.process
+def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
+    serve, second, *_ = _blocks("sh")
+    assert serve == "make serve\n"
+    command = [sys.executable, "-m", "yirangmq", "serve", "--data", "yirang-data", "--log-format", "text"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert "is ready at" in server.stdout.readline()
+            assert '{"to": "world"}' in _run(second, tmp_path)
+        finally:
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(PATIENCE) == 0
+    assert not (tmp_path / "yirang.db").exists()
+
+
+@pytest.mark.process
+def test_the_commands_without_a_server_and_the_program(tmp_path: Path) -> None:
+    _, _, third = _blocks("sh")
+    shown = _run(third, tmp_path)
+    assert '{"work": 1}' in shown
+    assert ".json" in shown
+    [program] = _blocks("python")
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
+    assert done.stdout == "{'work': 3}\n", done.stderr
+
+
+def test_the_makefile_has_what_the_readme_names() -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)`", README)) | {"serve", "test"} <= targets
