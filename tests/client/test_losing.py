@@ -190,7 +190,7 @@ def test_a_server_that_does_not_answer_in_time_is_unreachable(connecting: Connec
 
 
 def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connecting: Connect) -> None:
-    queues = connecting(server.unix, timeout=0.2, retries=2)
+    queues = connecting(server.unix, timeout=0.2, retries=50)
     awake = threading.Event()
     server.do(lambda: awake.wait(0.4))
     try:
@@ -203,8 +203,8 @@ def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connec
 def test_a_method_that_takes_long_is_waited_for_while_the_server_is_awake(
     server: RunningServer, connecting: Connect
 ) -> None:
-    queues = connecting(server.unix, timeout=0.3, retries=0)
-    assert queues.call("wait", seconds=1) == "waited"
+    queues = connecting(server.unix, timeout=1, retries=0)
+    assert queues.call("wait", seconds=2.2) == "waited"
 
 
 def test_an_id_of_ones_own_is_a_duplicate_also_where_the_server_had_hung_up(

@@ -74,6 +74,54 @@ class Terms:
     retries: int
 
 
+class Errand:
+    """One request until it is answered, on as many connections as that takes."""
+
+    __slots__ = ("body", "kind", "line", "losses", "reply", "sent", "slot")
+
+    def __init__(self, kind: Kind, body: msgspec.Struct) -> None:
+        self.kind = kind
+        self.body = body
+        self.line: Line | None = None
+        self.slot: Slot | None = None
+        self.sent = 0
+        self.losses = 0
+        self.reply: Reply | None = None
+
+    async def send(self, line: Line) -> None:
+        if self.slot is not None and self.slot.has_news:
+            return
+        self.slot, self.line = None, line
+        self.sent += 1
+        try:
+            self.slot = await line.ask(self.kind, self.body)
+        except Lost as lost:
+            self.sent -= lost.is_unsent
+            raise
+
+    async def answer(self, seconds: float) -> Reply:
+        slot, line = self.slot, self.line
+        if slot is None or line is None:
+            raise Lost("not sent yet")
+        while self.kind is Kind.CALL and not await line.listen(slot, seconds):
+            await line.answer(await line.ask(Kind.PING, calls.Empty()), seconds)  # it may take long, but not be silent
+        reply = await line.answer(slot, seconds)
+        if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
+            raise Lost(str(error))  # nothing was done, and asking later may help
+        return reply
+
+    def value(self, wanted: Kind) -> Any:
+        """Its answer of this kind, or the error that came instead."""
+        if self.reply is None:
+            raise QueueError("not answered yet")
+        return self.reply.wanted(wanted)
+
+    @property
+    def resent(self) -> bool:
+        """An earlier sending may have been heard although its answer was not."""
+        return self.sent > 1
+
+
 class Courier:
     def __init__(self, wires: Wires, terms: Terms, chance: Callable[[], float]) -> None:
         self.terms = terms
@@ -86,18 +134,40 @@ class Courier:
         self._closed = False
         self.welcome = calls.Welcome("", "", "", 0)
 
+    async def see_through(self, errand: Errand, seconds: float) -> Errand:
+        """One request to its answer. Nearly always there is a connection and it holds, so that comes first and by the
+        shortest way."""
+        line = self._alive()
+        if line is not None:
+            try:
+                await errand.send(line)
+                errand.reply = await errand.answer(seconds)
+                return errand
+            except Lost as lost:
+                errand.slot = None
+                errand.losses += 1
+                await self.pause(errand.losses, lost)
+        pipeline = Pipeline(self, 1, seconds)
+        await pipeline.put(errand)
+        await pipeline.finish()
+        return errand
+
+    def _alive(self) -> Line | None:
+        line = self._line
+        return line if line is not None and line.is_alive and line.process == os.getpid() else None
+
     async def line(self) -> Line:
         """The connection in use; a new one if that is gone."""
-        line = self._line
-        if line is not None and line.is_alive and line.process == os.getpid():
+        line = self._alive()
+        if line is not None:
             return line
         async with self._dialing:
-            line = self._line
-            if line is not None and line.is_alive and line.process == os.getpid():
-                return line
+            line = self._alive()
             if line is not None:
-                self._line = None
-                await line.close()
+                return line
+            if self._line is not None:
+                gone, self._line = self._line, None
+                await gone.close()
             self._line = line = await self._connect()
             if self._closed:
                 await self.close()
@@ -156,53 +226,6 @@ class Courier:
         return line
 
 
-class Errand:
-    """One request until it is answered, on as many connections as that takes."""
-
-    __slots__ = ("body", "kind", "line", "reply", "sent", "slot")
-
-    def __init__(self, kind: Kind, body: msgspec.Struct) -> None:
-        self.kind = kind
-        self.body = body
-        self.line: Line | None = None
-        self.slot: Slot | None = None
-        self.sent = 0
-        self.reply: Reply | None = None
-
-    async def send(self, line: Line) -> None:
-        if self.slot is not None and self.slot.has_news:
-            return
-        self.slot, self.line = None, line
-        self.sent += 1
-        try:
-            self.slot = await line.ask(self.kind, self.body)
-        except Lost as lost:
-            self.sent -= lost.is_unsent
-            raise
-
-    async def answer(self, seconds: float) -> Reply:
-        slot, line = self.slot, self.line
-        if slot is None or line is None:
-            raise Lost("not sent yet")
-        while self.kind is Kind.CALL and not await line.listen(slot, seconds):
-            await line.answer(await line.ask(Kind.PING, calls.Empty()), seconds)  # it may take long, but not be silent
-        reply = await line.answer(slot, seconds)
-        if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
-            raise Lost(str(error))  # nothing was done, and asking later may help
-        return reply
-
-    def value(self, wanted: Kind) -> Any:
-        """Its answer of this kind, or the error that came instead."""
-        if self.reply is None:
-            raise QueueError("not answered yet")
-        return self.reply.wanted(wanted)
-
-    @property
-    def resent(self) -> bool:
-        """An earlier sending may have been heard although its answer was not."""
-        return self.sent > 1
-
-
 class Pipeline:
     """Errands in order, several on their way at once; each ends up with its answer, or the pipeline is unreachable."""
 
@@ -240,7 +263,7 @@ class Pipeline:
         await self._send_all(line)
 
     async def _settle_first(self) -> None:
-        first, tries = self._out[0], 0
+        first = self._out[0]
         while True:
             try:
                 if first.slot is None:
@@ -249,8 +272,8 @@ class Pipeline:
                 break
             except Lost as lost:
                 first.slot = None
-                tries += 1
-                await self._courier.pause(tries, lost)
+                first.losses += 1
+                await self._courier.pause(first.losses, lost)
         self._out.popleft()
 
     async def _send_all(self, line: Line) -> None:

@@ -43,6 +43,11 @@ def all_outgoing(queue: str, messages: Iterable[object], ids: Ids) -> Iterator[O
             yield outgoing(queue, message, id)
 
 
+def is_to_check(messages: Iterable[object]) -> bool:
+    """Something in this list may be wrong. (Bytes cannot be, and an iterator cannot be read twice.)"""
+    return isinstance(messages, list | tuple) and not all(type(message) is bytes for message in messages)
+
+
 def outgoing_text(queue: str, text: bytes, id: str, delay: float, ttl: float | None) -> Outgoing:
     """A JSON document: an envelope as it is, anything else wrapped as a payload."""
     return _from_envelope(read(queue, text, id, 0, delay=delay, ttl=ttl))

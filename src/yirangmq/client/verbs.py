@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from yirangmq.client import named, sending
-from yirangmq.client.courier import Courier, Errand, Pipeline
+from yirangmq.client.courier import Courier, Errand
 from yirangmq.client.named import MOST_PER_CALL, Results
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription
@@ -75,13 +75,8 @@ class AsyncClient:
         return result.value
 
     async def _ask(self, kind: Kind, body: Any, wanted: Kind, patience: float = 0) -> Any:
-        return (await self._answered(Errand(kind, body), patience)).value(wanted)
-
-    async def _answered(self, errand: Errand, patience: float = 0) -> Errand:
-        pipeline = Pipeline(self._courier, 1, self._courier.terms.timeout + patience)
-        await pipeline.put(errand)
-        await pipeline.finish()
-        return errand
+        errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout + patience)
+        return errand.value(wanted)
 
     # -- producing ------------------------------------------------------------------------------------------------
 
@@ -89,7 +84,8 @@ class AsyncClient:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
         names.check_queue(queue)
         made = [sending.outgoing(queue, message, self._ids.new(1)[0])]
-        errand = await self._answered(Errand(Kind.PUBLISH, calls.Publish(queue, made)))
+        errand = Errand(Kind.PUBLISH, calls.Publish(queue, made))
+        await self._courier.see_through(errand, self._courier.terms.timeout)
         return sending.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
 
     async def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
@@ -99,7 +95,7 @@ class AsyncClient:
         refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
         names.check_queue(queue)
         made = sending.all_outgoing(queue, messages, self._ids)
-        return await self._publish(queue, list(made) if isinstance(messages, list | tuple) else made)
+        return await self._publish(queue, list(made) if sending.is_to_check(messages) else made)
 
     async def publish_text(
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
@@ -217,7 +213,7 @@ class AsyncClient:
     async def _settle(self, kind: Kind, body: calls.Settle | calls.Nack | calls.Extend) -> Results:
         if not body.leases:
             return []
-        errand = await self._answered(Errand(kind, body))
+        errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout)
         settled: calls.Settled = errand.value(Kind.SETTLED)
         results: Results = [None] * len(body.leases)
         if kind is not Kind.RELEASE or not errand.resent:  # what a release given twice finds is the first one's work
