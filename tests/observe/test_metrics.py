@@ -209,10 +209,11 @@ def test_the_window_is_as_long_as_it_can_be() -> None:
 def test_a_histogram_counts_what_is_at_most_its_bound() -> None:
     histogram = Histogram((1, 5, 10))
     histogram.observe_all([1, 2, 5, 6, 11])
-    histogram.observe_all([7, 9])
+    assert histogram.observe_all([7, 9]) == 16
+    assert histogram.observe_all([-5, 0]) == 0
     histogram.observe(0)
     histogram.observe(1)
-    assert (histogram.counts, histogram.total) == ([3, 5, 8, 9], 42)
+    assert (histogram.counts, histogram.total) == ([5, 7, 10, 11], 42)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ and drops them when the commit failed. While nobody listens nothing is gathered.
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 from yirangmq.core.events import (
     Committed,
@@ -27,6 +28,7 @@ from yirangmq.core.states import State
 Hear = Callable[[Sequence[Event]], None]
 MOST_BEGUN = 100_000
 """Leases of which more is remembered than is on their cards, at some 200 bytes each; the longest known make room."""
+_is_duplicate = attrgetter("duplicate")
 GIVEN_UP = (State.DEAD, State.PARKED)
 
 
@@ -80,13 +82,17 @@ class Happenings:
         if self.is_watched:
             self._events.append(event)
 
-    def published(self, queue: str, envelopes: Sequence[Envelope], stored: Sequence[Stored], now: int) -> None:
+    def published(
+        self, queue: str, envelopes: Sequence[Envelope], sizes: Sequence[int], stored: Sequence[Stored], now: int
+    ) -> None:
+        """``sizes``: of their payloads."""
         if not self.is_watched:
             return
-        if sum([receipt[2] for receipt in stored]):
-            envelopes = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt[2]]
+        if any(map(_is_duplicate, stored)):
+            envelopes = [sent for sent, receipt in zip(envelopes, stored, strict=True) if not receipt.duplicate]
+            sizes = [len(sent.payload) for sent in envelopes]
         if envelopes:
-            self._events.append(Published(queue, len(envelopes), sum([len(sent[8]) for sent in envelopes])))
+            self._events.append(Published(queue, len(envelopes), sum(sizes)))
         if self.is_traced:
             self._events += [
                 Traced(queue, sent.id, sent.header, "publish", 0, sent.published_at, now)
@@ -142,7 +148,7 @@ class Happenings:
         """By queue, how long each was held; most batches are of one queue, and of leases never extended."""
         queue = changes[0][0][1]
         if not self._begun:
-            held = [now - before[10] for before, _, _ in changes if before[1] == queue]
+            held = [now - change[0][10] for change in changes if change[0][1] is queue]
             if len(held) == len(changes):
                 return {queue: held}
         worked: dict[str, list[int]] = {}

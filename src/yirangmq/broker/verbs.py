@@ -65,9 +65,9 @@ class Verbs:
         """New envelopes of one queue, already well formed."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
-        largest = max([len(envelope[8]) for envelope in envelopes])
-        if largest > policy.max_body:
-            raise TooLarge(f"{largest} bytes, this queue takes {policy.max_body}", field="payload")
+        sizes = [len(envelope[8]) for envelope in envelopes]
+        if max(sizes) > policy.max_body:
+            raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
         if policy.ttl_ms:
             envelopes = [
                 e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
@@ -77,7 +77,7 @@ class Verbs:
             self._make_room(transaction, policy, queue, envelopes, now)
         stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
-        self.happened.published(queue, envelopes, stored, now)
+        self.happened.published(queue, envelopes, sizes, stored, now)
         if any(complaints):
             return self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         return stored

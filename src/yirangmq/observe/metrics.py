@@ -121,26 +121,17 @@ def _published(numbers: QueueNumbers, event: Published, now: int) -> None:
 
 
 def _leased(numbers: QueueNumbers, event: Leased, now: int) -> None:
-    waited = _spans(event.waited_ms)
     numbers.leased += event.count
-    numbers.waited.observe_all(waited)
-    numbers.minute.add(now, leased=event.count, waited_ms=sum(waited))
+    numbers.minute.add(now, leased=event.count, waited_ms=numbers.waited.observe_all(event.waited_ms))
 
 
 def _settled(numbers: QueueNumbers, event: Settled, now: int) -> None:
     numbers.settled[event.verb] += event.count
     if event.verb == "ack":
-        worked = _spans(event.worked_ms)
-        numbers.worked.observe_all(worked)
-        numbers.minute.add(now, acked=event.count, worked_ms=sum(worked))
+        numbers.minute.add(now, acked=event.count, worked_ms=numbers.worked.observe_all(event.worked_ms))
     elif event.verb == "nack":
         numbers.nacked[event.reason] += event.count
         numbers.minute.add(now, failed=event.count)
-
-
-def _spans(given: Sequence[int]) -> Sequence[int]:
-    """A clock that was set back makes no negative times."""
-    return given if min(given) >= 0 else [max(0, span) for span in given]
 
 
 def _lapsed(numbers: QueueNumbers, event: Lapsed, now: int) -> None:

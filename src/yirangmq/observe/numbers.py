@@ -23,15 +23,21 @@ class Histogram:
         self._counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
-    def observe_all(self, values: Sequence[float]) -> None:
-        """A batch, most of which falls into one bucket more often than not."""
-        first, last = bisect_left(self.bounds, min(values)), bisect_left(self.bounds, max(values))
-        self.total += sum(values)
+    def observe_all(self, values: Sequence[int]) -> int:
+        """A batch, more often than not all of one bucket; its sum. (A clock that was set back makes negative times:
+        they count as none.)"""
+        low, high = min(values), max(values)
+        if low < 0:
+            values = [max(0, value) for value in values]
+        first, last = bisect_left(self.bounds, low), bisect_left(self.bounds, high)
         if first == last:
             self._counts[first] += len(values)
-            return
-        for value in values:
-            self._counts[bisect_left(self.bounds, value)] += 1
+        else:
+            for value in values:
+                self._counts[bisect_left(self.bounds, value)] += 1
+        total = sum(values)
+        self.total += total
+        return total
 
     @property
     def counts(self) -> list[int]:
