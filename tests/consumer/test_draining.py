@@ -4,18 +4,21 @@ import threading
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import yirangmq
-from tests.consumer.parts import Blocking, Watched, running, until
+from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
+from yirangmq.consumer.gate import Gate
 from yirangmq.consumer.tally import Summary
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts
 from yirangmq.core.reasons import Reason
+from yirangmq.core.roster import ConsumerState
 from yirangmq.core.states import State
 
 
@@ -186,6 +189,22 @@ def test_a_draining_consumer_does_not_go_back_to_work(queues: Queues) -> None:
         run.ended()
 
 
+def test_a_gate_that_is_shut_stays_shut() -> None:
+    gate = Gate()
+    assert [gate.follow(wish) for wish in ("resume", "pause", "pause", "resume")] == [False, True, False, True]
+    assert gate.follow("drain")
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]
+    assert [gate.follow(wish) for wish in ("resume", "pause", "drain")] == [False, False, False]
+    assert (gate.state, gate.is_shut, gate.wait_open()) == (ConsumerState.DRAINING, True, False)
+    assert gate.move(ConsumerState.STOPPED)
+    assert not gate.move(ConsumerState.RUNNING)
+
+
 def test_work_goes_on_where_nobody_keeps_a_roster(queues: Queues) -> None:
     watched = Watched(queues)
 
@@ -276,6 +295,30 @@ def test_until_empty_waits_for_what_one_queue_sends_to_the_other(queues: Queues)
     consumer.handler("c")(lambda delivery: None)
     queues.publish_many("a", [1, 2, 3])
     assert consumer.run(until_empty=True) == Summary(done=9)
+
+
+def test_until_empty_means_every_queue(queues: Queues) -> None:
+    looked, open_b = threading.Event(), threading.Event()
+
+    class Slow(Watched):
+        """Nobody can take from b for a while."""
+
+        def lease(self, queue: str, *given: Any, **named: Any) -> Any:
+            if queue == "b":
+                assert open_b.wait(PATIENCE)
+            elif self.calls["lease"] > 5:
+                looked.set()
+            return super().lease(queue, *given, **named)
+
+    queues.publish("b", 1)
+    consumer = Consumer(Slow(queues))
+    consumer.handler("a")(lambda delivery: None)
+    consumer.handler("b")(lambda delivery: None)
+    with running(consumer, until_empty=True) as run:
+        assert looked.wait(PATIENCE)
+        assert run.is_alive
+        open_b.set()
+        assert run.ended() == Summary(done=1)
 
 
 def test_a_limit_is_kept_to_the_message(queues: Queues) -> None:

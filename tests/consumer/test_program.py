@@ -201,17 +201,19 @@ def _is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("script", [WAITS, STUBBORN])
-def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path, script: str) -> None:
-    pid_file = tmp_path / "pid"
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path, listens: bool) -> None:
+    trap = "trap 'touch asked; exit 0' TERM" if listens else "trap '' TERM"
+    script = f"cd {tmp_path}; {trap}; echo $$ > new; mv new pid; while :; do sleep 0.02; done"
     queues.publish("mail", "x")
-    consumer = consumer_of(queues, sh(f"echo $$ > {pid_file}.new; mv {pid_file}.new {pid_file}; {script}"), grace=0.05)
+    consumer = consumer_of(queues, sh(script), grace=5 if listens else 0.05)
     with running(consumer) as run:
-        until(pid_file.exists)
+        until((tmp_path / "pid").exists)
         consumer.stop()
         assert run.ended() == Summary(failed=1)
-    pid = int(pid_file.read_text())
+    pid = int((tmp_path / "pid").read_text())
     until(lambda: not _is_running(pid), "the end of the program")
+    assert (tmp_path / "asked").exists() == listens
     assert queues.counts("mail").delayed == 1
 
 
