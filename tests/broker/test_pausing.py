@@ -12,7 +12,8 @@ from tests.places import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, NotFound
 from yirangmq.core.states import State
-from yirangmq.testing import CountingIds, ManualClock, open_for_test
+from yirangmq.stores.open import open_store
+from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
@@ -149,3 +150,26 @@ def test_a_policy_that_no_longer_pauses_serves_them_too() -> None:
     assert client.heard(pushed) == []
     client.call("set_policy", queue="mail", document=None)
     assert [len(answer.value.messages) for answer in client.heard(pushed)] == [1]
+
+
+def test_a_policy_file_that_a_person_broke_stops_no_other_queue(tmp_path: Path) -> None:
+    store = FailingStore(open_store(f"files:{tmp_path}", durability="os"))
+    server = Server(store)
+    client = server.client()
+    client.publish("mail", b"1")
+    client.call("set_policy", queue="mail", document={"paused": True})
+    pushed = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 2, None, "s"))
+    server.turn()
+    file = tmp_path / "mail" / "config" / "policy.json"
+    file.write_text("{")
+    server.desk.news()
+    before = store.commits, store.transactions
+    for queue in ("a", "b"):
+        client.send(Kind.PUBLISH, calls.Publish(queue, [calls.Outgoing(b"1", False)]))
+    server.turn()
+    assert (store.commits - before[0], store.transactions - before[1]) == (1, 1)
+    file.unlink()
+    server.desk.news()
+    server.turn()
+    assert [len(answer.value.messages) for answer in client.heard(pushed)] == [1]
+    store.close()

@@ -64,6 +64,14 @@ def test_repeating_a_publish_that_succeeded_succeeds(queues: Queues) -> None:
         queues.show("mail", "c")
 
 
+def test_repeating_succeeds_also_where_the_limit_was_lowered(queues: Queues) -> None:
+    queues.publish_many("mail", [NewMessage(payload=n, id=f"a{n}") for n in range(3)])
+    for on_full in ("reject", "dropOldest"):
+        allow(queues, messages=1, on_full=on_full)
+        assert queues.publish("mail", NewMessage(payload=0, id="a0")).duplicate
+    assert taken(queues) == ["a0", "a1", "a2"]
+
+
 def test_a_batch_larger_than_the_queue_never_fits(queues: Queues) -> None:
     for on_full in ("reject", "dropOldest"):
         allow(queues, messages=2, on_full=on_full)

@@ -204,7 +204,7 @@ class Desk:
                 wanted = min(taker.wants(), MOST_PER_TAKER)
                 if wanted <= 0:
                     continue
-                got = self.verbs.lease(transaction, queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
+                got = self._lease_for(transaction, taker, wanted)
                 if not got:
                     break
                 served.append((taker, got))
@@ -213,6 +213,15 @@ class Desk:
         if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
             self._plan()
         return served
+
+    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Delivery]:
+        """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
+        try:
+            return self.verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
+        except StoreError:
+            raise
+        except QueueError:
+            return []
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])

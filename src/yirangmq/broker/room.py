@@ -32,7 +32,9 @@ class Room:
         held = self._held(transaction, queue, needs_bytes=quota.max_bytes > 0)
         coming = _load(envelopes)
         if refusal(quota, queue, held, coming) is not None:
-            coming = _load(_unknown(transaction, queue, envelopes))  # repeating what succeeded succeeds
+            coming = _load(_unknown(transaction, queue, envelopes))
+            if not coming.messages:
+                return []  # repeating what succeeded succeeds
         error = refusal(quota, queue, held, coming)
         need = 0
         if error is not None:

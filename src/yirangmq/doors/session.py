@@ -173,7 +173,7 @@ class Session:
         if not 0 < len(body.messages) <= MOST_PER_CALL:
             raise BadInput(f"from 1 to {MOST_PER_CALL} in one frame, not {len(body.messages)}", field="messages")
         if self._house.disk is not None and self._house.disk.full is not None:
-            raise self._house.disk.full
+            raise self._house.disk.full.with_traceback(None)  # else each refusal would be kept in it
         now = self._house.clock.now_ms()
         ids = self._house.ids.new(len(body.messages))
         envelopes = [translate.envelope(queue, new, id, now) for new, id in zip(body.messages, ids, strict=True)]

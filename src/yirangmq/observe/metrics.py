@@ -16,6 +16,7 @@ from yirangmq.core.events import (
     Published,
     Refused,
     Settled,
+    Steered,
 )
 from yirangmq.core.ports import Clock
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
@@ -61,6 +62,9 @@ class Metrics:
         for event in events:
             if isinstance(event, Committed):
                 self._committed(event)
+                continue
+            if isinstance(event, Steered) and event.what == "delete":
+                self.queues.pop(event.queue, None)
                 continue
             act = _ACTS.get(type(event))
             if act is not None:
