@@ -25,7 +25,7 @@ class Made:
 
     def __init__(self) -> None:
         self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * RECORD.size))
-        self.ids: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self._ids: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.counts: dict[str, Counts] = {}
         self._queues: list[str] = []
@@ -64,7 +64,7 @@ class Made:
 
     def seqs_of(self, queue: str, id: str) -> list[int]:
         one = fingerprint(f"{queue}/{id}")
-        data, width = self.ids[shard_of(one)], PRINT + 8
+        data, width = self._ids[_fine(one)], PRINT + 8
         found = []
         at = data.find(one)
         while at >= 0:
@@ -73,10 +73,32 @@ class Made:
             at = data.find(one, at + 1)
         return found
 
+    def add_new_id(self, queue: str, id: str, seq: int) -> bool:
+        """False: there may be one of this id already, and nothing was added."""
+        record = id_record(queue, id, seq)
+        shard = self._ids[_fine(record)]
+        if record[:PRINT] in shard:
+            return False
+        shard += record
+        return True
+
     def add_id(self, queue: str, id: str, seq: int) -> None:
         record = id_record(queue, id, seq)
-        self.ids[shard_of(record)] += record
+        self._ids[_fine(record)] += record
+
+    def ids(self) -> dict[int, bytearray]:
+        """As the index has them: in few files, where here they are in many heaps, to be told apart quickly."""
+        joined: defaultdict[int, bytearray] = defaultdict(bytearray)
+        for heap in self._ids.values():
+            if heap:
+                joined[shard_of(heap)] += heap
+        return joined
 
     def add_key(self, key: Key) -> None:
         record = key_record(key)
         self.keys[shard_of(record)] += record
+
+
+def _fine(record: bytes) -> int:
+    """One of 4096 heaps, all of which go into the same shard."""
+    return record[0] | (record[1] & 15) << 8

@@ -62,7 +62,7 @@ class Recovery:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)
         made = survey.made
-        self._index.replace(made.counts, made.segments, made.ids, made.keys)
+        self._index.replace(made.counts, made.segments, made.ids(), made.keys)
         self._calendar.clear()
         self._calendar.write(survey.due)
         self._index.finish(last, reserved)

@@ -20,7 +20,7 @@ def fingerprint(text: str) -> bytes:
     return blake2b(text.encode(), digest_size=PRINT).digest()
 
 
-def shard_of(record: bytes) -> int:
+def shard_of(record: bytes | bytearray) -> int:
     return record[0] % SHARDS
 
 

@@ -112,7 +112,13 @@ class Survey:
             if not names:
                 self.hollow.append(f"{folder}/{top}/{below}")
             for name in names:
-                yield from self._survey_card(top, f"{top}/{below}", name, contents)
+                card = read_name(queue, top, name)
+                if card is None:
+                    yield self._rejected("wrong name", f"{top}/{below}/{name}", "is not the name of a message")
+                elif contents or not self._is_plain(card, f"{top}/{below}"):
+                    yield from self._survey_card(card, top, f"{top}/{below}", contents)
+                else:
+                    self._note(card, top)
         yield from self._survey_temps(folder)
         yield from self._survey_failures(folder, contents)
         yield from self._survey_keys(folder)
@@ -123,12 +129,18 @@ class Survey:
 
     # -- messages -------------------------------------------------------------------------------------------------
 
-    def _survey_card(self, top: str, folder: str, name: str, contents: bool) -> Iterator[Problem]:
-        path = f"{folder}/{name}"
-        card = read_name(self._queue, top, name)
-        if card is None:
-            yield self._rejected("wrong name", path, "is not the name of a message")
-            return
+    def _is_plain(self, card: Card, folder: str) -> bool:
+        """In its place, unlike any other, without a failure: nearly all are, and need no further look."""
+        message = card.message
+        return (
+            not card.failure
+            and card.folder == folder
+            and self.made.record(message.seq) is None
+            and self.made.add_new_id(self._queue, message.id, message.seq)
+        )
+
+    def _survey_card(self, card: Card, top: str, folder: str, contents: bool) -> Iterator[Problem]:
+        path = f"{folder}/{card.name}"
         if card.folder != folder:
             yield self._moved(path, card)
         there = self.made.record(card.message.seq)
@@ -161,7 +173,7 @@ class Survey:
                 return
         yield from self._keep(card, top)
 
-    def _keep(self, card: Card, top: str) -> Iterator[Problem]:
+    def _note(self, card: Card, top: str) -> None:
         message = card.message
         self.made.put(card, top)
         self._count(message, 1)
@@ -169,6 +181,10 @@ class Survey:
             self.due[stretch_of(message.due_at, message.changed_at)][f"{self._queue}/{card.folder}"] = None
         if card.keyed:
             self._keyed[message.seq] = card
+
+    def _keep(self, card: Card, top: str) -> Iterator[Problem]:
+        self._note(card, top)
+        message = card.message
         if card.failure and not os.path.exists(failure_path(self._root, message, card.failure)):
             yield Problem("no reason", self._where(_path(card)), "its failure is lost", lambda: self._explain(card))
 
