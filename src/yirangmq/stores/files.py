@@ -23,6 +23,7 @@ from yirangmq.core.ports import Finding
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_commit import Commit
 from yirangmq.stores.files_counter import read_counter
+from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
@@ -49,7 +50,7 @@ class FilesStore:
         self._path = path
         self._root = str(path.absolute())
         self._durability = durability
-        self._disk = disk or Disk()
+        self._home = Home(self._root, disk or Disk(), durability == "full")
         self._closed = False
         self._hollow: set[str] = set()
         with translated(path):
@@ -73,9 +74,9 @@ class FilesStore:
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
-            self._disk.mkdir(folder)
-            if self._durability == "full":
-                self._disk.fsync_folder(os.path.dirname(folder))
+            self._home.disk.mkdir(folder)
+            if self._home.full:
+                self._home.disk.fsync_folder(os.path.dirname(folder))
 
     # -- transactions ---------------------------------------------------------------------------------------------
 
@@ -99,9 +100,8 @@ class FilesStore:
             self._seen = self._index.generation
 
     def _commit(self, work: FilesTransaction, view: View) -> None:
-        full = self._durability == "full"
-        commit = Commit(self._root, self._disk, self._index, self._calendar, self._spares, full=full)
-        self._hollow = commit.run(work, [*self._hollow, *view.hollow])
+        commit = Commit(self._home, self._index, self._calendar, self._spares, work)
+        self._hollow = commit.run([*self._hollow, *view.hollow])
 
     @contextmanager
     def _locked(self, *, shared: bool) -> Iterator[None]:
@@ -117,7 +117,7 @@ class FilesStore:
             self._recovery().run()
 
     def _recovery(self) -> Recovery:
-        return Recovery(self._root, self._disk, self._index, self._calendar, full=self._durability == "full")
+        return Recovery(self._home, self._index, self._calendar)
 
     # -- news -----------------------------------------------------------------------------------------------------
 

@@ -17,11 +17,10 @@ from datetime import UTC, datetime
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.format.filenames import PER_FOLDER, Card, read_name
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_content import Sort, write_envelope, write_failure, write_results
 from yirangmq.stores.files_counter import AHEAD, TOTALS, latest_totals, totals_name, write_counter
-from yirangmq.stores.files_deeds import Deeds
+from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar, Note
 from yirangmq.stores.files_index import Index, Key
 from yirangmq.stores.files_keys import FOLDER, bucket, read_key
@@ -39,15 +38,19 @@ POLICY_TEMP = "meta/temp/policy.tmp"
 class Commit:
     """One use, one batch."""
 
-    def __init__(self, root: str, disk: Disk, index: Index, calendar: Calendar, spares: Spares, *, full: bool) -> None:
-        self._root = root
-        self._spares = spares
-        self._temp_of: dict[tuple[str, object], str] = {}
-        self._disk = disk
+    def __init__(self, home: Home, index: Index, calendar: Calendar, spares: Spares, work: FilesTransaction) -> None:
+        self._home = home
+        self._root = home.root
         self._index = index
         self._calendar = calendar
-        self._deeds = Deeds(root, disk, full=full)
-        self._full = full
+        self._spares = spares
+        self._work = work
+        self._pending = work.pending
+        self._deeds = Deeds(home)
+        before, after = work.pending.before, work.pending.after
+        self._before = {seq: card for seq, card in before.items() if card is not None}
+        self._new = [seq for seq, card in before.items() if card is None and after[seq] is not None]
+        self._temp_of: dict[tuple[str, object], str] = {}
         self._spots: dict[int, tuple[str, str]] = {}
         """Folder below the root, and name, of each message as it shall be."""
         self._blanked: list[str] = []
@@ -58,20 +61,17 @@ class Commit:
         self._keys_in: list[Key] = []
         self._keys_out: list[Key] = []
 
-    def run(self, work: FilesTransaction, hollow: Iterable[str]) -> set[str]:
+    def run(self, hollow: Iterable[str]) -> set[str]:
         """Raises what the disk says; then nothing has changed. Takes folders that may have become empty, and gives
         back those that are still in use for what comes next."""
-        pending = work.pending
-        self._work, self._pending = work, pending
-        self._before = {seq: card for seq, card in pending.before.items() if card is not None}
-        self._new = [seq for seq, card in pending.before.items() if card is None and pending.after[seq] is not None]
+        pending, last = self._pending, self._work.last
         for seq, card in pending.after.items():
             if card is not None:
                 self._spots[seq] = f"{card.message.queue}/{card.folder}", card.name
         self._spares.begin()
         self._index.begin()
         try:
-            reserved = self._reserve(work.last)
+            reserved = self._reserve(last)
             self._prepare_index()
             self._apply()
         except BaseException as error:
@@ -79,7 +79,7 @@ class Commit:
                 self._withdraw_index()
                 self._index.end()
             raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
-        self._update_index(work.last, reserved)
+        self._update_index(last, reserved)
         return self._clean(hollow)
 
     # -- before anything happens ----------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ class Commit:
         if last <= self._index.reserved:
             return self._index.reserved
         reserved = last + AHEAD
-        write_counter(self._root, self._disk, reserved, full=self._full)
+        write_counter(self._home, reserved)
         return reserved
 
     def _prepare_index(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from yirangmq.core.errors import QueueError, StoreTooNew
 from yirangmq.core.message import Counts
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_content import FORMAT
+from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_view import read_bytes
 
 COUNTER = ".counter"
@@ -19,8 +19,9 @@ AHEAD = 10_000
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
-def write_counter(root: str, disk: Disk, reserved: int, *, full: bool) -> None:
+def write_counter(home: Home, reserved: int) -> None:
     """Temp, sync, rename, sync: by itself, before the numbers are used."""
+    root, disk, full = home
     temp = f"{root}/{COUNTER}.tmp"
     if os.path.exists(temp):
         disk.unlink(temp)

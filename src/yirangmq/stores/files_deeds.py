@@ -6,6 +6,7 @@ Knows: the disk, the order of syncs. Does not know: messages."""
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from yirangmq.stores.disk import Disk
 
@@ -20,13 +21,19 @@ FEW_FOLDERS = 6
 """Up to so many are synced one by one; more of them share a ``syncfs``, which may wait for other programs' data."""
 
 
+class Home(NamedTuple):
+    """Where a store lives: its folder, the way to the disk, and whether what is done is synced."""
+
+    root: str
+    disk: Disk
+    full: bool
+
+
 class Deeds:
     """One batch of changes. After ``sync_names`` they are on disk; ``undo`` takes back what was done so far."""
 
-    def __init__(self, root: str, disk: Disk, *, full: bool) -> None:
-        self._root = root
-        self._disk = disk
-        self._full = full
+    def __init__(self, home: Home) -> None:
+        self._root, self._disk, self._full = home
         self._undo: list[Callable[[], None]] = []
         self._there: set[str] = set()
         self._grown: dict[str, None] = {}

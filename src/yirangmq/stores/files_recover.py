@@ -7,8 +7,8 @@ Knows: the store's lock is held. Does not know: what can be wrong (files_survey.
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding
 from yirangmq.format.filenames import PER_FOLDER
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_counter import AHEAD, read_counter, write_counter
+from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import PER_SEGMENT, Index, Record
 from yirangmq.stores.files_survey import Survey
@@ -16,17 +16,15 @@ from yirangmq.stores.files_walk import folder_number
 
 
 class Recovery:
-    def __init__(self, root: str, disk: Disk, index: Index, calendar: Calendar, *, full: bool) -> None:
-        self._root = root
-        self._disk = disk
+    def __init__(self, home: Home, index: Index, calendar: Calendar) -> None:
+        self._home = home
         self._index = index
         self._calendar = calendar
-        self._full = full
 
     def run(self) -> None:
         """Bring names and index into order."""
         self._index.begin()
-        survey = Survey(self._root, self._disk, full=self._full)
+        survey = Survey(self._home)
         for problem in survey.problems(contents=False):
             if problem.mend is not None:
                 problem.mend()
@@ -37,7 +35,7 @@ class Recovery:
 
     def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
         """Everything that is wrong, contents included. ``trusted``: the index claims to be right."""
-        survey = Survey(self._root, self._disk, full=self._full)
+        survey = Survey(self._home)
         findings: list[Finding] = []
         if repair:
             self._index.begin()
@@ -55,9 +53,9 @@ class Recovery:
     def _settle(self, survey: Survey) -> None:
         survey.deeds.sync_names()
         last, reserved = max(survey.reserved, survey.made.last), survey.reserved
-        if reserved < survey.made.last or read_counter(self._root) is None:
+        if reserved < survey.made.last or read_counter(self._home.root) is None:
             reserved = last + AHEAD
-            write_counter(self._root, self._disk, reserved, full=self._full)
+            write_counter(self._home, reserved)
         for folder in survey.hollow:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)

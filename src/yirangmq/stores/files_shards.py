@@ -55,8 +55,12 @@ class Shards:
     def add(self, records: Sequence[bytes]) -> None:
         for shard, new in _by_shard(records).items():
             fd = os.open(self._path(shard), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            size = os.fstat(fd).st_size
             try:
                 _write_all(fd, b"".join(new))
+            except OSError:
+                os.ftruncate(fd, size)  # half a record would put all that follow out of step
+                raise
             finally:
                 os.close(fd)
 

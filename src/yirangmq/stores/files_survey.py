@@ -19,12 +19,11 @@ from yirangmq.core.policy import read_policy
 from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 from yirangmq.format.filenames import Card, folder_for, lead, read_name
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_commit import TRASH
 from yirangmq.stores.files_content import Broken, Sort, read_envelope, read_failure, write_failure
 from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_counter, read_totals
-from yirangmq.stores.files_deeds import Deeds, is_blank
+from yirangmq.stores.files_deeds import Deeds, Home, is_blank
 from yirangmq.stores.files_due import Stretch, stretch_of
 from yirangmq.stores.files_index import Key, key_print
 from yirangmq.stores.files_keys import KeyFile, read_key
@@ -58,11 +57,10 @@ class Problem(NamedTuple):
 class Survey:
     """One use. ``made`` is right once every problem found was mended."""
 
-    def __init__(self, root: str, disk: Disk, *, full: bool) -> None:
-        self._root = root
-        self._disk = disk
-        self._policies = Policies(root)
-        self.deeds = Deeds(root, disk, full=full)
+    def __init__(self, home: Home) -> None:
+        self._root = home.root
+        self._policies = Policies(home.root)
+        self.deeds = Deeds(home)
         self.made = Made()
         self.due: defaultdict[Stretch, dict[str, None]] = defaultdict(dict)
         self.hollow: list[str] = []

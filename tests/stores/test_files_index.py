@@ -1,0 +1,111 @@
+"""The parts of the index by themselves: shards of records, and the calendar."""
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from yirangmq.stores.files_due import Calendar, Note, Stretch, stretch_of
+from yirangmq.stores.files_shards import PRINT, Shards, fingerprint, shard_of
+
+
+def record(text: str, number: int) -> bytes:
+    return fingerprint(text) + number.to_bytes(8, "little")
+
+
+def test_what_was_added_is_found_until_it_is_removed(tmp_path: Path) -> None:
+    shards = Shards(str(tmp_path), PRINT + 8)
+    made = [record(f"id-{n}", n) for n in range(1_000)]
+    shards.add(made)
+    shards.add([record("id-7", 7_000)])
+    assert shards.find([fingerprint("id-7"), fingerprint("nobody")]) == {
+        fingerprint("id-7"): [made[7], record("id-7", 7_000)]
+    }
+    shards.remove([made[7], made[8], record("nobody", 1)])
+    assert shards.find([fingerprint(f"id-{n}") for n in (7, 8, 9)]) == {
+        fingerprint("id-7"): [record("id-7", 7_000)],
+        fingerprint("id-9"): [made[9]],
+    }
+
+
+def test_a_fingerprint_is_found_only_where_a_record_begins(tmp_path: Path) -> None:
+    shards = Shards(str(tmp_path), PRINT + 8)
+    sought = fingerprint("sought")
+    other = bytes([sought[0]]) + b"1234567" + sought
+    shards.add([other])
+    assert shards.find([sought]) == {}
+    shards.add([sought + bytes(8)])
+    assert shards.find([sought]) == {sought: [sought + bytes(8)]}
+
+
+@contextmanager
+def no_file_over(size: int) -> Iterator[None]:
+    """The system cuts writes off at this length, as a full disk would."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
+    shards = Shards(str(tmp_path), PRINT + 8)
+    first = record("first", 1)
+    shards.add([first])
+    alike = [bytes([first[0]]) + os.urandom(15) for _ in range(3)]
+    with no_file_over(40), pytest.raises(OSError, match="too large"):
+        shards.add(alike)
+    shards.add(alike[2:])
+    assert shards.find([first[:PRINT], alike[0][:PRINT], alike[2][:PRINT]]) == {
+        first[:PRINT]: [first],
+        alike[2][:PRINT]: [alike[2]],
+    }
+
+
+def test_all_can_be_replaced(tmp_path: Path) -> None:
+    shards = Shards(str(tmp_path), PRINT + 8)
+    shards.add([record(f"id-{n}", n) for n in range(100)])
+    new = record("new", 1)
+    shards.replace_all({shard_of(new): bytearray(new)})
+    assert shards.find([fingerprint("new"), fingerprint("id-3")]) == {fingerprint("new"): [new]}
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds"), [(-5, 1), (0, 1), (119_999, 1), (120_000, 60), (10_799_999, 60), (10_800_000, 3600)]
+)
+def test_the_farther_the_longer_the_stretch(ahead: int, seconds: int) -> None:
+    now = 1_768_296_061_234
+    stretch = stretch_of(now + ahead, now)
+    assert stretch.seconds == seconds
+    assert stretch.holds(now + ahead)
+    assert stretch.begin % seconds == 0
+
+
+def test_a_calendar_names_each_folder_once(tmp_path: Path) -> None:
+    calendar = Calendar(str(tmp_path))
+    calendar.note([Note(1_000, "a"), Note(1_999, "a"), Note(1_500, "b"), Note(2_000, "c")], 0)
+    calendar.note([Note(1_000, "b"), Note(1_001, "d")], 0)
+    assert calendar.stretches() == [Stretch(1, 1), Stretch(2, 1)]
+    assert calendar.folders(Stretch(1, 1)) == ["a", "b", "d"]
+    calendar.strike(Stretch(1, 1))
+    calendar.strike(Stretch(1, 1))
+    assert calendar.folders(Stretch(1, 1)) == []
+    calendar.clear()
+    assert calendar.stretches() == []
+
+
+def test_a_line_that_a_full_disk_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+    calendar = Calendar(str(tmp_path))
+    calendar.note([Note(1_000, "a")], 0)
+    with no_file_over(6), pytest.raises(OSError, match="space"):
+        calendar.note([Note(1_000, "a-long-name")], 0)
+    calendar.note([Note(1_000, "b")], 0)
+    assert {"a", "b"} <= set(calendar.folders(Stretch(1, 1)))
