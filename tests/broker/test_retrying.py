@@ -91,6 +91,14 @@ def test_the_consumer_may_say_how_long_to_wait(queues: Queues, clock: ManualCloc
     assert take(queues).attempt == 3
 
 
+def test_a_reason_that_holds_no_text_can_still_be_given(queues: Queues) -> None:
+    queues.publish("mail", 1)
+    queues.nack(take(queues).lease_id, text="no such file: caf\udce9 \x00")
+    failure = queues.show("mail", "m-1").failure
+    assert failure is not None
+    assert failure.reason_message == "no such file: caf? \x00"
+
+
 def test_a_limit_of_none_means_one_attempt(queues: Queues) -> None:
     queues.set_policy("mail", {"retry": {"limit": 0}})
     queues.publish("mail", 1)

@@ -34,6 +34,7 @@ COUNTS = {
     "paused",
     "rates",
     "dlqQueue",
+    "policyError",
     "totals",
 }
 

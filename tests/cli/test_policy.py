@@ -77,3 +77,24 @@ def test_a_bad_policy_names_its_field_and_is_not_set(cli: Cli, verb: str, text: 
 def test_bad_input(cli: Cli, line: str) -> None:
     result = cli(f"{line} --json")
     assert (result.code, result.complaint["code"]) == (2, "bad_input")
+
+
+def test_a_policy_broken_by_hand_is_trouble_of_its_own_queue_only(cli: Cli, tmp_path: Path) -> None:
+    for queue in ("mail", "post"):
+        cli(f"publish --path store -q {queue} 1")
+    policy = tmp_path / "store" / "mail" / "config" / "policy.json"
+    policy.write_text('{"ttlSec": -1}')
+    status = cli("status --path store")
+    assert (status.code, "the policy of mail is broken" in status.err, "ttlSec" in status.err) == (0, True, True)
+    rows = cli("status --path store --json").json["queues"]
+    assert [(row["queue"], row["ready"], row["policyError"] is None) for row in rows] == [
+        ("mail", 1, False),
+        ("post", 1, True),
+    ]
+    assert cli("queues --path store").code == 0
+    assert cli("dlq list --path store -q post-dlq").code == 0
+    assert cli("publish --path store -q post 2").code == 0
+    assert cli("consume --path store -q post --json").lines[0]["message"]["payload"] == 1
+    assert cli("consume --path store -q mail --json").complaint["code"] == "bad_policy"
+    assert cli("policy set --path store -q mail", "{}").code == 0
+    assert cli("consume --path store -q mail --json").lines[0]["message"]["payload"] == 1

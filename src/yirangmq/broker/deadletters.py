@@ -12,7 +12,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import matching, search
 from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core import decide, names
-from yirangmq.core.errors import BadInput, NotFound, WrongState
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
 from yirangmq.core.filter import parse
 from yirangmq.core.filter_nodes import Node, names_state
 from yirangmq.core.message import Message
@@ -68,7 +68,7 @@ class DeadLetters:
         names.check_queue(queue)
 
         def work(transaction: Transaction) -> list[str]:
-            return [name for name in transaction.queues() if queue in (name, transaction.policy(name).dlq.queue)]
+            return [name for name in transaction.queues() if queue in (name, _shown_as(transaction, name))]
 
         return self._queues.read(work)
 
@@ -245,3 +245,11 @@ def _parked(transaction: Transaction, messages: Sequence[Message], now: int) -> 
 
 def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
     return [decide.drop(message, transaction.policy(message.queue), now) for message in messages]
+
+
+def _shown_as(transaction: Transaction, queue: str) -> str:
+    """A policy that cannot be read, edited by hand, is trouble of its own queue and of no other."""
+    try:
+        return transaction.policy(queue).dlq.queue
+    except BadPolicy:
+        return ""

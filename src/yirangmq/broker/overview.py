@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from yirangmq.core import names
+from yirangmq.core.errors import BadPolicy
+from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 
@@ -20,7 +22,7 @@ def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> li
 
 def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[str, Any]:
     counts = transaction.counts(queue)
-    policy = transaction.policy(queue)
+    policy, problem = _policy(transaction, queue)
     return {
         "queue": queue,
         "exists": exists,
@@ -29,8 +31,17 @@ def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[st
         "headAgeSec": _head_age(transaction, queue, now),
         "paused": policy.paused,
         "dlqQueue": policy.dlq.queue,
+        "policyError": problem,
         "totals": {name: getattr(counts, name) for name in TOTALS},
     }
+
+
+def _policy(transaction: Transaction, queue: str) -> tuple[QueuePolicy, str | None]:
+    """One that cannot be read, edited by hand, must not hide the numbers of all queues: it is named instead."""
+    try:
+        return transaction.policy(queue), None
+    except BadPolicy as error:
+        return read_policy({}, queue), str(error)
 
 
 def is_overdue(transaction: Transaction, now: int) -> bool:

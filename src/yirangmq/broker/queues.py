@@ -63,6 +63,7 @@ class Queues(AbstractContextManager["Queues"]):
     def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         """Put many in with one commit, in this order. One bad message refuses the whole batch; nothing is stored."""
         names.check_queue(queue)
+        names.check_many(messages, "messages")
         batch = messages if isinstance(messages, list) else list(messages)
         now = self._clock.now_ms()
         ids = self._ids.new(len(batch))
@@ -179,7 +180,7 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
         delay_ms = None if delay is None else names.check_milliseconds(delay, "delay")
-        cause = decide.Cause(check_reason(reason), text, delay_ms)
+        cause = decide.Cause(check_reason(reason), names.check_text(text), delay_ms)
         return self._settle(
             leases, lambda transaction, checked: self._verbs.nack(transaction, checked, consumer, cause)
         )
@@ -297,7 +298,7 @@ class Queues(AbstractContextManager["Queues"]):
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state; for each None, or why not."""
         names.check_queue(queue)
-
+        names.check_many(ids, "ids")
         return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
 
     # -- consumers at work ----------------------------------------------------------------------------------------

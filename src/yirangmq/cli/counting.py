@@ -73,6 +73,8 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
     for row in rows:
         if not row["exists"]:
             screen.note(f"nothing was ever published to {row['queue']}")
+        if row["policyError"]:
+            screen.note(f"the policy of {row['queue']} is broken, so nothing moves there: {row['policyError']}")
         if row["paused"]:
             screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' lets it go on")
     if value["overdue"]:
@@ -106,17 +108,9 @@ def run_queues(args: argparse.Namespace, screen: Screen) -> int:
 def _listed(queues: Queues) -> list[dict[str, Any]]:
     def work(transaction: Transaction) -> list[dict[str, Any]]:
         rows = []
-        for name in transaction.queues():
-            counts = transaction.counts(name)
-            rows.append(
-                {
-                    "queue": name,
-                    "backlog": counts.ready + counts.delayed,
-                    "dead": counts.dead,
-                    "dlqQueue": transaction.policy(name).dlq.queue,
-                    "hasPolicy": transaction.policy_text(name) is not None,
-                }
-            )
+        for row in overview.rows(transaction, None, queues.now_ms()):
+            kept = {name: row[name] for name in ("queue", "backlog", "dead", "dlqQueue")}
+            rows.append({**kept, "hasPolicy": transaction.policy_text(row["queue"]) is not None})
         return rows
 
     return queues.read(work)

@@ -201,7 +201,8 @@ COMMANDS = {
     ),
     "repair": Command(
         about="Mend what check finds. What cannot be read is set aside, never thrown away. A SQLite file that is "
-        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up first.",
+        "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up "
+        "first.",
         examples=(
             ("what would be mended?", "yirangmq repair --dry-run"),
             ("do it", "yirangmq repair --db /data/yirang.db"),

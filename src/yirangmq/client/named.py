@@ -96,6 +96,7 @@ async def schedules(client: Caller, queue: str | None = None) -> list[dict[str, 
 async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
     """Give messages up, in any state; for each None, or why not."""
     names.check_queue(queue)
+    names.check_many(ids, "ids")
     if not ids:
         return []
     answers = await client.call("drop", queue=queue, ids=[*ids])

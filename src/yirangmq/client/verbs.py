@@ -94,6 +94,7 @@ class AsyncClient:
         A list is checked as a whole before the first is sent; any other iterable is read as it goes. If the server
         refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
         names.check_queue(queue)
+        names.check_many(messages, "messages")
         made = sending.all_outgoing(queue, messages, self._ids)
         return await self._publish(queue, list(made) if sending.is_to_check(messages) else made)
 
@@ -187,7 +188,9 @@ class AsyncClient:
         consumer: str | None = None,
     ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
-        body = calls.Nack(_checked(leases), check_reason(reason).value, text, _span(delay, "delay"), consumer)
+        body = calls.Nack(
+            _checked(leases), check_reason(reason).value, names.check_text(text), _span(delay, "delay"), consumer
+        )
         return await self._settle(Kind.NACK, body)
 
     async def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:

@@ -56,3 +56,16 @@ def check_count(value: object, field: str, *, least: int = 1, most: int = 1_000_
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadInput(f"must be a whole number from {least} to {most}, not {value!r}", field=field)
     return value
+
+
+def check_text(value: object, field: str = "text") -> str:
+    """Free words, kept as far as they can be written: an error's text may name a file in bytes that are no text."""
+    if not isinstance(value, str):
+        raise BadInput(f"must be a string, not {type(value).__name__}", field=field)
+    return value.encode(errors="replace").decode()
+
+
+def check_many(values: object, field: str) -> None:
+    """One text is a sequence of letters, and one object a sequence of names: never what was meant."""
+    if isinstance(values, str | bytes | bytearray | dict):
+        raise BadInput(f"must be a list, not one {type(values).__name__}", field=field)
