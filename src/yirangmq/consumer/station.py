@@ -46,7 +46,8 @@ class Station:
         self._schemas: Mapping[str, Any] = {}
         self.is_fetching = True
         self.empty_at = -1
-        """How many messages this consumer had ended when this queue was last found empty; -1: it was not."""
+        """How many messages this consumer had ended when this queue was found empty; -1: it was not, or is looked
+        at just now."""
 
     def start(self) -> None:
         kit, name = self._kit, self.route.queue
@@ -100,6 +101,7 @@ class Station:
                 pause = FIRST_PAUSE
                 if not taken and self._kit.until_empty:
                     self._changed()
+                    self._kit.gate.rest(SHORT_REST)
         finally:
             self.is_fetching = False
             self._changed()
@@ -109,6 +111,7 @@ class Station:
         mark = kit.tally.summary.total
         wait = WAIT_SECONDS if not kit.until_empty else SHORT_REST if kit.holdings else 0.0
         taken: Sequence[Taken] = ()
+        self.empty_at = -1
         asked_at = time.monotonic()
         try:
             taken = kit.queues.lease(
@@ -116,11 +119,10 @@ class Station:
             )
         finally:
             kit.budget.settle(allowed, len(taken))
-        self.empty_at = -1 if taken else mark
         if taken:
             self._receive(taken, asked_at)
-        elif wait == 0:
-            kit.gate.rest(SHORT_REST)
+        else:
+            self.empty_at = mark
         return taken
 
     def _allowed(self) -> int:
@@ -163,7 +165,7 @@ class Station:
 
     def _give_back(self) -> None:
         """What no handler has seen is for other consumers, at once."""
-        withdrawn = self._kit.holdings.withdraw(self.route.queue)
+        withdrawn = set(self._kit.holdings.withdraw(self.route.queue))
         with self._room_made:
             self._line = deque(holding for holding in self._line if holding not in withdrawn)
         self._kit.settler.settle([Ending(holding, None) for holding in withdrawn])
