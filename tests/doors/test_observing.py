@@ -138,6 +138,7 @@ def test_patience_ends(server: Server, client: Client) -> None:
     assert client.heard(number) == []
     server.turns.advance(1)
     assert events(client.heard(number)) == []
+    assert not server.observing.feed.is_followed
     client.publish("mail", b"1")
     assert client.heard(number) == []
 
