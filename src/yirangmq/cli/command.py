@@ -24,6 +24,17 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise BadInput(f"{message}; see '{self.prog} --help'")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """A word that a command does not know is its own complaint: argparse leaves it to the top, which knows none."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            options = [
+                near for word in unknown for near in get_close_matches(word, self._option_string_actions, 1, 0.8)
+            ]
+            hint = f"; did you mean {options[0]!r}?" if options else ""
+            self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        return found, unknown
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
