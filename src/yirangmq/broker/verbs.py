@@ -173,13 +173,32 @@ class Verbs:
         return heads[:kept]
 
     def _live_heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
-        """Whose time ran out is not handed out, however much is due at once."""
+        """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""
         for _ in range(MOST_SWEEPS):
             heads = transaction.heads(queue, limit)
-            if not any(0 < message.expires_at <= now for message, _ in heads):
+            if any(0 < message.expires_at <= now for message, _ in heads):
+                sweep(transaction, now, self.touched, self.happened)
+            elif not self._bury_unfit(transaction, queue, heads, now):
                 return heads
-            sweep(transaction, now, self.touched, self.happened)
-        return [head for head in transaction.heads(queue, limit) if not 0 < head[0].expires_at <= now]
+        return []
+
+    def _bury_unfit(
+        self, transaction: Transaction, queue: str, heads: Sequence[tuple[Message, Envelope]], now: int
+    ) -> bool:
+        """Publishing has checked what came through it; a file dropped into a folder, or a message older than its
+        schema, is checked before it is first handed out. True if there was one."""
+        policy = transaction.policy(queue)
+        if not policy.schemas:
+            return False
+        changes = []
+        for message, envelope in heads:
+            complaint = "" if message.leases else self.schemas.complaint(envelope, policy)
+            if complaint:
+                outcome = decide.refuse(message, policy, now, complaint)
+                changes.append(Change(message, outcome.message, outcome.failure))
+        transaction.swap(changes)
+        self.happened.refused(changes, now)
+        return bool(changes)
 
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
         def settle(
