@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from yirangmq.broker.queues import Queues
+from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import open_for_test
@@ -34,6 +35,16 @@ def test_what_was_handed_out_before_is_not_checked_again(queues: Queues) -> None
     queues.nack(queues.lease("mail")[0].lease_id, delay=0)
     queues.set_policy("mail", WARM)
     assert [delivery.attempt for delivery in queues.lease("mail")] == [2]
+
+
+def test_an_unreadable_header_does_not_stop_a_queue_with_schemas() -> None:
+    with open_for_test() as queues:
+        now = queues.now_ms()
+        queues.publish_envelopes("mail", [Envelope("mail", "x", RANK_LAST, now, now, 0, None, "{broken", b"1", True)])
+        queues.publish("mail", _reading({"temp": 1}))
+        queues.set_policy("mail", WARM)
+        assert [delivery.value() for delivery in queues.lease("mail", 9)] == [{"temp": 1}]
+        assert queues.counts("mail").dead == 1
 
 
 def test_a_file_dropped_into_a_folder_is_held_to_the_schema(tmp_path: Path) -> None:

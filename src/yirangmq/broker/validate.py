@@ -28,7 +28,10 @@ class Schemas:
 
     def complaint(self, envelope: Envelope, policy: QueuePolicy) -> str:
         """Why this message does not fit its schema, naming the field; "" if it does or has none."""
-        header = header_of(envelope)
+        try:
+            header = header_of(envelope)
+        except BadInput as trouble:  # damaged where it lay
+            return f"header: {trouble}"
         kind = header.get("type")
         versions = policy.schemas.get(str(kind)) if kind is not None else None
         if versions is None:

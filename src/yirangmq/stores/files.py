@@ -13,6 +13,7 @@ cut in the middle of a batch may keep them without it, or it without them.
 
 Bare Python is enough: nothing here needs a package."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,7 +75,8 @@ class FilesStore:
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
-            self._home.disk.mkdir(folder)
+            with contextlib.suppress(FileExistsError):  # others may open the same new store at this moment
+                self._home.disk.mkdir(folder)
             if self._home.full:
                 self._home.disk.fsync_folder(os.path.dirname(folder))
 
