@@ -38,6 +38,7 @@ CALLS: list[tuple[str, str, Call]] = [
     ("bad_input", "attributes.priority", lambda q: q.publish("mail", NewMessage(payload=1, priority=-1))),
     ("bad_input", "type", lambda q: q.publish_many("mail", [1, NewMessage(payload=1, type="")])),
     ("bad_input", "document", lambda q: q.publish_text("mail", [b"{"])),
+    ("bad_input", "document", lambda q: q.publish_text("mail", ["1"])),  # type: ignore[list-item]
     ("bad_input", "document", lambda q: q.publish_text("mail", [b"1", b"\xff"])),
     ("bad_input", "queue", lambda q: q.publish_text("mail", [b'{"messageId":"m","queue":"post","payload":1}'])),
     ("bad_input", "timestamp", lambda q: q.publish_text("mail", [b'{"timestamp":"now","payload":1}'])),

@@ -233,6 +233,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
         """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
+        names.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
             page = self._lane.read(partial(_page, queue=queue, state=wanted, limit=batch, cursor=cursor))

@@ -74,6 +74,8 @@ def read(
     queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
 ) -> Envelope:
     """A JSON document to an envelope: taken as one if it is one, wrapped if it is a bare payload."""
+    if not isinstance(text, bytes):
+        raise BadInput(f"must be the bytes of a JSON document, not {type(text).__name__}", field="document")
     parts = _named("document", members, text)
     if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
