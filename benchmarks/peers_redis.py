@@ -46,7 +46,7 @@ class RedisServer(Server):
 
 class RedisClient:
     """redis-py keeps many requests under way only through a pipeline, which waits for all its answers. Its connection
-    underneath can send on while answers are read, so publishing uses that."""
+    underneath can send on while answers are read, so that is what is used."""
 
     def __init__(self, orders: dict[str, Any]) -> None:
         import redis
@@ -65,6 +65,7 @@ class RedisClient:
         except redis.ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
+        self._line = self._redis.connection_pool.get_connection()
 
     def publish_singly(self, count: int, progress: Progress) -> None:
         for _ in range(count):
@@ -75,7 +76,7 @@ class RedisClient:
         if self._multi:
             self._publish_in_transactions(count, progress)
             return
-        line = self._redis.connection_pool.get_connection()
+        line = self._line
         under_way: list[int] = []
         for begin in range(0, count, BATCH):
             many = min(BATCH, count - begin)
@@ -109,22 +110,24 @@ class RedisClient:
         taken: list[bytes] = []
         while progress.count + len(taken) < count:
             most = min(BATCH, count - progress.count - len(taken))
-            taken = [id for id, _ in self._exchange(taken, most, progress)]
-        self._exchange(taken, 0, progress)
+            taken = [id for id, _ in self._exchange(taken, most, progress.add)]
+        self._exchange(taken, 0, progress.add)
 
-    def _exchange(self, taken: list[bytes], most: int, progress: Progress) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        batch = self._redis.pipeline(transaction=False)
+    def _exchange(self, taken: list[bytes], most: int, confirmed: Callable[[int], None]) -> list[tuple[bytes, Any]]:
+        """What was taken is confirmed as soon as that answer is there; the other one may have to wait for messages."""
+        line, commands = self._line, []
         if taken:
-            batch.xack(self._stream, GROUP, *taken)
+            commands.append(("XACK", self._stream, GROUP, *taken))
         if most:
-            batch.xreadgroup(GROUP, self._consumer, {self._stream: ">"}, count=most, block=1000)
-        answers = batch.execute()
+            wanted = ("COUNT", most, "BLOCK", 1000, "STREAMS", self._stream, ">")
+            commands.append(("XREADGROUP", "GROUP", GROUP, self._consumer, *wanted))
+        line.send_packed_command(line.pack_commands(commands))
         if taken:
-            progress.add(answers[0])
-        return _entries(answers[-1]) if most else []
+            confirmed(line.read_response())
+        return _entries(line.read_response()) if most else []
 
     def publish_paced(self, moments: list[float], bodies: Callable[[float], bytes]) -> None:
-        line = self._redis.connection_pool.get_connection()
+        line = self._line
         open_requests = 0
         for moment in moments:
             while (left := moment - time.monotonic()) > 0:
@@ -140,37 +143,24 @@ class RedisClient:
     def consume_timed(self, count: int, seen: Callable[[bytes], None]) -> None:
         taken: list[bytes] = []
         left = count
-        silent = _Silent()
         while left:
-            got = self._exchange(taken, BATCH, silent)
+            got = self._exchange(taken, BATCH, lambda _: None)
             for _, fields in got:
-                seen(fields[b"b"])
+                seen(fields[1])
             taken = [id for id, _ in got]
             left -= len(got)
-        self._exchange(taken, 0, silent)
+        self._exchange(taken, 0, lambda _: None)
 
     def clean(self) -> None:
         self._redis.delete(self._stream)
 
 
-class _Silent(Progress):
-    """Nobody watches."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def add(self, count: int) -> None:
-        self.count += count
-
-
-def _entries(answer: Any) -> list[tuple[bytes, dict[bytes, bytes]]]:
-    """What XREADGROUP found in the one stream it was asked about; the answer's shape depends on the protocol."""
+def _entries(answer: Any) -> list[tuple[bytes, Any]]:
+    """What XREADGROUP found in the one stream it was asked about: (id, [field, value]). The answer's shape depends on
+    the protocol spoken."""
     if not answer:
         return []
-    if isinstance(answer, dict):
-        (found,) = answer.values()
-        return list(found[0] if found and isinstance(found[0], list) else found)
-    return list(answer[0][1])
+    return list(next(iter(answer.values())) if isinstance(answer, dict) else answer[0][1])
 
 
 def connect(orders: dict[str, Any]) -> Client:

@@ -175,8 +175,7 @@ class Session:
         if self._house.disk is not None and self._house.disk.full is not None:
             raise self._house.disk.full.with_traceback(None)  # else each refusal would be kept in it
         now = self._house.clock.now_ms()
-        ids = self._house.ids.new(len(body.messages))
-        envelopes = [translate.envelope(queue, new, id, now) for new, id in zip(body.messages, ids, strict=True)]
+        envelopes = translate.envelopes(queue, body.messages, self._house.ids, now)
         self.submit(
             request,
             lambda transaction: self._desk.verbs.publish(transaction, queue, envelopes),

@@ -1,22 +1,31 @@
 """Between what frames say and what the broker knows. No socket, no session: values in, values out."""
 
+from collections.abc import Sequence
+
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
-from yirangmq.core.ports import Stored
+from yirangmq.core.ports import Ids, Stored
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import check_header, check_header_text
 from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
 
 
-def envelope(queue: str, new: calls.Outgoing, fallback: str, now: int) -> Envelope:
-    """A message to be published, checked; ``fallback`` is its id if it brings none."""
-    id = names.check_id(new.id) if new.id else fallback
-    delay = milliseconds(new.delay_ms, "delay") or 0
-    ttl = milliseconds(new.ttl_ms, "ttl") or 0
+def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int) -> list[Envelope]:
+    """Messages to be published, checked; those that bring no id are given one."""
+    missing = sum(not new.id for new in messages)
+    fresh = iter(ids.new(missing) if missing else ())
+    return [_envelope(queue, new, names.check_id(new.id) if new.id else next(fresh), now) for new in messages]
+
+
+def _envelope(queue: str, new: calls.Outgoing, id: str, now: int) -> Envelope:
     if new.is_json:
         _check_json(new.payload)
+    if not (new.header or new.delay_ms or new.ttl_ms):
+        return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json))
+    delay = milliseconds(new.delay_ms, "delay") or 0
+    ttl = milliseconds(new.ttl_ms, "ttl") or 0
     rank, key = RANK_LAST, None
     if new.header:
         header = check_header_text(new.header)
