@@ -14,6 +14,7 @@ from yirangmq.core.states import State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
+from yirangmq.stores.sqlite_sort import by_kind, by_rank, is_counted
 
 
 @dataclass(slots=True)
@@ -229,9 +230,7 @@ class SqliteTransaction:
             if not self._bury_unreadable(number, limit):
                 raise
             return self.heads(queue, limit)
-        self._runs.clear()
-        for message, _ in found:
-            self._runs.setdefault((number, message[4]), []).append(message[5])
+        self._runs = {(number, rank): places for rank, places in by_rank([message for message, _ in found]).items()}
         return found
 
     def _bury_unreadable(self, queue: int, limit: int) -> int:
@@ -308,14 +307,7 @@ class SqliteTransaction:
 
     def swap(self, changes: Sequence[Change]) -> None:
         """Sort the changes by kind, then one statement for all of a kind."""
-        kinds: dict[tuple[str, State, bool, State, bool, bool], list[Change]] = {}
-        for change in changes:
-            before, after, failure = change
-            kind = after[1], before[3], before[14], after[3], after[14], failure is not None
-            if kind in kinds:
-                kinds[kind].append(change)
-            else:
-                kinds[kind] = [change]
+        kinds = by_kind(changes)
         # Places are left before they are taken, also across kinds.
         for kind, alike in kinds.items():
             if kind[1] is State.READY:
@@ -338,10 +330,7 @@ class SqliteTransaction:
 
     def _leave_line(self, queue: int, changes: list[Change]) -> None:
         """Take messages out of line: a whole run as ``heads`` found it in one go, others one by one."""
-        ranks: dict[int, list[int]] = {}
-        for before, _, _ in changes:
-            ranks.setdefault(before[4], []).append(before[5])
-        for rank, places in ranks.items():
+        for rank, places in by_rank([before for before, _, _ in changes]).items():
             if places == self._runs.pop((queue, rank), None):
                 self._db.execute(sql.END_READY_RUN, (queue, rank, places[0], places[-1]))
             else:
@@ -384,9 +373,9 @@ class SqliteTransaction:
     ) -> None:
         """``number`` changes of one kind. A remembered id is no longer a message of its queue."""
         deltas = self._deltas_of(self._made_queue(queue))
-        if _is_counted(old, old_body):
+        if is_counted(old, old_body):
             deltas[old] -= number
-        if _is_counted(new, new_body):
+        if is_counted(new, new_body):
             deltas[new] += number
         if old is not new:
             if new is State.DONE:
@@ -404,7 +393,7 @@ class SqliteTransaction:
         for message in messages:
             self._known.leased.pop(message.seq, None)
         for message in messages:
-            if _is_counted(message.state, message.body):
+            if is_counted(message.state, message.body):
                 self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
         which, bindings = sql.among([message.seq for message in messages])
         self._db.execute(sql.END_LIVES + which, bindings)
@@ -449,7 +438,3 @@ class SqliteTransaction:
                 self._deltas_of(number)["done"] -= over
                 total += over
         return total
-
-
-def _is_counted(state: State, body: bool) -> bool:
-    return state is not State.DROPPED and (state is not State.DONE or body)
