@@ -42,6 +42,17 @@ class NotFound(QueueError):
     code = "not_found"
 
 
+class Retired(NotFound):
+    """The log no longer holds the sequence asked for: ``asked`` is the one, ``first`` where it begins now."""
+
+    code = "retired"
+
+    def __init__(self, text: str, *, field: str | None = None, asked: int = 0, first: int = 0) -> None:
+        super().__init__(text, field=field)
+        self.asked = asked
+        self.first = first
+
+
 class WrongState(QueueError):
     """The message exists, but this verb does not apply to the state it is in."""
 
@@ -118,6 +129,12 @@ class StoreDamaged(StoreError):
 
 class StoreTooNew(StoreError):
     code = "store_too_new"
+
+
+class WrongEpoch(StoreError):
+    """This is another feed than the one meant: it was lost or reset, and its sequences began anew."""
+
+    code = "wrong_epoch"
 
 
 class StoreBusy(StoreError):

@@ -40,6 +40,7 @@ class Kind(IntEnum):
     PONG = 17
     BYE = 18
     RELEASE = 19
+    # 20 is a record of a topic, in a layout of its own: wire/records.py. 21 and 22 lie in its log only.
 
 
 class Frame(NamedTuple):

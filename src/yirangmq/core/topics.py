@@ -1,0 +1,197 @@
+"""A topic's records, and what a log of them must offer. One log holds all topics of a publisher: ``sequence`` counts
+through the whole log, ``topic_sequence`` through one topic, both from 1 and without gaps.
+
+Knows: values and ports. Does not know: files, frames, sockets."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
+
+from yirangmq.core import names
+
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+MOST_SEQUENCE = 2**64 - 1
+Wanted = Callable[[str], bool]
+"""Whether a topic, by its name, is asked for. It is asked once for each name, not for each record."""
+
+
+class NewRecord(NamedTuple):
+    """A record to be appended; its numbers and its time are given by the log."""
+
+    topic: str
+    payload: bytes
+    key: str | None = None
+    headers: Mapping[str, str] = NO_HEADERS
+
+
+class Record(NamedTuple):
+    """``at_ns``: nanoseconds since 1970, never less than that of the record before."""
+
+    sequence: int
+    topic_sequence: int
+    at_ns: int
+    topic: str
+    key: str | None
+    headers: Mapping[str, str]
+    payload: bytes
+
+
+class Appended(NamedTuple):
+    """What became of one call of ``append``: it is on disk under these numbers. ``data`` are its frames, as stored and
+    as sent; frame n begins at ``offsets[n]``."""
+
+    first: int
+    last: int
+    at_ns: int
+    data: bytes
+    offsets: Sequence[int]
+
+
+class Gap(NamedTuple):
+    """Records that were confirmed and are lost: the first and the last missing sequence."""
+
+    first: int
+    last: int
+
+
+class TopicState(NamedTuple):
+    """The latest record of a topic, also where it has been retired since. ``records`` and ``size`` are how many the log
+    still holds, and their bytes, frames and all."""
+
+    topic_sequence: int
+    sequence: int
+    at_ns: int
+    records: int
+    size: int
+
+
+class Piece(NamedTuple):
+    """Whole frames in a row in one file, for ``os.sendfile(socket, file, offset, length)``. ``file`` is a descriptor
+    for reading, good until the next piece is asked for or the iterator is closed; never close it, never move it."""
+
+    file: int
+    offset: int
+    length: int
+    first: int
+    last: int
+
+
+class Retention(NamedTuple):
+    """How much to keep; None: no limit of that kind. Whole segments go, so somewhat more is kept."""
+
+    age_ns: int | None = None
+    size: int | None = None
+
+
+class Trimmed(NamedTuple):
+    """What a trim took away: so many bytes, and the log now begins at ``first``."""
+
+    segments: int
+    size: int
+    first: int
+
+
+class LogReader(Protocol):
+    """Sees confirmed records only, and never disturbs the writer. For one thread at a time; cheap to make."""
+
+    @property
+    def epoch(self) -> str:
+        """32 hexadecimal digits. Another epoch is another feed: no sequence of the old one means anything in it."""
+
+    @property
+    def first(self) -> int:
+        """The first sequence that is kept; ``last + 1`` where nothing is."""
+
+    @property
+    def last(self) -> int:
+        """The last confirmed sequence; 0 before the first."""
+
+    def refresh(self) -> int:
+        """Look what has come since; ``last``. (A reader of the writing process always knows.)"""
+
+    def gaps(self) -> Sequence[Gap]: ...
+
+    def topics(self) -> Mapping[str, TopicState]: ...
+
+    def sequence_at(self, at_ns: int) -> int:
+        """The first sequence from that time on; ``last + 1`` if there is none."""
+
+    def records(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Record]:
+        """From ``start`` up to, but without, ``stop`` (default: all that is confirmed now). Gaps are passed over.
+        ``Retired`` if ``start`` is no longer kept; ``StoreDamaged`` where a frame does not hold what was written."""
+
+    def pieces(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Piece]:
+        """The same as pieces of files. Without ``wanted`` nothing is read but the index."""
+
+    def close(self) -> None: ...
+
+
+class Log(Protocol):
+    """One process writes. ``append``, ``reader`` and the properties may be called from any thread."""
+
+    @property
+    def epoch(self) -> str: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def last(self) -> int: ...
+
+    def append(self, records: Sequence[NewRecord]) -> Appended:
+        """Store all of them or none; they are on disk when this returns. Calls from several threads share one sync."""
+
+    def gaps(self) -> Sequence[Gap]: ...
+
+    def topics(self) -> Mapping[str, TopicState]: ...
+
+    def reader(self) -> LogReader: ...
+
+    def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
+        """Give up what the rule does not want kept, but nothing from ``floor`` on (the sequence that the slowest
+        durable subscriber needs next; None: there is none)."""
+
+    def trim(self, before: int) -> Trimmed:
+        """Give up everything before this sequence, as far as whole segments go."""
+
+    def close(self) -> None: ...
+
+
+class Cursor(NamedTuple):
+    """How far a durable subscriber has come: everything up to ``sequence`` is confirmed. ``filter`` is what it asked
+    for, in its own words."""
+
+    name: str
+    epoch: str
+    sequence: int
+    filter: str
+    at_ns: int
+
+
+class Cursors(Protocol):
+    """Where durable subscribers' cursors are kept. What ``put`` and ``drop`` did is on disk when they return."""
+
+    def get(self, name: str) -> Cursor | None: ...
+
+    def all(self) -> Sequence[Cursor]:
+        """In the order of their names."""
+
+    def put(self, cursors: Sequence[Cursor]) -> None:
+        """All of them in one step: a power cut leaves all or none."""
+
+    def drop(self, name: str) -> bool:
+        """False: there was none."""
+
+    def floor(self) -> int | None:
+        """The sequence the slowest of them needs next; None: there are none."""
+
+    def close(self) -> None: ...
+
+
+def check_topic(name: object, field: str = "topic") -> str:
+    """A topic is named like a queue, so that one can feed the other."""
+    return names.check_queue(name, field)
+
+
+def check_subscriber(name: object, field: str = "name") -> str:
+    return names.check_consumer(name, field)

@@ -1,0 +1,255 @@
+"""A record's frame. **The stored frame is the wire frame**: what lies in a segment is sent as it lies there. Whoever
+reads the frames of ``wire.frames`` can read these too: the first twelve bytes are their head.
+
+    0        4         5      6       8         12      16         24               32
+    | length | version | kind | flags | request | crc32 | sequence | topic sequence | at (ns) |
+      u32      u8 = 1    u8=20  u16=0   u32 = 0   u32     u64        u64              u64
+    40      42           44         46             48
+    | marks | topic size | key size | headers size | topic | key | headers | payload
+      u16     u16          u16        u16            UTF-8   UTF-8  MessagePack map of strings, or nothing
+
+Big-endian. ``length`` counts what follows the twelfth byte; the checksum is of all that follows it. ``docs/log.md`` has
+an example byte by byte, tests/golden holds it still. Sans-IO."""
+
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
+from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record, check_topic
+from yirangmq.wire.frames import MAX_FRAME
+
+KIND = 20
+"""Of a record among the kinds of ``wire.frames``; 21 and 22 lie in segments only and are never sent."""
+SIGN = bytes((1, KIND, 0, 0, 0, 0, 0, 0))
+"""Version, kind, flags and request: eight bytes by which a record is found."""
+OUTER = struct.Struct(">I8sI")
+"""Length, sign, checksum."""
+INNER = struct.Struct(">QQQHHHH")
+WHOLE = struct.Struct(">I8sIQQQHHHH")
+LENGTH_FROM = 12
+CRC_FROM = OUTER.size
+HEAD = WHOLE.size
+"""48: where the topic begins."""
+HAS_KEY = 1
+"""A mark: there is a key, be it empty."""
+SYNCED = 2
+"""A mark: when this frame was written, everything before it was on disk."""
+MOST_PART = 2**16 - 1
+MOST_RECORD = MAX_FRAME + LENGTH_FROM
+
+_pack_outer = OUTER.pack
+_pack_inner = INNER.pack
+_unpack = WHOLE.unpack_from
+_unpack_body = struct.Struct(">IQQQHHHH").unpack_from
+_encode_headers = msgspec.msgpack.Encoder().encode
+_decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+class Batch(NamedTuple):
+    """Frames in a row; frame n begins at ``offsets[n]``. ``topics`` are the latest sequences of those that occur."""
+
+    data: bytes
+    offsets: list[int]
+    topics: dict[str, int]
+
+
+class Head(NamedTuple):
+    """What is known of a frame without reading its end. ``size`` is that of the whole frame."""
+
+    size: int
+    crc: int
+    sequence: int
+    topic_sequence: int
+    at_ns: int
+    marks: int
+    topic_size: int
+    key_size: int
+    headers_size: int
+
+
+def check_record(record: NewRecord) -> None:
+    """``BadInput`` naming the field; what passes can be encoded."""
+    check_topic(record.topic)
+    if not isinstance(record.payload, bytes | bytearray | memoryview):
+        raise BadInput(f"must be bytes, not {type(record.payload).__name__}", field="payload")
+    size = len(record.payload)
+    if record.key is not None:
+        size += _checked_key(record.key)
+    if record.headers:
+        size += len(_checked_headers(record.headers))
+    if HEAD - LENGTH_FROM + len(record.topic) + size > MAX_FRAME:
+        raise TooLarge(f"a record of {size} bytes, at most {MAX_FRAME} with its head", field="payload")
+
+
+def _checked_key(key: object) -> int:
+    if not isinstance(key, str):
+        raise BadInput(f"must be a string, not {type(key).__name__}", field="key")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise BadInput("is no text that can be written", field="key") from None
+    if size > MOST_PART:
+        raise TooLarge(f"{size} bytes, at most {MOST_PART}", field="key")
+    return size
+
+
+def _checked_headers(headers: object) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise BadInput(f"must be names and strings, not {type(headers).__name__}", field="headers")
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadInput(f"{str(name)[:60]!r} must be a string with a string", field="headers")
+    try:
+        data = _encode_headers(dict(headers))
+    except (UnicodeEncodeError, msgspec.MsgspecError):
+        raise BadInput("hold no text that can be written", field="headers") from None
+    if len(data) > MOST_PART:
+        raise TooLarge(f"{len(data)} bytes, at most {MOST_PART}", field="headers")
+    return data
+
+
+def encode_batch(
+    records: Sequence[NewRecord], sequence: int, at_ns: int, known: Mapping[str, int], *, synced: bool
+) -> Batch:
+    """Checked records as frames with the numbers from ``sequence`` on. ``known`` has the latest sequence of each topic;
+    it is not changed. ``synced`` marks the first frame."""
+    if sequence + len(records) - 1 > MOST_SEQUENCE:
+        raise TooLarge(f"sequences end at {MOST_SEQUENCE}", field="sequence")
+    parts: list[bytes] = []
+    offsets: list[int] = []
+    topics: dict[str, int] = {}
+    at = 0
+    marks = SYNCED if synced else 0
+    for topic, payload, key, headers in records:
+        number = topics[topic] = (topics.get(topic) or known.get(topic, 0)) + 1
+        name = topic.encode()
+        if key is None and not headers:
+            inner = _pack_inner(sequence, number, at_ns, marks, len(name), 0, 0) + name
+        else:
+            inner = _inner_of_more(sequence, number, at_ns, marks, name, key, headers)
+        size = CRC_FROM + len(inner) + len(payload)
+        parts += (_pack_outer(size - LENGTH_FROM, SIGN, crc32(payload, crc32(inner))), inner, payload)
+        offsets.append(at)
+        at += size
+        sequence += 1
+        marks = 0
+    return Batch(b"".join(parts), offsets, topics)
+
+
+def _inner_of_more(
+    sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str | None, headers: Mapping[str, str]
+) -> bytes:
+    told = _encode_headers(dict(headers)) if headers else b""
+    spelt = b"" if key is None else key.encode()
+    marks |= 0 if key is None else HAS_KEY
+    head = _pack_inner(sequence, number, at_ns, marks, len(name), len(spelt), len(told))
+    return b"".join((head, name, spelt, told))
+
+
+def encode(record: Record, *, synced: bool = False) -> bytes:
+    """One frame with the numbers it has."""
+    new = NewRecord(record.topic, record.payload, record.key, record.headers)
+    known = {record.topic: record.topic_sequence - 1}
+    return encode_batch([new], record.sequence, record.at_ns, known, synced=synced).data
+
+
+def read_head(data: bytes | memoryview, at: int = 0) -> Head | None:
+    """The head of the frame that begins there; None if none does. At least ``HEAD`` bytes must lie there."""
+    length, sign, *rest = _unpack(data, at)
+    if sign != SIGN:
+        return None
+    head = Head(length + LENGTH_FROM, *rest)
+    return head if HEAD + head.topic_size + head.key_size + head.headers_size <= head.size <= MOST_RECORD else None
+
+
+def is_sound(data: bytes | memoryview, at: int, head: Head) -> bool:
+    """Whether the frame, which lies there as a whole, is what was written."""
+    return crc32(memoryview(data)[at + CRC_FROM : at + head.size]) == head.crc
+
+
+def topic_at(data: bytes | memoryview, at: int, head: Head) -> bytes:
+    return bytes(data[at + HEAD : at + HEAD + head.topic_size])
+
+
+def decode(data: bytes | memoryview, at: int, head: Head) -> Record:
+    """The record of a frame that lies there as a whole; ``StoreDamaged`` if it does not hold what was written."""
+    return _decode(memoryview(data), at + HEAD, head)
+
+
+def read_body(body: bytes | memoryview) -> Record:
+    """The record of a frame as ``wire.frames`` hands it over: without its first twelve bytes."""
+    if len(body) < HEAD - LENGTH_FROM:
+        raise BadInput(f"a record of {len(body)} bytes, at least {HEAD - LENGTH_FROM}", field="body")
+    head = Head(len(body) + LENGTH_FROM, *_unpack_body(body))
+    if HEAD + head.topic_size + head.key_size + head.headers_size > head.size:
+        raise BadInput(f"record {head.sequence} is longer than its frame", field="body")
+    return _decode(memoryview(body), HEAD - LENGTH_FROM, head)
+
+
+def _decode(data: memoryview, topic_from: int, head: Head) -> Record:
+    size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
+    end = topic_from + size - HEAD
+    if crc32(data[topic_from - INNER.size : end]) != crc:
+        raise StoreDamaged(f"record {sequence} does not hold what was written: its checksum differs")
+    key_from = topic_from + topic_size
+    headers_from = key_from + key_size
+    payload_from = headers_from + headers_size
+    try:
+        topic = str(data[topic_from:key_from], "utf-8")
+        key = str(data[key_from:headers_from], "utf-8") if marks & HAS_KEY else None
+        headers = _decode_headers(data[headers_from:payload_from]) if headers_size else NO_HEADERS
+    except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+        raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
+    return Record(sequence, number, at_ns, topic, key, headers, bytes(data[payload_from:end]))
+
+
+class RecordReader:
+    """Feed it any split of a stream of records, take whole ones out. After an error the stream is beyond repair."""
+
+    def __init__(self, max_frame: int = MAX_FRAME) -> None:
+        self._most = max_frame + LENGTH_FROM
+        self._buffer = bytearray()
+        self._need = HEAD
+
+    @property
+    def held(self) -> int:
+        """Bytes of an unfinished record kept in memory."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[Record]:
+        """Whole records of what has come so far; who stops early goes on with ``feed(b"")``."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._need:
+                return
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        view = memoryview(data)
+        at, end = 0, len(view)
+        self._need = HEAD
+        try:
+            while end - at >= HEAD:
+                head = read_head(view, at)
+                if head is None or head.size > self._most:
+                    raise _refusal(view, at, self._most)
+                if end - at < head.size:
+                    self._need = head.size
+                    break
+                begin = at
+                at += head.size
+                yield _decode(view, begin + HEAD, head)
+        finally:
+            self._buffer += view[at:]
+
+
+def _refusal(data: memoryview, at: int, most: int) -> BadInput:
+    length, sign = struct.unpack_from(">I8s", data, at)
+    if sign == SIGN and length + LENGTH_FROM > most:
+        return TooLarge(f"a frame of {length} bytes, at most {most - LENGTH_FROM}", field="length")
+    if sign == SIGN:
+        return BadInput("its parts are longer than the frame", field="length")
+    return BadInput(f"no record begins with {bytes(data[at : at + LENGTH_FROM]).hex(' ')}", field="kind")

@@ -1,0 +1,176 @@
+"""A record's frame: the bytes it always had, in any split, refused when it is not what was written."""
+
+import re
+import struct
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.golden_files import golden
+from tests.wire.record_examples import EXAMPLES, frame_of, spelled
+from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
+from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
+from yirangmq.wire import records
+from yirangmq.wire.frames import MAX_FRAME, FrameReader
+from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head
+
+WRITTEN = dict(re.split(r" {2,}", line, maxsplit=1) for line in golden("wire/records.txt").decode().splitlines())
+STREAM = b"".join(frame_of(name) for name in EXAMPLES)
+RECORDS = [record for record, _ in EXAMPLES.values()]
+SIZES = (0, 1, 4064, 4065, 1 << 20)
+"""Of payloads; the middle ones are where another implementation overran its buffer."""
+
+
+def fed(*pieces: bytes) -> list[Record]:
+    reader = RecordReader()
+    found = [record for piece in pieces for record in reader.feed(piece)]
+    assert reader.held == 0
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_record_has_the_bytes_it_always_had(name: str) -> None:
+    assert spelled(frame_of(name)) == WRITTEN[name]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_bytes_written_before_are_understood(name: str) -> None:
+    data = bytes.fromhex(WRITTEN[name].replace("|", ""))
+    assert fed(data) == [EXAMPLES[name][0]]
+
+
+def test_nothing_else_was_written() -> None:
+    assert WRITTEN.keys() == EXAMPLES.keys()
+
+
+def test_whoever_reads_the_frames_of_the_socket_reads_records_too() -> None:
+    frames = list(FrameReader().feed(STREAM))
+    assert {frame.kind for frame in frames} == {records.KIND}
+    assert [read_body(frame.body) for frame in frames] == RECORDS
+
+
+@pytest.mark.parametrize("at", range(len(STREAM) + 1))
+def test_the_stream_may_be_split_at_any_point(at: int) -> None:
+    assert fed(STREAM[:at], STREAM[at:]) == RECORDS
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=40))
+def test_the_stream_may_be_split_in_any_way(cuts: list[int]) -> None:
+    edges = [0, *sorted(cuts), len(STREAM)]
+    assert fed(*(STREAM[begin:end] for begin, end in pairwise(edges))) == RECORDS
+
+
+texts = st.text(st.characters(codec="utf-8"), max_size=30)
+news = st.builds(
+    NewRecord,
+    st.sampled_from(["a", "b.c", "trades"]),
+    st.binary(max_size=80),
+    st.none() | texts,
+    st.dictionaries(texts, texts, max_size=4),
+)
+
+
+@given(st.lists(news, max_size=12), st.integers(1, 2**63), st.integers(0, 2**63), st.booleans())
+def test_a_batch_comes_back_as_it_went_in_with_its_numbers(
+    batch: list[NewRecord], sequence: int, at_ns: int, synced: bool
+) -> None:
+    known = {"a": 5, "trades": 2**32 - 1}
+    data, offsets, topics = encode_batch(batch, sequence, at_ns, known, synced=synced)
+    found = fed(data)
+    assert [NewRecord(r.topic, r.payload, r.key, r.headers) for r in found] == batch
+    assert [r.sequence for r in found] == list(range(sequence, sequence + len(batch)))
+    assert {r.at_ns for r in found} <= {at_ns}
+    for topic in ("a", "b.c", "trades"):
+        numbers = [r.topic_sequence for r in found if r.topic == topic]
+        begin = known.get(topic, 0)
+        assert numbers == list(range(begin + 1, begin + 1 + len(numbers)))
+        assert topics.get(topic, begin) == begin + len(numbers)
+    heads = [read_head(data, offset) for offset in offsets]
+    assert [head.sequence for head in heads if head] == [r.sequence for r in found]
+    assert [bool(head.marks & records.SYNCED) for head in heads if head] == [
+        synced and n == 0 for n in range(len(batch))
+    ]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_payloads_of_every_size_pass(size: int) -> None:
+    payload = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    [record] = fed(encode(Record(1, 1, 1, "t", None, NO_HEADERS, payload)))
+    assert record.payload == payload
+
+
+@given(st.data())
+def test_a_changed_bit_is_noticed(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(sorted(EXAMPLES)))
+    frame = bytearray(frame_of(name))
+    bit = data.draw(st.integers(0, len(frame) * 8 - 1))
+    frame[bit // 8] ^= 1 << bit % 8
+    reader = RecordReader()
+    try:
+        found = list(reader.feed(bytes(frame)))
+    except (BadInput, StoreDamaged):
+        return
+    assert found == []  # its length was changed, and it waits for more
+    assert reader.held == len(frame)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "field"),
+    [(4, b"\x02", "kind"), (5, b"\x03", "kind"), (0, b"\x7f\xff\xff\xff", "length"), (42, b"\xff\xff", "length")],
+)
+def test_a_head_that_is_none_is_refused_by_name(at: int, value: bytes, field: str) -> None:
+    frame = bytearray(frame_of("plain"))
+    frame[at : at + len(value)] = value
+    with pytest.raises(BadInput) as caught:
+        list(RecordReader().feed(bytes(frame)))
+    assert caught.value.field == field
+
+
+def test_a_record_too_large_is_refused_by_its_head_alone() -> None:
+    with pytest.raises(TooLarge):
+        list(RecordReader(max_frame=20).feed(frame_of("plain")[: records.HEAD]))
+
+
+@pytest.mark.parametrize("size", [0, 35])
+def test_a_body_too_short_is_refused(size: int) -> None:
+    with pytest.raises(BadInput, match="at least 36"):
+        read_body(bytes(size))
+
+
+def test_a_body_whose_parts_do_not_fit_is_refused() -> None:
+    body = bytearray(frame_of("smallest")[records.LENGTH_FROM :])
+    struct.pack_into(">H", body, 30, 9)
+    with pytest.raises(BadInput, match="longer than its frame"):
+        read_body(bytes(body))
+
+
+@pytest.mark.parametrize(
+    ("record", "field"),
+    [
+        (NewRecord("", b""), "topic"),
+        (NewRecord("a/b", b""), "topic"),
+        (NewRecord("t", "text"), "payload"),  # type: ignore[arg-type]
+        (NewRecord("t", bytes(MAX_FRAME)), "payload"),
+        (NewRecord("t", b"", 5), "key"),  # type: ignore[arg-type]
+        (NewRecord("t", b"", "\ud800"), "key"),
+        (NewRecord("t", b"", "k" * 65536), "key"),
+        (NewRecord("t", b"", None, {"a": 1}), "headers"),  # type: ignore[dict-item]
+        (NewRecord("t", b"", None, [("a", "b")]), "headers"),  # type: ignore[arg-type]
+        (NewRecord("t", b"", None, {"a": "\ud800"}), "headers"),
+        (NewRecord("t", b"", None, {"a": "x" * 65536}), "headers"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_a_record_is_refused_by_its_field(record: NewRecord, field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_record(record)
+    assert caught.value.field == field
+
+
+def test_sequences_end_where_sixty_four_bits_do() -> None:
+    known: dict[str, int] = {}
+    assert len(encode_batch([NewRecord("t", b"")], MOST_SEQUENCE, 1, known, synced=False).offsets) == 1
+    with pytest.raises(TooLarge):
+        encode_batch([NewRecord("t", b"")] * 2, MOST_SEQUENCE, 1, known, synced=False)
