@@ -157,14 +157,14 @@ def test_a_full_store_refuses_and_works_again_when_there_is_room(place: Place, c
         store.fail_at(1, commit=commit)
         with pytest.raises(StoreFull):
             queues.publish("mail", 2)
-    assert queues.counts("mail") == Counts(ready=1, published=1)
+    assert queues.counts("mail") == Counts(ready=1, published=1, bytes=1)
     delivery = take(queues)
     store.fail_at(1)
     with pytest.raises(StoreFull):
         queues.ack(delivery.lease_id)
     queues.ack(delivery.lease_id)
     queues.publish("mail", 3)
-    assert queues.counts("mail") == Counts(ready=1, done=1, published=2, acked=1)
+    assert queues.counts("mail") == Counts(ready=1, done=1, published=2, acked=1, bytes=1)
 
 
 def test_an_interrupted_commit_confirms_nothing_to_anybody(place: Place) -> None:

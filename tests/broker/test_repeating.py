@@ -40,11 +40,11 @@ def test_a_nack_said_twice_succeeds_twice_and_counts_once(queues: Queues, clock:
     lease = take(queues).lease_id
     queues.nack(lease)
     queues.nack(lease, "REJECTED")
-    assert queues.counts("mail") == Counts(delayed=1, published=1, failed=1)
+    assert queues.counts("mail") == Counts(delayed=1, published=1, failed=1, bytes=1)
     clock.advance(SECOND)
     queues.sweep()
     queues.nack(lease)
-    assert queues.counts("mail") == Counts(ready=1, published=1, failed=1)
+    assert queues.counts("mail") == Counts(ready=1, published=1, failed=1, bytes=1)
 
 
 @pytest.mark.parametrize("dlq", [{"enabled": True}, {"enabled": False}, {"enabled": False, "whenDisabled": "park"}])

@@ -46,17 +46,17 @@ def test_what_is_larger_than_the_queue_never_fits() -> None:
 @pytest.mark.parametrize(
     ("quota", "held", "coming", "must_go"),
     [
-        (TEN, Load(5, 0), Load(5, 0), 0),
-        (TEN, Load(10, 0), Load(1, 0), 1),
-        (TEN, Load(10, 0), Load(10, 0), 10),
-        (TEN, Load(30, 0), Load(1, 0), 21),  # the limit was lowered
-        (KILO, Load(10, 1_000), Load(1, 100), 1),
-        (KILO, Load(10, 1_000), Load(1, 101), 2),
-        (KILO, Load(10, 1_000), Load(3, 1_000), 10),
-        (Quota(max_messages=10, max_bytes=1_000), Load(10, 1_000), Load(1, 250), 3),
+        (TEN, Load(5, 0), Load(5, 0), Load(0, 0)),
+        (TEN, Load(10, 0), Load(1, 0), Load(1, 0)),
+        (TEN, Load(10, 0), Load(10, 0), Load(10, 0)),
+        (TEN, Load(30, 0), Load(1, 0), Load(21, 0)),  # the limit was lowered
+        (KILO, Load(10, 1_000), Load(1, 100), Load(0, 100)),
+        (KILO, Load(10, 1_000), Load(1, 101), Load(0, 101)),
+        (KILO, Load(10, 1_000), Load(3, 1_000), Load(0, 1_000)),
+        (Quota(max_messages=10, max_bytes=1_000), Load(10, 1_000), Load(1, 250), Load(1, 250)),
     ],
 )
-def test_how_many_must_go(quota: Quota, held: Load, coming: Load, must_go: int) -> None:
+def test_how_much_must_go(quota: Quota, held: Load, coming: Load, must_go: Load) -> None:
     assert surplus(quota, held, coming) == must_go
 
 

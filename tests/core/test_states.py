@@ -13,6 +13,8 @@ ALLOWED = """
 new     draft draft   | new publish ready | new postpone delayed | new refuse dead
 draft   set ready     | draft drop dropped
 delayed ripen ready   | delayed bury dead | delayed park parked | delayed drop dropped
+delayed hold held     | ready hold held
+held    free ready    | held postpone delayed | held bury dead | held park parked | held drop dropped
 ready   claim claimed | ready lease leased | ready bury dead | ready park parked | ready drop dropped
 claimed start leased  | claimed release ready | claimed bury dead | claimed park parked | claimed drop dropped
 leased  extend leased | leased ack done | leased retry delayed | leased release ready

@@ -13,13 +13,19 @@ from yirangmq.testing import open_for_test
 
 FAULTS = {
     "nowhere": "DELETE FROM ready WHERE seq = 5",
-    "twice": "INSERT INTO life SELECT seq, queue, 'm', 'dead', rank, 5, 0, 0, 0, 0, 9, '', '', 0, 1 FROM ready LIMIT 1",
-    "in line twice": "INSERT INTO ready SELECT queue, rank, 99, seq, 0, 0, 0, 0, '', '', 0 FROM ready LIMIT 1",
+    "twice": "INSERT INTO life SELECT seq, queue, 'm', 'dead', rank, 5, 0, 0, 0, 0, 9, '', '', 0, 1, 0, 0, 1 FROM ready "
+    "LIMIT 1",
+    "in line twice": "INSERT INTO ready SELECT queue, 0, rank, 99, seq, 0, 0, 0, 0, '', '', 0, 0, 1 FROM ready LIMIT 1",
     "nameless": "DELETE FROM name WHERE id = 'm5'",
     "stateless": "UPDATE life SET state = 'leasfd' WHERE state = 'leased'",
     "bodiless in line": "DELETE FROM message WHERE seq = 5",
     "bodiless": "DELETE FROM message WHERE id = 'm1'",
     "miscounted": "UPDATE queue SET ready = 7, dead = 0",
+    "bytes": "UPDATE queue SET bytes = 1",
+    "misgrouped": "INSERT INTO member VALUES (1, 77, 5, 5)",
+    "stuck": "UPDATE life SET state = 'held', grp = 7 WHERE state = 'leased'; "
+    "INSERT INTO member SELECT queue, grp, place, seq FROM life WHERE state = 'held'; "
+    "UPDATE queue SET leased = 0, held = 1",
     "payload": "UPDATE message SET payload = CAST(x'227aff22' AS TEXT) WHERE id = 'm5'",
     "payload of a dead one": "UPDATE message SET payload = CAST(x'227aff22' AS TEXT) WHERE id = 'm1'",
     "json": "UPDATE message SET payload = '{\"a\":' WHERE id = 'm5'",
@@ -29,6 +35,7 @@ KINDS = {
     "in line twice": "twice",
     "bodiless in line": "bodiless",
     "payload of a dead one": "unreadable",
+    "bytes": "miscounted",
     **dict.fromkeys(("payload", "json", "header"), "unreadable"),
 }
 

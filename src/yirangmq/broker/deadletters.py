@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from yirangmq.broker.groups import swap
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import matching, search
 from yirangmq.broker.verbs import MOST_PER_CALL
@@ -45,12 +46,14 @@ class Move(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Which dead letters: by filter and state, or by id (and then whatever their state)."""
+    """Which dead letters: by filter and state, or by id (and then whatever their state). ``limit``: of those at most so
+    many, the first that arrived."""
 
     queue: str
     filter: str
     ids: Sequence[str] | None
     state: str
+    limit: int | None = None
 
 
 class DeadLetters:
@@ -140,16 +143,23 @@ class DeadLetters:
         ids: Sequence[str] | None = None,
         *,
         state: str = "dead",
+        limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
         """Back in line, first arrived first, with their attempts reset."""
-        return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state), dry_run)
+        return self._move(Move(State.READY, _redriven), Choice(queue, filter, ids, state, limit), dry_run)
 
     def quarantine(
-        self, queue: str, filter: str = "", ids: Sequence[str] | None = None, *, dry_run: bool = False
+        self,
+        queue: str,
+        filter: str = "",
+        ids: Sequence[str] | None = None,
+        *,
+        limit: int | None = None,
+        dry_run: bool = False,
     ) -> Moved:
         """Set aside: parked ones stay for good and move only when named."""
-        return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead"), dry_run)
+        return self._move(Move(State.PARKED, _parked), Choice(queue, filter, ids, "dead", limit), dry_run)
 
     def purge(
         self,
@@ -158,17 +168,18 @@ class DeadLetters:
         ids: Sequence[str] | None = None,
         *,
         state: str = "dead",
+        limit: int | None = None,
         dry_run: bool = False,
     ) -> Moved:
         """Give up for good."""
-        return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state), dry_run)
+        return self._move(Move(State.DROPPED, _dropped), Choice(queue, filter, ids, state, limit), dry_run)
 
     def _move(self, move: Move, choice: Choice, dry_run: bool) -> Moved:
         """Choose first, then move page by page; each page looks again, because the world went on meanwhile."""
         node = parse(choice.filter)
         states = _states(choice.state, node) if choice.ids is None else KINDS["all"]
         states = tuple(state for state in states if state is not move.goal)
-        chosen = self._chosen(choice, node, states, move.goal)
+        chosen = self._chosen(choice, node, states, move.goal)[: choice.limit]
         if dry_run:
             first = self._queues.read(lambda transaction: transaction.by_seq(chosen[:SAMPLE].tolist()))
             return Moved(len(chosen), [message.id for message in first if message is not None])
@@ -223,7 +234,8 @@ class DeadLetters:
         found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
         found = [look.message for look in matching(transaction, found, node)]
         afters = move.decide(transaction, found, self._queues.now_ms())
-        transaction.swap([Change(before, after) for before, after in zip(found, afters, strict=True)])
+        changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
+        swap(transaction, changes, self._queues.now_ms(), set())
         self._queues.happened.moved(move.goal, found)
         return [message.id for message in found]
 

@@ -83,7 +83,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
         if type(message) is bytes:
-            return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", message, False))
+            return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", message, False, 0, 0))
         new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
         return build(queue, new, id, now)
 

@@ -1,8 +1,8 @@
 """Room in a queue that has a quota: whether a batch fits, and which messages go when the oldest must.
 
-Knows: what the store says of the queue, the mean size of its messages. The rule itself is ``core.quota``."""
+Knows: what the store says of the queue. The rule itself is ``core.quota``."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from yirangmq.core import decide
 from yirangmq.core.errors import QuotaExceeded
@@ -12,83 +12,71 @@ from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.quota import DROP_OLDEST, RETRY_AFTER, Load, refusal, surplus, unfinished
 from yirangmq.core.states import State
 
-SAMPLE = 64
-"""Messages looked at to learn how large they are, once for each queue."""
 PER_PAGE = 500
 LAST_PLACE = 2**62
 
 
-class Room:
-    """One per opener of a store. Mean sizes are kept up to date by what passes through here."""
-
-    def __init__(self) -> None:
-        self._means: dict[str, float] = {}
-
-    def make(
-        self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
-    ) -> list[Change]:
-        """What must be dropped so that these fit; ``QuotaExceeded`` if they are refused. Writes nothing."""
-        quota = policy.quota
-        held = self._held(transaction, queue, needs_bytes=quota.max_bytes > 0)
-        coming = _load(envelopes)
-        if refusal(quota, queue, held, coming) is not None:
-            coming = _load(_unknown(transaction, queue, envelopes))
-            if not coming.messages:
-                return []  # repeating what succeeded succeeds
-        error = refusal(quota, queue, held, coming)
-        need = 0
-        if error is not None:
-            if quota.on_full != DROP_OLDEST or error.retry_after is None:
-                raise error
-            need = surplus(quota, held, coming)
-        going = oldest(transaction, queue, need)
-        if len(going) < need:
-            raise QuotaExceeded(
-                f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
-            )
-        self._learn(queue, held, coming)
-        return [Change(message, decide.drop(message, policy, now)) for message in going]
-
-    def _held(self, transaction: Transaction, queue: str, *, needs_bytes: bool) -> Load:
-        count = unfinished(transaction.counts(queue))
-        if not needs_bytes:
-            return Load(count, 0)
-        mean = self._means.get(queue)
-        if mean is None:
-            mean = self._means[queue] = _sampled_mean(transaction, queue)
-        return Load(count, round(count * mean))
-
-    def _learn(self, queue: str, held: Load, coming: Load) -> None:
-        """The mean of what is there and what comes: exact as long as those that leave are of the mean size."""
-        if queue in self._means and coming.messages:
-            self._means[queue] = (held.bytes + coming.bytes) / (held.messages + coming.messages)
+def make_room(
+    transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
+) -> list[Change]:
+    """What must be dropped so that these fit; ``QuotaExceeded`` if they are refused. Writes nothing."""
+    quota = policy.quota
+    counts = transaction.counts(queue)
+    held = Load(unfinished(counts), counts.bytes)
+    coming = _load(envelopes)
+    if refusal(quota, queue, held, coming) is not None:
+        coming = _load(_unknown(transaction, queue, envelopes))
+        if not coming.messages:
+            return []  # repeating what succeeded succeeds
+    error = refusal(quota, queue, held, coming)
+    if error is None:
+        return []
+    if quota.on_full != DROP_OLDEST or error.retry_after is None:
+        raise error
+    need = surplus(quota, held, coming)
+    going = _enough(oldest(transaction, queue), need)
+    if going is None:
+        raise QuotaExceeded(
+            f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
+        )
+    return [Change(message, decide.drop(message, policy, now)) for message in going]
 
 
-def oldest(transaction: Transaction, queue: str, count: int) -> list[Message]:
-    """The first in line of the lowest priority, then of the next lowest; then those whose time has not come. None that
-    a consumer holds."""
-    found: list[Message] = []
+def _enough(messages: Iterator[Message], need: Load) -> list[Message] | None:
+    """As many of them as are needed; None: they are not enough."""
+    going: list[Message] = []
+    size = 0
+    while len(going) < need.messages or size < need.bytes:
+        message = next(messages, None)
+        if message is None:
+            return None
+        going.append(message)
+        size += message.size
+    return going
+
+
+def oldest(transaction: Transaction, queue: str) -> Iterator[Message]:
+    """The first in line of the lowest priority, then of the next lowest; then those whose time or turn has not come.
+    None that a consumer holds."""
     below = RANK_LAST + 1
-    while len(found) < count and (rank := _lowest_priority(transaction, queue, below)) is not None:
-        found += _of_rank(transaction, queue, rank, count - len(found))
+    while (rank := _lowest_priority(transaction, queue, below)) is not None:
+        yield from _of_rank(transaction, queue, rank)
         below = rank
-    cursor, is_first = "", True
-    while len(found) < count and (cursor or is_first):
-        page = transaction.scan(queue, State.DELAYED, min(PER_PAGE, count - len(found)), cursor)
-        found += page.messages
-        cursor, is_first = page.cursor, False
-    return found
+    for state in (State.DELAYED, State.HELD):
+        cursor, is_first = "", True
+        while cursor or is_first:
+            page = transaction.scan(queue, state, PER_PAGE, cursor)
+            yield from page.messages
+            cursor, is_first = page.cursor, False
 
 
-def _of_rank(transaction: Transaction, queue: str, rank: int, count: int) -> list[Message]:
-    found: list[Message] = []
+def _of_rank(transaction: Transaction, queue: str, rank: int) -> Iterator[Message]:
     cursor = _behind(rank - 1)
-    while cursor and len(found) < count:
-        page = transaction.scan(queue, State.READY, min(PER_PAGE, count - len(found)), cursor)
+    while cursor:
+        page = transaction.scan(queue, State.READY, PER_PAGE, cursor)
         alike = [message for message in page.messages if message.rank == rank]
-        found += alike
+        yield from alike
         cursor = page.cursor if len(alike) == len(page.messages) else ""
-    return found
 
 
 def _lowest_priority(transaction: Transaction, queue: str, below: int) -> int | None:
@@ -102,7 +90,7 @@ def _lowest_priority(transaction: Transaction, queue: str, below: int) -> int | 
         if not low < middle < high:
             middle = (low + high) // 2
         found = transaction.scan(queue, State.READY, 1, _behind(middle - 1)).messages
-        if found and found[0].rank < high:
+        if found and middle <= found[0].rank < high:  # those for one consumer stand behind all others
             low = found[0].rank
         else:
             high = middle
@@ -120,14 +108,5 @@ def _unknown(transaction: Transaction, queue: str, envelopes: Sequence[Envelope]
     return [envelope for envelope, message in zip(envelopes, known, strict=True) if message is None]
 
 
-def _sampled_mean(transaction: Transaction, queue: str) -> float:
-    for state in (State.READY, State.LEASED, State.DELAYED):
-        messages = transaction.scan(queue, state, SAMPLE).messages
-        found = [envelope for envelope in transaction.envelopes(messages) if envelope is not None]
-        if found:
-            return _load(found).bytes / len(found)
-    return 0.0
-
-
 def _load(envelopes: Sequence[Envelope]) -> Load:
-    return Load(len(envelopes), sum(len(envelope.payload) + len(envelope.header) for envelope in envelopes))
+    return Load(len(envelopes), sum(envelope.size for envelope in envelopes))

@@ -1,5 +1,6 @@
 """What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
 
+from yirangmq.broker.groups import swap
 from yirangmq.broker.happenings import Happenings
 from yirangmq.core import decide
 from yirangmq.core.message import Message
@@ -26,7 +27,7 @@ def sweep(
         else:
             changes.append(Change(message, outcome.message, outcome.failure))
             touched.add(message.queue)
-    transaction.swap(changes)
+    swap(transaction, changes, now, touched)
     transaction.forget(over)
     happened.swept(changes, now)
     return len(due)

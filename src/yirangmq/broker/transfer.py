@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from yirangmq.broker.groups import line_up, swap
 from yirangmq.broker.queues import Queues
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound, TooLarge
@@ -283,7 +284,8 @@ def _stored(transaction: Transaction, page: list[MessageLine], now: int) -> int:
     for (line, _), before in zip(moved, transaction.by_seq([seq for _, seq in moved]), strict=True):
         if before is not None:
             changes.append(Change(before, _arrived(before, line.message), line.failure))
-    transaction.swap(changes)
+    swap(transaction, changes, now, set())
+    line_up(transaction, [card for card in transaction.by_seq([seq for _, seq in fresh]) if card is not None])
     return len(fresh)
 
 
@@ -303,7 +305,7 @@ def _has_a_past(line: MessageLine, now: int) -> bool:
 
 def _arrived(before: Message, old: Message) -> Message:
     """As it stood in the other store. Nobody here holds a lease from there: it is ready again."""
-    in_hand = old.state in (State.LEASED, State.CLAIMED)
+    in_hand = old.state in (State.LEASED, State.CLAIMED, State.HELD)
     state = State.READY if in_hand else old.state
     return before._replace(
         state=state,

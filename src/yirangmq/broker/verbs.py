@@ -4,11 +4,12 @@ A verb checks everything before it writes anything, so that one that raises one 
 
 from collections.abc import Callable, Sequence
 
+from yirangmq.broker.groups import line_up, swap
 from yirangmq.broker.happenings import Happenings
-from yirangmq.broker.room import Room
+from yirangmq.broker.room import make_room
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.validate import Schemas
-from yirangmq.core import decide
+from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.message import Envelope, Message, split_lease_id
@@ -32,12 +33,14 @@ Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 
 
 class Leases:
-    """Lease ids of one call, read and checked: how many, each well formed, none twice."""
+    """Lease ids of one call, read and checked: how many, each well formed, none twice. ``queue``: where all of them
+    must be from, if the caller says so."""
 
-    def __init__(self, leases: Sequence[str]) -> None:
+    def __init__(self, leases: Sequence[str], queue: str | None = None) -> None:
         if len(leases) > MOST_PER_CALL:
             raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
         self.texts = leases
+        self.queue = queue
         self.keys = [_checked_lease(lease) for lease in leases]
         if len(set(self.keys)) != len(self.keys):
             raise BadInput("the same lease twice in one call", field="leases")
@@ -51,7 +54,6 @@ class Verbs:
         self._ids = ids
         self.schemas = Schemas()
         self.happened = Happenings()
-        self._room = Room()
         self._tidied_at = 0
         self._settled = 0
         self._fit: dict[str, int] = {}
@@ -79,18 +81,21 @@ class Verbs:
         self.touched.add(queue)
         self.happened.published(queue, envelopes, sizes, stored, now)
         if any(complaints):
-            return self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
+            stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
+        if any(envelope[10] for envelope in envelopes):
+            seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
+            line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
         return stored
 
     def _make_room(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
     ) -> None:
         try:
-            going = self._room.make(transaction, policy, queue, envelopes, now)
+            going = make_room(transaction, policy, queue, envelopes, now)
         except QuotaExceeded as error:
             self.happened.add(Refused(queue, error.code, len(envelopes)))
             raise
-        transaction.swap(going)
+        swap(transaction, going, now, self.touched)
         self.happened.dropped("quota", going)
 
     def _refuse_unfit(
@@ -111,7 +116,7 @@ class Verbs:
             before = decide.fresh(envelope, receipt.seq, now)
             outcome = decide.refuse(before, policy, now, complaint)
             changes.append(Change(before, outcome.message, outcome.failure))
-        transaction.swap(changes)
+        swap(transaction, changes, now, self.touched)
         self.happened.refused(changes, now)
         return receipts
 
@@ -134,9 +139,9 @@ class Verbs:
         if policy.paused:
             return []
         if most_bytes is None:
-            heads = self._live_heads(transaction, queue, limit, now)
+            heads = self._live_heads(transaction, queue, limit, names.line_of(who), now)
         else:
-            heads = self._affordable_heads(transaction, queue, limit, most_bytes, now)
+            heads = self._affordable_heads(transaction, queue, limit, names.line_of(who), most_bytes, now)
         if not heads:
             return []
         until = now + (policy.visibility_ms if span is None else span)
@@ -150,12 +155,12 @@ class Verbs:
         return deliveries
 
     def _affordable_heads(
-        self, transaction: Transaction, queue: str, limit: int, most_bytes: int, now: int
+        self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int, now: int
     ) -> list[tuple[Message, Envelope]]:
         """As many as the bytes allow. How many that were last time is how many are loaded, so that large payloads are
         not read again and again for nothing; a queue that may have more is marked as touched."""
         asked = min(limit, self._fit.get(queue, limit))
-        heads = self._live_heads(transaction, queue, asked, now)
+        heads = self._live_heads(transaction, queue, asked, target, now)
         kept = size = 0
         for _, envelope in heads:
             size += len(envelope[8])
@@ -172,10 +177,12 @@ class Verbs:
             self.touched.add(queue)
         return heads[:kept]
 
-    def _live_heads(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[tuple[Message, Envelope]]:
+    def _live_heads(
+        self, transaction: Transaction, queue: str, limit: int, target: int, now: int
+    ) -> list[tuple[Message, Envelope]]:
         """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""
         for _ in range(MOST_SWEEPS):
-            heads = transaction.heads(queue, limit)
+            heads = transaction.heads(queue, limit, target)
             if any(0 < message.expires_at <= now for message, _ in heads):
                 sweep(transaction, now, self.touched, self.happened)
             elif not self._bury_unfit(transaction, queue, heads, now):
@@ -196,7 +203,7 @@ class Verbs:
             if complaint:
                 outcome = decide.refuse(message, policy, now, complaint)
                 changes.append(Change(message, outcome.message, outcome.failure))
-        transaction.swap(changes)
+        swap(transaction, changes, now, self.touched)
         self.happened.refused(changes, now)
         return bool(changes)
 
@@ -256,6 +263,8 @@ class Verbs:
         changes: list[Change] = []
         for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
             try:
+                if leases.queue is not None and message is not None and message.queue != leases.queue:
+                    raise NotFound(f"lease {lease} is not one of queue {leases.queue!r}")
                 change = settle(message, fence, lease, transaction, now)
             except QueueError as error:
                 errors.append(error)
@@ -263,7 +272,7 @@ class Verbs:
             errors.append(None)
             if change is not None:
                 changes.append(change)
-        transaction.swap(changes)
+        swap(transaction, changes, now, self.touched)
         self.happened.settled(verb, changes, now, reason)
         self._settled += len(changes)
         self._tidy_in_passing(transaction, now)
@@ -284,7 +293,7 @@ class Verbs:
                 errors.append(None)
             except QueueError as error:
                 errors.append(error)
-        transaction.swap(changes)
+        swap(transaction, changes, now, self.touched)
         self.happened.dropped("asked", changes)
         return errors
 

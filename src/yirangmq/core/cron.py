@@ -19,6 +19,8 @@ LONGEST_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 MOST_DAYS = 9 * 366
 """February 29 may be eight years away; nothing that can happen is further."""
 DAY = timedelta(days=1)
+SKIPPED_FOR = 86_400
+"""Seconds after a jump of the clocks in which what was skipped may still be to come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ def next_fire(cron: Cron, after_ms: int, zone: tzinfo) -> int:
     now = datetime.fromtimestamp(after_ms / 1000, zone)
     candidate = _next_on_the_wall(cron, now.replace(tzinfo=None))
     instant = candidate.replace(tzinfo=zone)
-    if instant.utcoffset() == now.utcoffset() and _exists(instant):
+    before = datetime.fromtimestamp(after_ms / 1000 - SKIPPED_FOR, zone)
+    if before.utcoffset() == now.utcoffset() == instant.utcoffset() and _exists(instant):
         return _ms(instant)
     return _next_around_a_change(cron, after_ms, now.date(), zone)
 

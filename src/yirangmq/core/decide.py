@@ -50,7 +50,16 @@ def fresh(envelope: Envelope, seq: int, now: int) -> Message:
         "",
         0,
         True,
+        envelope.group,
+        envelope.target,
+        envelope.size,
     )
+
+
+def draft(envelope: Envelope, seq: int, until: int, now: int) -> Message:
+    """The first card of a message whose content is still to come; ``until`` then at the latest."""
+    card = fresh(envelope._replace(available_at=now), seq, now)
+    return card._replace(state=_follow(None, Verb.DRAFT), due_at=until)
 
 
 def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
@@ -62,26 +71,10 @@ def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcom
 def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     """Hand it out: one more attempt, a new fence."""
     state = _follow(message.state, Verb.LEASE)
-    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, body = message
+    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, *rest = message
     attempt, leases = attempt + 1, leases + 1
-    card = (
-        seq,
-        queue,
-        id,
-        state,
-        rank,
-        place,
-        attempt,
-        leases,
-        until,
-        expires_at,
-        now,
-        consumer,
-        reason,
-        repeats,
-        body,
-    )
-    return new_message(card)
+    card = (seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, consumer, reason, repeats)
+    return new_message((*card, *rest))
 
 
 def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
@@ -117,9 +110,9 @@ def ack(message: Message, policy: QueuePolicy, now: int) -> Message:
     keep = policy.archive.enabled
     due = now + (max(policy.archive.retention_ms, policy.tombstone_ms) if keep else policy.tombstone_ms)
     state = _follow(message.state, Verb.ACK)
-    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, consumer, reason, repeats, _ = message
+    seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, consumer, reason, repeats, _, *rest = message
     card = (seq, queue, id, state, rank, place, attempt, leases, due, expires_at, now, consumer, reason, repeats, keep)
-    return new_message(card)
+    return new_message((*card, *rest))
 
 
 def extend(message: Message, now: int, until: int) -> Message:
@@ -157,7 +150,7 @@ def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
             return _out_of_time_outcome(message, policy, now)
         case State.DELAYED:
             return Outcome(_ripen(message, policy, now, place))
-        case State.READY:
+        case State.READY | State.HELD:
             return _out_of_time_outcome(message, policy, now)
         case State.DRAFT | State.DEAD:
             return Outcome(drop(message, policy, now))
@@ -171,6 +164,19 @@ def redrive(message: Message, now: int, place: int) -> Message:
     return message._replace(
         state=state, place=place, attempt=0, due_at=0, expires_at=0, changed_at=now, consumer="", reason="", repeats=0
     )
+
+
+def hold(message: Message) -> Message:
+    """Behind another of its group; only its age can act on it meanwhile."""
+    return message._replace(state=_follow(message.state, Verb.HOLD), due_at=message.expires_at)
+
+
+def free(message: Message, available_at: int, now: int) -> Message:
+    """Its turn in the group: ready, unless its own delay is not over."""
+    if available_at > now and not message.attempt:
+        due = _earliest(available_at, message.expires_at)
+        return message._replace(state=_follow(message.state, Verb.POSTPONE), due_at=due, changed_at=now)
+    return message._replace(state=_follow(message.state, Verb.FREE), due_at=message.expires_at, changed_at=now)
 
 
 def park(message: Message, now: int) -> Message:
@@ -203,14 +209,14 @@ def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
 
 def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     state = _follow(message.state, Verb.RELEASE)
-    where = message.place if policy.requeue == "front" else place
+    where = message.place if policy.requeue == "front" or message.group else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 
 
 def _ripen(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     """The wait is over. A retry goes behind those waiting, unless the queue keeps places; so does a first delay."""
     state = _follow(message.state, Verb.RIPEN)
-    front = policy.requeue == "front" and message.attempt > 0
+    front = (policy.requeue == "front" and message.attempt > 0) or message.group
     where = message.place if front else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 

@@ -27,6 +27,15 @@ class Envelope(NamedTuple):
     header: str
     payload: bytes
     is_json: bool
+    group: int = 0
+    """The number of its group (``names.line_of``): its members are handed out one at a time, in order; 0 is none."""
+    target: int = 0
+    """The number of the one consumer that may have it; 0 is anyone."""
+
+    @property
+    def size(self) -> int:
+        """Bytes it takes up, as quotas count them."""
+        return len(self.payload) + len(self.header)
 
 
 class Message(NamedTuple):
@@ -51,6 +60,9 @@ class Message(NamedTuple):
     repeats: int
     body: bool
     """Its envelope is still stored; a finished message may be no more than a remembered id."""
+    group: int = 0
+    target: int = 0
+    size: int = 0
 
 
 class Failure(NamedTuple):
@@ -68,6 +80,7 @@ class Counts(NamedTuple):
 
     draft: int = 0
     delayed: int = 0
+    held: int = 0
     ready: int = 0
     claimed: int = 0
     leased: int = 0
@@ -79,6 +92,8 @@ class Counts(NamedTuple):
     failed: int = 0
     dropped: int = 0
     redriven: int = 0
+    bytes: int = 0
+    """Of all that are not done with (``states.WAITING``): their payloads and headers."""
 
 
 # The same as Message._make and its like, without a Python frame for each: a third of the time, and there are many.

@@ -3,7 +3,7 @@
 A store is used through transactions. Inside one, a caller sees a state nobody else changes; leaving the ``with``
 block without an error means: all of it is on disk. Leaving it with an error means: none of it happened."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
@@ -68,14 +68,31 @@ class Transaction(Protocol):
 
     def policy(self, queue: str) -> QueuePolicy: ...
 
-    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
-        """Store new envelopes of ONE queue as ready or delayed (see ``decide.fresh``), in the order given.
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
+        """Store new envelopes of ONE queue as ready or delayed (see ``decide.fresh``), in the order given; with
+        ``draft_until`` as drafts (``decide.draft``), which become messages of their queue when their content comes.
 
         An id the queue already knows (also a finished one within its tombstone window), or a deduplication key
         seen within its window, stores nothing and names the message that is there."""
 
-    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
-        """The first ready messages in order of rank, then place."""
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        """Put these envelopes in the place of those stored: another header and payload, all else the same."""
+
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
+        """The first ready messages in order of rank, then place, of those for anyone and those for ``target``."""
+
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        """Of each group the message that came first of those not done with (``states.WAITING``)."""
+
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        """(seq, id) of the message that holds each deduplication key."""
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        """Give keys to messages, in place of whoever held them."""
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None: ...
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]: ...
 
@@ -110,8 +127,9 @@ class Transaction(Protocol):
         Their ids stay remembered until the tombstone window since their ack is over: then ``due`` has them."""
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
-        """Messages of one state, page by page: ready ones in order of delivery, dead and parked ones oldest first,
-        others in any order that stays the same. "" begins; of ready ones ``rank.place`` begins behind that place."""
+        """Messages of one state, page by page: ready ones in order of delivery (those for one consumer behind those for
+        anyone), dead and parked ones oldest first, others in any order that stays the same. "" begins; of ready ones
+        ``rank.place`` begins behind that place."""
 
     def queues(self) -> list[str]: ...
 

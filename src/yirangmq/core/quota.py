@@ -1,11 +1,10 @@
 """How full a queue may be, and what happens when it is. Pure: what is there, what comes, the limits in; how many must
 go, or the refusal, out.
 
-What counts is what is not finished: ready, delayed, claimed and leased. Bytes are those of payloads and envelopes, by
-their mean: a store keeps no sum of them, so that this limit is as exact as messages are alike."""
+What counts is what is not finished: ready, delayed, held, claimed and leased. Bytes are those of payloads and of the
+envelopes' other members."""
 
 from dataclasses import dataclass
-from math import ceil
 from typing import NamedTuple
 
 from yirangmq.core.errors import QuotaExceeded
@@ -37,18 +36,14 @@ class Load(NamedTuple):
 
 
 def unfinished(counts: Counts) -> int:
-    return counts.ready + counts.delayed + counts.claimed + counts.leased
+    return counts.ready + counts.delayed + counts.held + counts.claimed + counts.leased
 
 
-def surplus(quota: Quota, held: Load, coming: Load) -> int:
-    """How many of those held must go before ``coming`` fits; 0: it fits."""
-    over = 0
-    if quota.max_messages:
-        over = held.messages + coming.messages - quota.max_messages
-    if quota.max_bytes and held.messages:
-        too_much = held.bytes + coming.bytes - quota.max_bytes
-        over = max(over, ceil(too_much * held.messages / max(1, held.bytes)))
-    return max(0, over)
+def surplus(quota: Quota, held: Load, coming: Load) -> Load:
+    """How much of what is held must go before ``coming`` fits."""
+    messages = held.messages + coming.messages - quota.max_messages if quota.max_messages else 0
+    size = held.bytes + coming.bytes - quota.max_bytes if quota.max_bytes else 0
+    return Load(max(0, messages), max(0, size))
 
 
 def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded | None:

@@ -11,6 +11,7 @@ class State(StrEnum):
 
     DRAFT = "draft"
     DELAYED = "delayed"
+    HELD = "held"
     READY = "ready"
     CLAIMED = "claimed"
     LEASED = "leased"
@@ -29,6 +30,8 @@ class Verb(StrEnum):
     POSTPONE = "postpone"
     REFUSE = "refuse"
     RIPEN = "ripen"
+    HOLD = "hold"
+    FREE = "free"
     CLAIM = "claim"
     START = "start"
     LEASE = "lease"
@@ -45,6 +48,7 @@ class Verb(StrEnum):
 MEANING: dict[State, str] = {
     State.DRAFT: "has an id, not yet its content",
     State.DELAYED: "waits for its time: a delay asked for, or the backoff after a failure",
+    State.HELD: "waits behind another message of its group",
     State.READY: "may be taken, smallest rank first, then order of arrival",
     State.CLAIMED: "a consumer has its id, not yet its content",
     State.LEASED: "a consumer has it until the lease ends",
@@ -65,6 +69,13 @@ TRANSITIONS: dict[tuple[State | None, Verb], State] = {
     (State.DELAYED, Verb.BURY): State.DEAD,
     (State.DELAYED, Verb.PARK): State.PARKED,
     (State.DELAYED, Verb.DROP): State.DROPPED,
+    (State.DELAYED, Verb.HOLD): State.HELD,
+    (State.HELD, Verb.FREE): State.READY,
+    (State.HELD, Verb.POSTPONE): State.DELAYED,
+    (State.HELD, Verb.BURY): State.DEAD,
+    (State.HELD, Verb.PARK): State.PARKED,
+    (State.HELD, Verb.DROP): State.DROPPED,
+    (State.READY, Verb.HOLD): State.HELD,
     (State.READY, Verb.CLAIM): State.CLAIMED,
     (State.READY, Verb.LEASE): State.LEASED,
     (State.READY, Verb.BURY): State.DEAD,
@@ -88,6 +99,9 @@ TRANSITIONS: dict[tuple[State | None, Verb], State] = {
     (State.PARKED, Verb.REDRIVE): State.READY,
     (State.PARKED, Verb.DROP): State.DROPPED,
 }
+
+WAITING: frozenset[State] = frozenset({State.DELAYED, State.HELD, State.READY, State.CLAIMED, State.LEASED})
+"""States of a message that its group has not done with: those behind it wait."""
 
 KEPT: tuple[State, ...] = tuple(state for state in State if state is not State.DROPPED)
 """States a message can be found in; a dropped one leaves only its tombstone."""

@@ -7,7 +7,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.ports import Ids, Stored
 from yirangmq.format.delivery import Delivery
-from yirangmq.format.envelope import check_header, check_header_text
+from yirangmq.format.envelope import Facts, check_header, check_header_text
 from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
 
@@ -23,15 +23,13 @@ def _envelope(queue: str, new: calls.Outgoing, id: str, now: int) -> Envelope:
     if new.is_json:
         _check_json(new.payload)
     if not (new.header or new.delay_ms or new.ttl_ms):
-        return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json))
+        return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0))
     delay = milliseconds(new.delay_ms, "delay") or 0
     ttl = milliseconds(new.ttl_ms, "ttl") or 0
-    rank, key = RANK_LAST, None
-    if new.header:
-        header = check_header_text(new.header)
-        rank, key = check_header(header), header.get("deduplicationKey")
+    rank, key, *lines = check_header(check_header_text(new.header)) if new.header else Facts()
     expires = now + ttl if ttl else 0
-    return new_envelope((queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json))
+    sent = (queue, id, rank, now, now + delay, expires, key, new.header, new.payload, new.is_json)
+    return new_envelope((*sent, *lines))
 
 
 def _check_json(payload: bytes) -> None:

@@ -6,7 +6,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, TooLarge
@@ -15,7 +15,19 @@ from yirangmq.core.strict import kind
 from yirangmq.format.jsontext import dumps, loads, members
 
 Answer = TypeVar("Answer")
-MARKS = frozenset({"messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey"})
+MARKS = frozenset(
+    {
+        "messageId",
+        "timestamp",
+        "type",
+        "version",
+        "attributes",
+        "traceId",
+        "deduplicationKey",
+        "groupId",
+        "targetConsumerId",
+    }
+)
 """A document with a payload and at least one of these is an envelope; anything else is a bare payload."""
 MAX_HEADER = 65_536
 """Bytes of envelope beside the payload: attributes are for routing, not for content."""
@@ -27,7 +39,8 @@ JSON_TYPE = "application/json"
 class NewMessage:
     """A message to be published. Only ``payload`` is needed; bytes go through untouched, other values become JSON.
 
-    ``delay`` and ``ttl`` are seconds; ``priority`` 0 goes first, None last."""
+    ``delay`` and ``ttl`` are seconds; ``priority`` 0 goes first, None last. Messages of one ``group`` are handed out
+    one at a time, in order; a message with a ``target`` is seen by the consumer of that name only."""
 
     payload: object
     id: str | None = None
@@ -41,6 +54,8 @@ class NewMessage:
     ttl: float | None = None
     timestamp: str | None = None
     content_type: str | None = None
+    group: str | None = None
+    target: str | None = None
 
 
 def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
@@ -64,6 +79,8 @@ def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
         "traceId": new.trace_id,
         "deduplicationKey": new.deduplication_key,
         "contentType": None if is_json else new.content_type,
+        "groupId": new.group,
+        "targetConsumerId": new.target,
     }
     given = {key: value for key, value in header.items() if value is not None}
     identifier = fallback_id if new.id is None else names.check_id(new.id)
@@ -123,14 +140,14 @@ def _checked(
     expires_at = now + names.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
     if not header:
         return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)
-    rank = check_header(header)
+    rank, key, group, target = check_header(header)
     text = _named("attributes", dumps, header)
     if len(text) > MAX_HEADER:
         raise TooLarge(
             f"the envelope without its payload has {len(text)} bytes, at most {MAX_HEADER}", field="attributes"
         )
-    key = header.get("deduplicationKey")
-    return Envelope(queue, id, rank, now, now + delay_ms, expires_at, key, text.decode(), payload, is_json)
+    available = now + delay_ms
+    return Envelope(queue, id, rank, now, available, expires_at, key, text.decode(), payload, is_json, group, target)
 
 
 OUTSIDE = ("messageId", "queue", "payload", "payloadBase64")
@@ -152,9 +169,18 @@ def check_header_text(text: str) -> dict[str, Any]:
     return header
 
 
-def check_header(header: dict[str, Any]) -> int:
-    """Types of the members we know; the rank that follows."""
-    for name in ("type", "traceId", "deduplicationKey", "contentType"):
+class Facts(NamedTuple):
+    """What the broker needs to know of a header."""
+
+    rank: int = RANK_LAST
+    key: str | None = None
+    group: int = 0
+    target: int = 0
+
+
+def check_header(header: dict[str, Any]) -> Facts:
+    """Types of the members we know, and what follows from them."""
+    for name in ("type", "traceId", "deduplicationKey", "contentType", "groupId"):
         value = header.get(name)
         if value is not None and (not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT):
             raise BadInput(f"must be a string of 1 to {MAX_TEXT} characters, not {_short(value)}", field=name)
@@ -163,7 +189,16 @@ def check_header(header: dict[str, Any]) -> int:
         raise BadInput(f"must be a whole number from 0, not {_short(version)}", field="version")
     if header.get("timestamp") is not None:
         _check_timestamp(header["timestamp"])
-    attributes = header.get("attributes")
+    target = header.get("targetConsumerId")
+    if target is not None:
+        names.check_consumer(target, "targetConsumerId")
+    rank = _rank(header.get("attributes"))
+    return Facts(
+        rank, header.get("deduplicationKey"), names.line_of(header.get("groupId") or ""), names.line_of(target or "")
+    )
+
+
+def _rank(attributes: object) -> int:
     if attributes is None:
         return RANK_LAST
     if not isinstance(attributes, dict):

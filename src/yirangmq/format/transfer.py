@@ -14,7 +14,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.reasons import check_reason
 from yirangmq.core.states import State
 from yirangmq.core.strict import Fields
-from yirangmq.format.envelope import check_header, iso
+from yirangmq.format.envelope import Facts, check_header, iso
 from yirangmq.format.jsontext import dumps, loads, members
 
 FORMAT = 1
@@ -172,11 +172,11 @@ def _read_closing(parts: dict[str, bytes]) -> Line:
 
 def _read_message(parts: dict[str, bytes]) -> Line:
     payload, is_json = _take_payload(parts)
-    header, key, rank = _take_header(parts)
+    header, facts = _take_header(parts)
     fields = _fields(parts)
     queue = names.check_queue(fields.take("queue", None))
     id = names.check_id(fields.take("messageId", None))
-    given = fields.take("rank", rank)
+    given = fields.take("rank", None if facts.rank == RANK_LAST else facts.rank)
     rank = RANK_LAST if given is None else names.check_priority(given, "rank") or 0
     sent = fields.inner("sent")
     envelope = Envelope(
@@ -186,10 +186,12 @@ def _read_message(parts: dict[str, bytes]) -> Line:
         _instant(sent, "publishedAt"),
         _instant(sent, "availableAt"),
         _instant(sent, "expiresAt", needed=False),
-        key,
+        facts.key,
         header,
         payload,
         is_json,
+        facts.group,
+        facts.target,
     )
     sent.done()
     failure = _read_failure(fields)
@@ -225,6 +227,9 @@ def _read_card(fields: Fields, envelope: Envelope) -> Message:
         _reason(fields),
         fields.whole("repeats", 0, least=0, most=LARGEST),
         True,
+        envelope.group,
+        envelope.target,
+        envelope.size,
     )
 
 
@@ -274,16 +279,15 @@ def _reason(fields: Fields) -> str:
     return "" if given is None else check_reason(given, fields.name("reasonCode")).value
 
 
-def _take_header(parts: dict[str, bytes]) -> tuple[str, str | None, int | None]:
-    """Its exact text, the deduplication key in it, and the rank that follows from it."""
+def _take_header(parts: dict[str, bytes]) -> tuple[str, Facts]:
+    """Its exact text, and what follows from it."""
     text = parts.pop("header", b"null")
     header = loads(text)
     if header is None:
-        return "", None, None
+        return "", Facts()
     if not isinstance(header, dict):
         raise BadInput("must be an object or null", field="header")
-    rank = check_header(header)
-    return text.decode(), header.get("deduplicationKey"), None if rank == RANK_LAST else rank
+    return text.decode(), check_header(header)
 
 
 def _take_payload(parts: dict[str, bytes]) -> tuple[bytes, bool]:

@@ -2,7 +2,7 @@
 Slow where simple is clearer: it is what the other stores are compared with."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
@@ -11,7 +11,7 @@ from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Finding, Page, Stored
-from yirangmq.core.states import State
+from yirangmq.core.states import WAITING, State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores.memory_state import Edit, MemoryState
 
@@ -83,7 +83,9 @@ class MemoryTransaction:
         self._remove_card(message.seq)
         self._edit.put(self._state.cards, message.seq, message)
         if message.state is State.READY:
-            self._edit.enter(self._line(message.queue), (message.rank, message.place, message.seq))
+            self._edit.enter(self._line(message), (message.rank, message.place, message.seq))
+        if message.group and message.state in WAITING:
+            self._edit.enter(self._group(message), (message.place, message.seq))
         if message.due_at:
             self._edit.enter(self._state.due, (message.due_at, message.seq))
 
@@ -93,12 +95,17 @@ class MemoryTransaction:
             return
         self._edit.remove(self._state.cards, seq)
         if old.state is State.READY:
-            self._edit.leave(self._line(old.queue), (old.rank, old.place, old.seq))
+            self._edit.leave(self._line(old), (old.rank, old.place, old.seq))
+        if old.group and old.state in WAITING:
+            self._edit.leave(self._group(old), (old.place, old.seq))
         if old.due_at:
             self._edit.leave(self._state.due, (old.due_at, old.seq))
 
-    def _line(self, queue: str) -> list[tuple[int, int, int]]:
-        return self._state.lines.setdefault(queue, [])
+    def _line(self, message: Message) -> list[tuple[int, int, int]]:
+        return self._state.lines.setdefault((message.queue, message.target), [])
+
+    def _group(self, message: Message) -> list[tuple[int, int]]:
+        return self._state.groups.setdefault((message.queue, message.group), [])
 
     def _count(self, queue: str, **deltas: int) -> None:
         counts = self._state.counts[queue]
@@ -131,6 +138,7 @@ class MemoryTransaction:
     def recount(self, queue: str) -> Counts:
         """The counters as they must be: each state from the cards, what has passed through as it stands."""
         found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
+        found["bytes"] = sum(_weight(message) for message in self._of(queue))
         for message in self._of(queue):
             if _is_counted(message):
                 found[message.state.value] += 1
@@ -152,15 +160,20 @@ class MemoryTransaction:
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
-        return [self._add(envelope, now, dedup_until) for envelope in envelopes]
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
+        return [self._add(envelope, now, dedup_until, draft_until) for envelope in envelopes]
 
-    def _add(self, envelope: Envelope, now: int, dedup_until: int) -> Stored:
+    def _add(self, envelope: Envelope, now: int, dedup_until: int, draft_until: int | None) -> Stored:
         self._make_queue(envelope.queue)
         known = self._known(envelope, now)
         if known is not None:
             return known
-        message = decide.fresh(envelope, self.places(1), now)
+        if draft_until is None:
+            message = decide.fresh(envelope, self.places(1), now)
+        else:
+            message = decide.draft(envelope, self.places(1), draft_until, now)
         self._set_card(message)
         self._edit.put(self._state.envelopes, message.seq, envelope)
         self._edit.put(self._state.names, (message.queue, message.id), message.seq)
@@ -168,7 +181,8 @@ class MemoryTransaction:
             self._edit.put(
                 self._state.keys, (message.queue, envelope.dedup_key), (dedup_until, message.seq, message.id)
             )
-        self._count(message.queue, published=1, **{message.state.value: 1})
+        published = int(message.state is not State.DRAFT)
+        self._count(message.queue, published=published, bytes=_weight(message), **{message.state.value: 1})
         return Stored(message.seq, message.id, False)
 
     def _known(self, envelope: Envelope, now: int) -> Stored | None:
@@ -182,9 +196,35 @@ class MemoryTransaction:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
-        seqs = [seq for _, _, seq in self._state.lines.get(queue, [])[:limit]]
-        return [(self._state.cards[seq], self._state.envelopes[seq]) for seq in seqs]
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        for message, envelope in zip(messages, envelopes, strict=True):
+            self._check_known(message)
+            after = message._replace(size=envelope.size)
+            self._set_card(after)
+            self._edit.put(self._state.envelopes, message.seq, envelope)
+            self._count(message.queue, bytes=_weight(after) - _weight(message))
+
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
+        found = self._state.lines.get((queue, 0), [])[:limit]
+        if target:
+            found = sorted(found + self._state.lines.get((queue, target), [])[:limit])[:limit]
+        return [(self._state.cards[seq], self._state.envelopes[seq]) for _, _, seq in found]
+
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        lines = [self._state.groups.get((queue, group)) for group in groups]
+        return [self._state.cards[line[0][1]] if line else None for line in lines]
+
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        held = [self._state.keys.get((queue, key), (0, 0, "")) for key in keys]
+        return [(seq, id) if until > now else None for until, seq, id in held]
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        for key, (seq, id) in holders.items():
+            self._edit.put(self._state.keys, (queue, key), (until, seq, id))
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._edit.remove(self._state.keys, (queue, key))
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         return [self._state.cards.get(seq) for seq in seqs]
@@ -205,21 +245,24 @@ class MemoryTransaction:
             for message in self._of(queue)
             if message.state is state and (place := _listed_at(message)) > after
         )[:limit]
-        last = "{}.{}".format(*found[-1][0]) if len(found) == limit else ""
+        last = ".".join(map(str, found[-1][0])) if len(found) == limit else ""
         return Page([message for _, message in found], last)
 
     # -- changing -------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
         for before, after, failure in changes:
-            if self._state.cards.get(before.seq) != before:
-                raise StoreError(f"message {before.id} is not as the change says it was")
+            self._check_known(before)
             self._set_card(after)
             if not after.body:
                 self._edit.remove(self._state.envelopes, after.seq)
             if failure is not None:
                 self._edit.put(self._state.failures, after.seq, failure)
             self._count_change(before, after, failure)
+
+    def _check_known(self, message: Message) -> None:
+        if self._state.cards.get(message.seq) != message:
+            raise StoreError(f"message {message.id} is not as the change says it was")
 
     def _count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
         if _is_counted(before):
@@ -233,12 +276,14 @@ class MemoryTransaction:
             dropped=int(now is State.DROPPED and was is not State.DROPPED),
             redriven=int(now is State.READY and was in (State.DEAD, State.PARKED)),
             failed=int(failure is not None),
+            published=int(was is State.DRAFT and now is State.READY),
+            bytes=_weight(after) - _weight(before),
         )
 
     def forget(self, messages: Sequence[Message]) -> None:
         for message in messages:
             if _is_counted(message):
-                self._count(message.queue, **{message.state.value: -1})
+                self._count(message.queue, bytes=-_weight(message), **{message.state.value: -1})
         self._forget(messages)
 
     def _forget(self, messages: Sequence[Message]) -> None:
@@ -288,8 +333,14 @@ def _is_counted(message: Message) -> bool:
     return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
 
 
-def _listed_at(message: Message) -> tuple[int, int]:
+def _weight(message: Message) -> int:
+    return message.size if message.state in WAITING else 0
+
+
+def _listed_at(message: Message) -> tuple[int, ...]:
     match message.state:
+        case State.READY if message.target:
+            return _NEVER, message.target, message.rank, message.place
         case State.READY:
             return message.rank, message.place
         case State.DEAD | State.PARKED:
@@ -298,11 +349,11 @@ def _listed_at(message: Message) -> tuple[int, int]:
             return 0, message.seq
 
 
-def _read_cursor(cursor: str) -> tuple[int, int]:
+def _read_cursor(cursor: str) -> tuple[int, ...]:
     if not cursor:
         return -1, -1
     try:
-        low, high = cursor.split(".")
-        return int(low), int(high)
+        low, high, *more = cursor.split(".")
+        return int(low), int(high), *map(int, more)
     except ValueError:
         raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None

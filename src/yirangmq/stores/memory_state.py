@@ -24,8 +24,10 @@ class MemoryState:
         self.names: dict[tuple[str, str], int] = {}
         self.keys: dict[tuple[str, str], tuple[int, int, str]] = {}
         """Deduplication: (queue, key) to (until, seq, id)."""
-        self.lines: dict[str, list[tuple[int, int, int]]] = {}
-        """The ready messages of each queue as (rank, place, seq), sorted."""
+        self.lines: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        """The ready messages of each queue and target as (rank, place, seq), sorted."""
+        self.groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """The messages of each queue's groups that are not done with, as (place, seq), sorted."""
         self.due: list[tuple[int, int]] = []
         """(due_at, seq) of every message on which time will act, sorted."""
         self.lock = threading.Lock()

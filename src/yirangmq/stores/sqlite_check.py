@@ -18,28 +18,48 @@ ever in force again."""
 _RECOUNT = """
 SELECT (SELECT count(*) FROM ready WHERE queue = q.n),
        {states},
-       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1)
+       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1),
+       coalesce((SELECT sum(size) FROM ready WHERE queue = q.n), 0) + coalesce(
+           (SELECT sum(size) FROM life WHERE queue = q.n AND state IN ('delayed', 'held', 'claimed', 'leased')), 0)
 FROM queue q WHERE q.n = ?"""
-_LIVING = ("draft", "delayed", "claimed", "leased", "dead", "parked")
-_NARROW = {**dict.fromkeys(("queue", "name", "ready", "life", "dedup", "failure"), "*"), "message": "id, dedup_key"}
+_LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
+_NARROW = {
+    **dict.fromkeys(("queue", "name", "ready", "life", "member", "dedup", "failure"), "*"),
+    "message": "id, dedup_key",
+}
 _STATES = ", ".join(f"'{state}'" for state in State if state is not State.READY)
 _STATELESS = f"SELECT seq, id, state FROM life WHERE state NOT IN ({_STATES})"
 _NOWHERE = """
 SELECT seq, queue, id FROM message m
 WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life)"""
 _TWICE = "SELECT seq FROM ready WHERE seq IN (SELECT seq FROM life)"
-_BODILESS_READY = "SELECT queue, rank, place, seq FROM ready WHERE seq NOT IN (SELECT seq FROM message)"
+_BODILESS_READY = "SELECT queue, target, rank, place, seq FROM ready WHERE seq NOT IN (SELECT seq FROM message)"
 _BODILESS_LIFE = "SELECT seq, id FROM life WHERE body = 1 AND seq NOT IN (SELECT seq FROM message)"
 _NAMELESS = """
 SELECT queue, id, seq, coalesce((SELECT place FROM ready WHERE seq = m.seq), seq) FROM message m
 WHERE NOT EXISTS (SELECT 1 FROM name n WHERE n.queue = m.queue AND n.id = m.id)"""
 _DOUBLED = """
-SELECT queue, rank, place, seq FROM (SELECT *, row_number() OVER (PARTITION BY seq ORDER BY place) AS n FROM ready)
-WHERE n > 1"""
+SELECT queue, target, rank, place, seq
+FROM (SELECT *, row_number() OVER (PARTITION BY seq ORDER BY place) AS n FROM ready) WHERE n > 1"""
 _READY_AGAIN = f"""
-INSERT INTO ready SELECT queue, rank, ?2, seq, 0, {UNKNOWN_FENCE}, 0, published_at, '', '', 0
+INSERT INTO ready SELECT queue, target, rank, ?2, seq, 0, {UNKNOWN_FENCE}, 0, published_at, '', '', 0, grp,
+    octet_length(payload) + length(header)
 FROM message WHERE seq = ?1"""
-_TAKEN = "SELECT 1 FROM ready JOIN message m USING (queue, rank) WHERE m.seq = ?1 AND place = ?1"
+_TAKEN = "SELECT 1 FROM ready JOIN message m USING (queue, target, rank) WHERE m.seq = ?1 AND place = ?1"
+_END_READY = "DELETE FROM ready WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+_MEMBERS = """
+SELECT queue, grp, place, seq FROM ready WHERE grp > 0 UNION ALL
+SELECT queue, grp, place, seq FROM life WHERE grp > 0 AND state IN ('delayed', 'held', 'claimed', 'leased')"""
+_MISGROUPED = f"""
+SELECT (SELECT count(*) FROM (SELECT * FROM member EXCEPT {_MEMBERS.replace("UNION ALL", "EXCEPT")}))
+     + (SELECT count(*) FROM ({_MEMBERS}) WHERE (queue, grp, place, seq) NOT IN (SELECT * FROM member))"""
+_STUCK = """
+SELECT l.seq, l.id FROM (SELECT queue, grp, min(place), seq FROM member GROUP BY queue, grp) f JOIN life l USING (seq)
+WHERE l.state = 'held'"""
+_FREE = """
+INSERT INTO ready SELECT queue, target, rank, place, seq, attempt, leases, expires_at, changed_at, consumer, reason,
+    repeats, grp, size
+FROM life WHERE seq = ?"""
 
 
 def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
@@ -50,7 +70,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        looks = (_unreadable, _misplaced, _bodiless, _miscounted)
+        looks = (_unreadable, _misplaced, _bodiless, _misgrouped, _miscounted)
         findings = [finding for look in looks for finding in look(db, repair)]
         db.execute("COMMIT")
     except BaseException:
@@ -98,9 +118,9 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         if repair:
             db.execute("DELETE FROM life WHERE seq = ?", (seq,))
         yield Finding("stateless", id, f"{state!r} is not a state; forgotten", repair)
-    for queue, rank, place, seq in list(db.execute(_DOUBLED)):
+    for *place, seq in list(db.execute(_DOUBLED)):
         if repair:
-            db.execute("DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?", (queue, rank, place))
+            db.execute(_END_READY, place)
         yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
     for seq, queue, id in list(db.execute(_NOWHERE)):
         if repair:
@@ -118,9 +138,9 @@ def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    for queue, rank, place, seq in list(db.execute(_BODILESS_READY)):
+    for *place, seq in list(db.execute(_BODILESS_READY)):
         if repair:
-            db.execute("DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?", (queue, rank, place))
+            db.execute(_END_READY, place)
         yield Finding("bodiless", str(seq), "stands in line without content; taken out", repair)
     for seq, id in list(db.execute(_BODILESS_LIFE)):
         if repair:
@@ -128,9 +148,25 @@ def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
         yield Finding("bodiless", id, "its content is gone; remembered by id only", repair)
 
 
+def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """The lines of groups say nothing that the messages do not."""
+    wrong = next(db.execute(_MISGROUPED))[0]
+    if wrong:
+        if repair:
+            db.execute("DELETE FROM member")
+            db.execute(f"INSERT OR IGNORE INTO member {_MEMBERS}")
+        yield Finding("misgrouped", "member", f"{wrong} places in groups do not fit the messages; made anew", repair)
+    for seq, id in list(db.execute(_STUCK)):
+        if repair:
+            db.execute(_FREE, (seq,))
+            db.execute("UPDATE name SET place = (SELECT place FROM life WHERE seq = ?1) WHERE seq = ?1", (seq,))
+            db.execute("DELETE FROM life WHERE seq = ?", (seq,))
+        yield Finding("stuck", id, "held behind nobody; made ready", repair)
+
+
 def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     states = ", ".join(f"(SELECT count(*) FROM life WHERE queue = q.n AND state = '{state}')" for state in _LIVING)
-    columns = [State.READY.value, *_LIVING, State.DONE.value]
+    columns = [State.READY.value, *_LIVING, State.DONE.value, "bytes"]
     for queue, name in list(db.execute("SELECT n, name FROM queue")):
         found = next(db.execute(_RECOUNT.format(states=states), (queue,)))
         kept = next(db.execute(f"SELECT {', '.join(columns)} FROM queue WHERE n = ?", (queue,)))

@@ -27,19 +27,19 @@ MOST = 2**53
 TABLES: dict[str, tuple[str, ...]] = {
     "queue": ("n", "name", "policy", *Counts._fields),
     "message": ("seq", "queue", "id", "rank", "published_at", "available_at", "expires_at", "dedup_key", "header",
-                "payload"),
+                "payload", "grp", "target"),
     "life": ("seq", "queue", "id", "state", "rank", "place", "attempt", "leases", "due_at", "expires_at", "changed_at",
-             "consumer", "reason", "repeats", "body"),
+             "consumer", "reason", "repeats", "body", "grp", "target", "size"),
     "failure": ("seq", "reason_code", "reason_message", "failed_at", "attempt", "consumer"),
-    "ready": ("queue", "rank", "place", "seq", "attempt", "leases", "expires_at", "changed_at", "consumer", "reason",
-              "repeats"),
+    "ready": ("queue", "target", "rank", "place", "seq", "attempt", "leases", "expires_at", "changed_at", "consumer",
+              "reason", "repeats", "grp", "size"),
     "dedup": ("queue", "key", "until", "seq", "id"),
     "sequence": ("last",),
 }  # fmt: skip
 _STATES = {state.value for state in State} - {State.READY.value}
 _FITTING_READY = """
 DELETE FROM ready AS r WHERE NOT EXISTS
-    (SELECT 1 FROM message m WHERE m.seq = r.seq AND m.queue = r.queue AND m.rank = r.rank)"""
+    (SELECT 1 FROM message m WHERE m.seq = r.seq AND m.queue = r.queue AND m.target = r.target AND m.rank = r.rank)"""
 _NAMES = (
     "INSERT OR IGNORE INTO name SELECT m.queue, m.id, m.seq, r.place FROM ready r JOIN message m USING (seq)",
     "INSERT OR IGNORE INTO name SELECT queue, id, seq, place FROM life",
@@ -72,7 +72,7 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
             _put(new, "life", row)
     for row in _numbered(old, "failure"):
         _put(new, "failure", row)
-    for table, order in (("ready", "queue, rank, place"), ("dedup", "queue, key")):
+    for table, order in (("ready", "queue, target, rank, place"), ("dedup", "queue, key")):
         for row in _sorted(old, table, order):
             _put(new, table, row)
     new.execute(_FITTING_READY)

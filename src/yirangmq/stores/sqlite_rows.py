@@ -22,36 +22,52 @@ class _States(dict[str, State]):
 
 
 STATES = _States({state.value: state for state in State})
-_LIFE = ", ".join(Message._fields)
+_LIFE = ", ".join("grp" if field == "group" else field for field in Message._fields)
 _READY = (
     "r.seq, r.queue, m.id, 'ready', r.rank, r.place, r.attempt, r.leases, r.expires_at, r.expires_at, r.changed_at, "
-    "r.consumer, r.reason, r.repeats, 1"
+    "r.consumer, r.reason, r.repeats, 1, r.grp, r.target, r.size"
 )
 
-INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
 READY_NEW = """
-INSERT INTO ready SELECT queue, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0
+INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp,
+    octet_length(payload) + length(header)
 FROM message WHERE seq BETWEEN ? AND ? AND available_at <= ?"""
 DELAY_NEW = """
 INSERT INTO life SELECT seq, queue, id, 'delayed', rank, seq, 0, 0,
     CASE WHEN expires_at BETWEEN 1 AND available_at THEN expires_at ELSE available_at END,
-    expires_at, published_at, '', '', 0, 1
+    expires_at, published_at, '', '', 0, 1, grp, target, octet_length(payload) + length(header)
 FROM message WHERE seq BETWEEN ? AND ? AND available_at > ?"""
+DRAFT_NEW = """
+INSERT INTO life SELECT seq, queue, id, 'draft', rank, seq, 0, 0, ?3, expires_at, published_at, '', '', 0, 1, grp,
+    target, octet_length(payload) + length(header)
+FROM message WHERE seq BETWEEN ?1 AND ?2"""
+MEMBERS_NEW = "INSERT INTO member SELECT queue, grp, seq, seq FROM message WHERE seq BETWEEN ? AND ? AND grp > 0"
+JOIN_GROUP = "INSERT INTO member VALUES (?2, ?16, ?6, ?1)"
+LEAVE_GROUP = "DELETE FROM member WHERE queue = ?2 AND grp = ?16 AND place = ?6"
+GROUP_FIRST = "SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1"
+REWRITE = "UPDATE message SET header = ?, payload = ? WHERE seq = ?"
+RESIZE_LIFE = "UPDATE life SET size = ? WHERE seq = ?"
+RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+KEY_HOLDER = "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?"
+HOLD_KEY = "INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)"
+FREE_KEY = "DELETE FROM dedup WHERE queue = ? AND key = ?"
 
-INSERT_LIFE = "INSERT INTO life VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)"
+INSERT_LIFE = (
+    "INSERT INTO life VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)"
+)
 UPDATE_LIFE = """
 UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, expires_at = ?10, changed_at = ?11,
-    consumer = ?12, reason = ?13, repeats = ?14, body = ?15
+    consumer = ?12, reason = ?13, repeats = ?14, body = ?15, size = ?18
 WHERE seq = ?1"""
-SETTLE_LIFE = """
-UPDATE life SET state = 'done', due_at = ?, changed_at = ?, body = ? WHERE seq """
+SETTLE_LIFE = "UPDATE life SET state = 'done', due_at = ?, changed_at = ?, body = ? WHERE seq "
 REMEMBER_LIFE = "UPDATE life SET body = 0, due_at = changed_at + ? WHERE seq "
 END_LIVES = "DELETE FROM life WHERE seq "
 END_LIFE = "DELETE FROM life WHERE seq = ?"
-INSERT_READY = "INSERT INTO ready VALUES (?2, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14)"
-END_READY = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place = ?"
-END_READY_RUN = "DELETE FROM ready WHERE queue = ? AND rank = ? AND place BETWEEN ? AND ?"
+INSERT_READY = "INSERT INTO ready VALUES (?2, ?17, ?5, ?6, ?1, ?7, ?8, ?10, ?11, ?12, ?13, ?14, ?16, ?18)"
+END_READY = "DELETE FROM ready WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+END_READY_RUN = "DELETE FROM ready WHERE queue = ? AND target = 0 AND rank = ? AND place BETWEEN ? AND ?"
 MOVE_NAME = "UPDATE name SET place = ? WHERE queue = ? AND id = ?"
 END_NAME = "DELETE FROM name WHERE queue = ? AND id = ?"
 END_MESSAGE = "DELETE FROM message WHERE seq = ?"
@@ -61,18 +77,19 @@ END_FAILURES = "DELETE FROM failure WHERE seq "
 
 HEADS = """
 SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.changed_at, r.consumer, r.reason, r.repeats,
-    m.published_at, m.available_at, m.expires_at, m.dedup_key, m.header, m.payload
+    r.grp, r.target, r.size, m.published_at, m.available_at, m.expires_at, m.dedup_key, m.header, m.payload
 FROM ready r CROSS JOIN message m ON m.seq = r.seq
-WHERE r.queue = ? ORDER BY r.rank, r.place LIMIT ?"""
+WHERE r.queue = ?1 AND r.target = ?3 ORDER BY r.rank, r.place LIMIT ?2"""
+HAS_TARGET = "SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1"
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
 LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq "
 READY_BY_NAME = f"""
 SELECT {_READY} FROM name n CROSS JOIN message m ON m.seq = n.seq
-CROSS JOIN ready r ON r.queue = n.queue AND r.rank = m.rank AND r.place = n.place
+CROSS JOIN ready r ON r.queue = n.queue AND r.target = m.target AND r.rank = m.rank AND r.place = n.place
 WHERE n.queue = ? AND n.id = ? AND r.seq = n.seq"""
 SCAN_READY = f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
-WHERE r.queue = ? AND (r.rank, r.place) > (?, ?) ORDER BY r.rank, r.place LIMIT ?"""
+WHERE r.queue = ? AND (r.target, r.rank, r.place) > (?, ?, ?) ORDER BY r.target, r.rank, r.place LIMIT ?"""
 SCAN_DEAD = f"""
 SELECT {_LIFE} FROM life WHERE queue = ? AND state = ? AND state IN ('dead', 'parked') AND (changed_at, seq) > (?, ?)
 ORDER BY changed_at, seq LIMIT ?"""
@@ -83,7 +100,8 @@ SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.expires_at > 0 AND r.expires_at <= ? ORDER BY r.expires_at LIMIT ?"""
 OLDEST_DONE = "SELECT seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"
 ENVELOPE = """
-SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload FROM message WHERE seq = ?"""
+SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target
+FROM message WHERE seq = ?"""
 FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"
 
 
@@ -97,13 +115,13 @@ def among(seqs: Sequence[int]) -> tuple[str, tuple[Any, ...]]:
 
 def message_of(row: Sequence[Any], queue: str) -> Message:
     """A row in the order of ``Message``; the queue's number becomes its name."""
-    return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1))
+    return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1, *row[15:]))
 
 
 def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
     """A row of ``HEADS``."""
     (seq, id, rank, place, attempt, leases, expires, changed, consumer, reason, repeats) = row[:11]
-    published, available, sent_expires, key, header, payload = row[11:]
+    group, target, size, published, available, sent_expires, key, header, payload = row[11:]
     card = (
         seq,
         queue,
@@ -122,8 +140,8 @@ def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
     )
     is_json = type(payload) is str
     body = payload.encode() if is_json else payload
-    sent = (queue, id, rank, published, available, sent_expires, key, header, body, is_json)
-    return new_message((*card, True)), new_envelope(sent)
+    sent = (queue, id, rank, published, available, sent_expires, key, header, body, is_json, group, target)
+    return new_message((*card, True, group, target, size)), new_envelope(sent)
 
 
 def envelope_of(
@@ -136,30 +154,35 @@ def envelope_of(
     key: str | None,
     header: str,
     payload: Any,
+    group: int,
+    target: int,
 ) -> Envelope:
     """TEXT is JSON, BLOB is other bytes."""
-    if isinstance(payload, str):
-        return Envelope(queue, id, rank, published, available, expires, key, header, payload.encode(), True)
-    return Envelope(queue, id, rank, published, available, expires, key, header, payload, False)
+    is_json = isinstance(payload, str)
+    body = payload.encode() if is_json else payload
+    return new_envelope((queue, id, rank, published, available, expires, key, header, body, is_json, group, target))
 
 
 def message_row(seq: int, queue: int, envelope: Envelope) -> tuple[Any, ...]:
-    _, id, rank, published, available, expires, key, header, payload, is_json = envelope
-    return seq, queue, id, rank, published, available, expires, key, header, payload.decode() if is_json else payload
+    _, id, rank, published, available, expires, key, header, payload, is_json, group, target = envelope
+    body = payload.decode() if is_json else payload
+    return seq, queue, id, rank, published, available, expires, key, header, body, group, target
 
 
-def read_cursor(cursor: str) -> tuple[int, int]:
+def read_cursor(cursor: str, parts: int = 2) -> tuple[int, ...]:
+    """The numbers a cursor is made of; those left out at its beginning are 0."""
     if not cursor:
-        return -1, -1
+        return -1, *[-1] * (parts - 1)
     try:
-        low, high = cursor.split(".")
-        return int(low), int(high)
+        numbers = [int(part) for part in cursor.split(".")]
+        if not 2 <= len(numbers) <= parts:
+            raise ValueError
+        return *[0] * (parts - len(numbers)), *numbers
     except ValueError:
         raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None
 
 
-def page_of(found: list[Message], limit: int, place: Callable[[Message], tuple[int, int]]) -> Page:
+def page_of(found: list[Message], limit: int, place: Callable[[Message], tuple[int, ...]]) -> Page:
     if len(found) < limit or not found:
         return Page(found, "")
-    low, high = place(found[-1])
-    return Page(found, f"{low}.{high}")
+    return Page(found, ".".join(map(str, place(found[-1]))))

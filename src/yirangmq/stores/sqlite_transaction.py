@@ -1,20 +1,21 @@
 """One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import apsw
 
+from yirangmq.core import decide
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Page, Stored, new_stored
-from yirangmq.core.states import State
+from yirangmq.core.states import WAITING, State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
-from yirangmq.stores.sqlite_sort import by_kind, by_rank, is_counted
+from yirangmq.stores.sqlite_sort import Kind, by_kind, by_rank, is_counted
 
 
 @dataclass(slots=True)
@@ -136,7 +137,7 @@ class SqliteTransaction:
         if number is None:
             return
         self._db.execute("DELETE FROM failure WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
-        for table in ("message", "name", "ready", "life", "dedup"):
+        for table in ("message", "name", "ready", "life", "member", "dedup"):
             self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
@@ -148,36 +149,47 @@ class SqliteTransaction:
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
         if not envelopes:
             return []
         queue = self._made_queue(envelopes[0].queue)
         if any(envelope.dedup_key is not None for envelope in envelopes):
-            return self._add_checked(queue, envelopes, now, dedup_until)
+            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         first = self.places(len(envelopes))
         try:
-            self._insert(queue, envelopes, first, now)
+            self._insert(queue, envelopes, first, now, draft_until)
         except apsw.ConstraintError:
             self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
-            return self._add_checked(queue, envelopes, now, dedup_until)
+            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         return [new_stored((seq, envelope[1], False, "")) for seq, envelope in enumerate(envelopes, first)]
 
-    def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int) -> None:
+    def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int, draft_until: int | None) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
         rows = [sql.message_row(seq, queue, envelope) for seq, envelope in enumerate(envelopes, first)]
         self._db.executemany(sql.INSERT_MESSAGE, rows)
         last = first + len(rows) - 1
         self._db.execute(sql.NAME_NEW, (first, last))
+        deltas = self._deltas_of(queue)
+        if draft_until is not None:
+            self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
+            deltas["draft"] += len(rows)
+            return
+        if any(row[10] for row in rows):
+            self._db.execute(sql.MEMBERS_NEW, (first, last))
         self._db.execute(sql.READY_NEW, (first, last, now))
         ready = self._db.changes()
         if ready < len(rows):
             self._db.execute(sql.DELAY_NEW, (first, last, now))
-        deltas = self._deltas_of(queue)
         deltas["published"] += len(rows)
         deltas["ready"] += ready
         deltas["delayed"] += len(rows) - ready
+        deltas["bytes"] += sum([len(envelope[8]) + len(envelope[7]) for envelope in envelopes])
 
-    def _add_checked(self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+    def _add_checked(
+        self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None
+    ) -> list[Stored]:
         """The careful way: look each id and key up first, also within the batch."""
         first = self.places(len(envelopes))
         accepted: list[Envelope] = []
@@ -196,9 +208,9 @@ class SqliteTransaction:
                 keys[envelope.dedup_key] = (seq, envelope.id)
             results.append(Stored(seq, envelope.id, False))
         if accepted:
-            self._insert(queue, accepted, first, now)
+            self._insert(queue, accepted, first, now, draft_until)
         rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
-        self._db.executemany("INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)", rows)
+        self._db.executemany(sql.HOLD_KEY, rows)
         return results
 
     def _known_one(
@@ -213,35 +225,80 @@ class SqliteTransaction:
             return None
         if key in keys:
             return Stored(*keys[key], True)
-        found = self._db.execute(
-            "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?", (queue, key, now)
-        ).fetchone()
+        found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
         return Stored(found[0], found[1], True) if found else None
+
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        for message, envelope in zip(messages, envelopes, strict=True):
+            queue = self._made_queue(message.queue)
+            row = sql.message_row(message.seq, queue, envelope)
+            self._db.execute(sql.REWRITE, (row[8], row[9], message.seq))
+            if message.state is State.READY:
+                place = (queue, message.target, message.rank, message.place)
+                self._db.execute(sql.RESIZE_READY, (envelope.size, *place))
+            else:
+                self._db.execute(sql.RESIZE_LIFE, (envelope.size, message.seq))
+            if message.state in WAITING:
+                self._deltas_of(queue)["bytes"] += envelope.size - message.size
+            self._known.leased.pop(message.seq, None)
+
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        number = self._queue(queue)
+        return [self._db.execute(sql.KEY_HOLDER, (number, key, now)).fetchone() for key in keys]
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        number = self._made_queue(queue)
+        rows = [(number, key, until, seq, id) for key, (seq, id) in holders.items()]
+        self._db.executemany(sql.HOLD_KEY, rows)
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
+        number = self._queue(queue)
+        self._db.executemany(sql.FREE_KEY, [(number, key) for key in keys])
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
         number = self._queue(queue)
         if number is None:
             return []
         try:
-            found = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit))]
+            found = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit, 0))]
+            if target and self._value(sql.HAS_TARGET, number, target):
+                own = [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit, target))]
+                self._runs = {}
+                return sorted(found + own, key=lambda head: (head[0].rank, head[0].place))[:limit]
         except UnicodeDecodeError:
-            if not self._bury_unreadable(number, limit):
+            if not sum(self._bury_unreadable(number, one, limit) for one in {0, target}):
                 raise
-            return self.heads(queue, limit)
+            return self.heads(queue, limit, target)
         self._runs = {(number, rank): places for rank, places in by_rank([message for message, _ in found]).items()}
         return found
 
-    def _bury_unreadable(self, queue: int, limit: int) -> int:
+    def _bury_unreadable(self, queue: int, target: int, limit: int) -> int:
         """Those next in line that cannot be read, or they would hold up all behind them; how many."""
-        found = list(unreadable.unreadable(self._db, unreadable.HEADS, (queue, limit)))
+        found = list(unreadable.unreadable(self._db, unreadable.HEADS, (queue, target, limit)))
+        deltas = self._deltas_of(queue)
         for sent in found:
             unreadable.bury(self._db, sent)
-        deltas = self._deltas_of(queue)
-        for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
-            deltas[name] += change * len(found)
+            for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
+                deltas[name] += change
+            buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
+            deltas["bytes"] -= buried.size
+            if buried.group:
+                self._pass_turn(queue, buried)
         return len(found)
+
+    def _pass_turn(self, queue: int, buried: Message) -> None:
+        """No verb sees this one leave its group, so the next one is let go here."""
+        self._db.execute(sql.LEAVE_GROUP, (buried[0], queue, *buried[2:]))
+        [first] = self.group_first(buried.queue, [buried.group])
+        if first is not None and first.state is State.HELD:
+            self.swap([Change(first, decide.free(first, 0, first.changed_at))])
+
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        number = self._queue(queue)
+        firsts = [self._value(sql.GROUP_FIRST, number, group) for group in groups]
+        return self.by_seq([seq or 0 for seq in firsts])
 
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
         if not seqs:
@@ -293,10 +350,11 @@ class SqliteTransaction:
         number = self._queue(queue)
         if number is None:
             return Page([], "")
-        low, high = sql.read_cursor(cursor)
         if state is State.READY:
-            rows = self._db.execute(sql.SCAN_READY, (number, low, high, limit))
-            return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.rank, last.place))
+            rows = self._db.execute(sql.SCAN_READY, (number, *sql.read_cursor(cursor, 3), limit))
+            found = [self._message(row) for row in rows]
+            return sql.page_of(found, limit, lambda last: (last.target, last.rank, last.place))
+        low, high = sql.read_cursor(cursor)
         if state in (State.DEAD, State.PARKED):
             rows = self._db.execute(sql.SCAN_DEAD, (number, state.value, low, high, limit))
             return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.changed_at, last.seq))
@@ -315,7 +373,26 @@ class SqliteTransaction:
         for kind, alike in kinds.items():
             self._swap_alike(self._made_queue(kind[0]), kind[1], kind[3], alike)
             self._count_changes(*kind, len(alike))
+            self._weigh(kind, alike)
             self._remember(kind[1], kind[3], alike)
+        if any(after[15] for _, after, _ in changes):
+            self._regroup(changes)
+
+    def _weigh(self, kind: Kind, changes: list[Change]) -> None:
+        """Bytes of what enters or leaves the queue."""
+        entered = (kind[3] in WAITING) - (kind[1] in WAITING)
+        if entered:
+            self._deltas_of(self._made_queue(kind[0]))["bytes"] += entered * sum([after[17] for _, after, _ in changes])
+
+    def _regroup(self, changes: Sequence[Change]) -> None:
+        """Who is a member of a group, and where in its line."""
+        for before, after, _ in changes:
+            if after.group and (before.state in WAITING, before.place) != (after.state in WAITING, after.place):
+                queue = self._made_queue(after.queue)
+                if before.state in WAITING:
+                    self._db.execute(sql.LEAVE_GROUP, (before[0], queue, *before[2:]))
+                if after.state in WAITING:
+                    self._db.execute(sql.JOIN_GROUP, (after[0], queue, *after[2:]))
 
     def _remember(self, old: State, new: State, changes: list[Change]) -> None:
         leased = self._known.leased
@@ -330,11 +407,15 @@ class SqliteTransaction:
 
     def _leave_line(self, queue: int, changes: list[Change]) -> None:
         """Take messages out of line: a whole run as ``heads`` found it in one go, others one by one."""
-        for rank, places in by_rank([before for before, _, _ in changes]).items():
+        anyones = [before for before, _, _ in changes if not before[16]]
+        for rank, places in by_rank(anyones).items():
             if places == self._runs.pop((queue, rank), None):
                 self._db.execute(sql.END_READY_RUN, (queue, rank, places[0], places[-1]))
             else:
-                self._db.executemany(sql.END_READY, [(queue, rank, place) for place in places])
+                self._db.executemany(sql.END_READY, [(queue, 0, rank, place) for place in places])
+        if len(anyones) < len(changes):
+            others = [(queue, before[16], before[4], before[5]) for before, _, _ in changes if before[16]]
+            self._db.executemany(sql.END_READY, others)
 
     def _settle(self, changes: list[Change]) -> None:
         """The commonest changes, leased to done and done to remembered, alike for all acknowledged together."""
@@ -358,7 +439,7 @@ class SqliteTransaction:
             self._runs.clear()  # this one may stand inside a run
             if old is not State.READY:
                 many(sql.END_LIFE, [row[:1] for row in rows])
-            many(sql.INSERT_READY, [row[:14] for row in rows])
+            many(sql.INSERT_READY, rows)
             many(sql.MOVE_NAME, [(row[5], queue, row[2]) for row in rows])
         else:
             many(sql.INSERT_LIFE if old is State.READY else sql.UPDATE_LIFE, rows)
@@ -384,6 +465,8 @@ class SqliteTransaction:
                 deltas["dropped"] += number
             elif new is State.READY and old in (State.DEAD, State.PARKED):
                 deltas["redriven"] += number
+            elif new is State.READY and old is State.DRAFT:
+                deltas["published"] += number
         if failed:
             deltas["failed"] += number
 
@@ -395,12 +478,17 @@ class SqliteTransaction:
         for message in messages:
             if is_counted(message.state, message.body):
                 self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
+            if message.state in WAITING:
+                self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
+                if message.group:
+                    row = (message.seq, self._made_queue(message.queue), *message[2:])
+                    self._db.execute(sql.LEAVE_GROUP, row)
         which, bindings = sql.among([message.seq for message in messages])
         self._db.execute(sql.END_LIVES + which, bindings)
         if any(message.body for message in messages):
             self._db.execute(sql.END_MESSAGES + which, bindings)
         self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
-        ready = [(self._made_queue(m.queue), m.rank, m.place) for m in messages if m.state is State.READY]
+        ready = [(self._made_queue(m.queue), m.target, m.rank, m.place) for m in messages if m.state is State.READY]
         self._db.executemany(sql.END_READY, ready)
         self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
 

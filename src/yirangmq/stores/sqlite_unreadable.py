@@ -17,20 +17,21 @@ from yirangmq.format.jsontext import loads, members
 
 RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
-CAST(m.header AS BLOB), CAST(m.payload AS BLOB), typeof(m.payload)"""
+CAST(m.header AS BLOB), CAST(m.payload AS BLOB), m.grp, m.target, typeof(m.payload)"""
 """The columns of ``message`` as bytes: reading them cannot fail."""
 ALL = f"SELECT {RAW} FROM message m"
 ONE = f"{ALL} WHERE m.seq = ?"
 HEADS = f"""
-SELECT {RAW} FROM (SELECT seq FROM ready WHERE queue = ? ORDER BY rank, place LIMIT ?) JOIN message m USING (seq)"""
+SELECT {RAW} FROM (SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?)
+JOIN message m USING (seq)"""
 _READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
 _FROM_LINE = f"""
 INSERT INTO life SELECT seq, queue, ?2, 'dead', rank, place, attempt, leases, 0, expires_at, changed_at, '',
-    '{Reason.CORRUPT}', 1, 1
+    '{Reason.CORRUPT}', 1, 1, grp, target, size
 FROM ready WHERE seq = ?1"""
 _BURY = f"""
 UPDATE life SET id = ?2, state = 'dead', due_at = 0, consumer = '', reason = '{Reason.CORRUPT}', repeats = 1
-WHERE seq = ?1 AND state IN ('draft', 'delayed', 'claimed', 'leased')"""
+WHERE seq = ?1 AND state IN ('draft', 'delayed', 'held', 'claimed', 'leased')"""
 _FAILURE = f"""
 INSERT OR REPLACE INTO failure SELECT seq, '{Reason.CORRUPT}', ?2, changed_at, attempt, '' FROM life
 WHERE seq = ?1 AND state = 'dead' AND reason = '{Reason.CORRUPT}'"""
@@ -53,7 +54,7 @@ class Sent(NamedTuple):
 
 def read_raw(raw: tuple[Any, ...]) -> Sent:
     """From ``RAW`` to a row as ``message`` has it; with a complaint the payload is bytes, whatever it was."""
-    seq, queue, id, *numbers, key, header, payload, kind = raw
+    seq, queue, id, *numbers, key, header, payload, group, target, kind = raw
     wrong: list[str] = []
     name = _text(id, "id", wrong)
     if not IDENTIFIER.fullmatch(name):
@@ -63,7 +64,7 @@ def read_raw(raw: tuple[Any, ...]) -> Sent:
     head = _json(header, "header", wrong) if header else ""
     body: str | bytes = _json(payload, "payload", wrong) if kind == "text" else payload
     complaint = f"its stored {' and '.join(wrong)} cannot be read" if wrong else ""
-    return Sent((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body), complaint)
+    return Sent((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body, group, target), complaint)
 
 
 def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[Sent]:
@@ -73,14 +74,14 @@ def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, .
 def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
     """What is there of an envelope whose text cannot be read."""
     sent = read_raw(next(db.execute(ONE, (seq,))))
-    payload = sent.row[-1]
+    *others, payload, group, target = sent.row[2:]
     is_json = isinstance(payload, str)
-    return new_envelope((queue, *sent.row[2:-1], payload.encode() if is_json else payload, is_json))
+    return new_envelope((queue, *others, payload.encode() if is_json else payload, is_json, group, target))
 
 
 def bury(db: apsw.Connection, sent: Sent) -> None:
     """Among the dead letters with it, unless it is there or finished already; readable in any case."""
-    seq, queue, id, *_, key, header, payload = sent.row
+    seq, queue, id, *_, key, header, payload, _, _ = sent.row
     if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
         db.execute("DELETE FROM name WHERE seq = ?", (seq,))
         db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
