@@ -26,10 +26,11 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
-from yirangmq.doors.sockets import Door, Limits, clear_socket, listen_tcp, listen_unix
+from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.observe.prometheus import Samples
@@ -126,7 +127,7 @@ class Daemon:
             server = await listen_tcp(self._door, *config.tcp_address, self._secrets.tls)
             self._servers.append(server)
             scheme = "tls" if self._secrets.tls is not None else "tcp"
-            self.addresses += [f"{scheme}://{_shown(one.getsockname())}" for one in _sockets(server)]
+            self.addresses += [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
 
     def _close_doors(self) -> None:
         for server in self._servers:
@@ -262,15 +263,6 @@ def _disk_of(config: Config, store: Store) -> Disk | None:
         return None
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
     return Disk(Path(place).absolute().parent, config.disk_low_bytes, config.max_store_bytes, measure)
-
-
-def _sockets(server: asyncio.AbstractServer) -> Any:
-    return getattr(server, "sockets", ())
-
-
-def _shown(name: tuple[Any, ...]) -> str:
-    host, port = name[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _ignore(value: Any, error: Any) -> None:

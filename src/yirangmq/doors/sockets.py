@@ -2,36 +2,20 @@
 hurting another. All replies of a commit go out with one write per connection."""
 
 import asyncio
-import contextlib
-import os
-import socket
 import ssl
-import stat
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from yirangmq.core.errors import BadInput, StoreError, TimedOut, Unavailable
+from yirangmq.core.errors import TimedOut, Unavailable
+from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.doors.session import House, Session
 from yirangmq.wire.calls import failed, frame
 from yirangmq.wire.frames import Kind
 
 BUFFER = 256 * 1024
 """Bytes read at once. One buffer serves all connections: what was read is copied out before anybody else reads."""
-TCP_OPTIONS = (
-    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
-    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
-    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
-)
-"""Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
-CREDENTIALS = struct.Struct("3i")
-"""Process, user and group."""
-LONGEST_UNIX_PATH = 107
-"""What the system has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +98,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self._transport.set_write_buffer_limits(high=limits.write_buffer, low=limits.write_buffer // 4)
-        self._peer = _peer_process(transport) if self._trusted else _prepare(transport)
+        self._peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
         self._door.accepted += 1
         self._door.connections.add(self)
 
@@ -249,57 +233,12 @@ class Connection(asyncio.BufferedProtocol):
         }
 
 
-def _peer_process(transport: asyncio.BaseTransport) -> str:
-    """Which process is at the other end of a unix socket, where the system tells."""
-    try:
-        raw = transport.get_extra_info("socket")
-        pid, _, _ = CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-    except (OSError, AttributeError, struct.error):
-        return "unix"
-    return f"unix:{pid}"
-
-
-def _prepare(transport: asyncio.BaseTransport) -> str:
-    """A TCP connection that answers at once, and whose end is noticed; who it is."""
-    raw = transport.get_extra_info("socket")
-    for level, name, value in TCP_OPTIONS:
-        with contextlib.suppress(OSError, AttributeError):
-            raw.setsockopt(level, getattr(socket, name), value)
-    peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "tcp"
-
-
 async def listen_unix(door: Door, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
-    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced."""
-    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
-        raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field="socket")
-    clear_socket(path)
-    old = os.umask(0o777 & ~mode)
-    try:
-        return await asyncio.get_running_loop().create_unix_server(_maker(door, trusted=True), str(path), backlog=512)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be made: {error.strerror or error}", field="socket") from None
-    finally:
-        os.umask(old)
+    return await unix_server(_maker(door, trusted=True), path, mode)
 
 
 async def listen_tcp(door: Door, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.AbstractServer:
-    handshake = None if tls is None else door.limits.frame_seconds
-    make = _maker(door, trusted=False)
-    try:
-        return await asyncio.get_running_loop().create_server(
-            make, host, port, ssl=tls, backlog=512, reuse_address=True, ssl_handshake_timeout=handshake
-        )
-    except OSError as error:
-        raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field="tcp") from None
-
-
-def clear_socket(path: Path) -> None:
-    """Remove a socket; anything else in its place stays, and is an error."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise BadInput(f"{path} is there and is no socket", field="socket")
-        path.unlink()
+    return await tcp_server(_maker(door, trusted=False), (host, port), tls, door.limits.frame_seconds)
 
 
 def _maker(door: Door, *, trusted: bool) -> Callable[[], Connection]:

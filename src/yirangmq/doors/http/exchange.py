@@ -72,11 +72,13 @@ Handle = Callable[[Request, Exchange], None]
 
 class Route(NamedTuple):
     """What to do with a request. An error that ``handle`` raises, or one of the protocol's own (a body over
-    ``max_body``), becomes an answer by ``refuse``, so that each API has its own shape of errors."""
+    ``max_body``), becomes an answer by ``refuse``, so that each API has its own shape of errors. ``admit``, where
+    given, sees the head before the body is read: an error that it raises is the answer, and spares us the body."""
 
     handle: Handle
     max_body: int
     refuse: Callable[[QueueError], Response]
+    admit: Callable[[Request], None] | None = None
 
 
 class Routes(Protocol):

@@ -1,0 +1,197 @@
+"""Bytes to requests: llhttp (by httptools) says what they mean, and here is held how much of them there may be.
+
+Knows: limits of a head, where a body ends. Does not know: routes, answers, sockets. Any split of the bytes gives the
+same requests."""
+
+from typing import Any, NoReturn, Protocol
+
+import httptools
+
+from yirangmq.doors.http.head import SINGLE, Head, Refused, check_head
+from yirangmq.doors.http.limits import Limits
+
+SLICE = 4096
+"""Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
+
+
+class Taker(Protocol):
+    """Who takes in requests."""
+
+    @property
+    def is_full(self) -> bool:
+        """It can take no more now."""
+
+    def begin(self, head: Head) -> Any:
+        """A head is complete; what is returned comes again with the body. An error ends the intake."""
+
+    def grow(self, size: int) -> None:
+        """So many bytes of the body came; an error ends the intake."""
+
+    def complete(self, begun: Any, head: Head, body: bytes) -> None: ...
+
+
+class Intake:
+    """``feed`` gives the taker what is complete. After an error nothing more can be taken in."""
+
+    __slots__ = (
+        "_begun",
+        "_body",
+        "_count",
+        "_done",
+        "_error",
+        "_headers",
+        "_limits",
+        "_moved",
+        "_parser",
+        "_quiet",
+        "_size",
+        "_taker",
+        "_target",
+        "begun",
+        "body_size",
+        "head",
+        "in_head",
+        "is_open",
+    )
+
+    def __init__(self, taker: Taker, limits: Limits) -> None:
+        self._taker = taker
+        self._limits = limits
+        self._parser = httptools.HttpRequestParser(self)
+        self._done: list[tuple[Any, Head, bytes]] = []
+        self._begun: Any = None
+        self._error: Exception | None = None
+        self._quiet = 0
+        self._moved = False
+        self._reset()
+        self.is_open = True
+        """False once the taker wants nothing more: what follows is not looked at."""
+        self.begun = 0
+        """Heads whose first byte came."""
+        self.in_head = False
+
+    def _reset(self) -> None:
+        self._target = b""
+        self._headers: dict[str, str] = {}
+        self._count = self._size = 0
+        self.head: Head | None = None
+        """Complete, while its body comes."""
+        self._body: bytes | bytearray = b""
+        self.body_size = 0
+
+    def feed(self, data: memoryview) -> int:
+        """How many bytes were taken: all of them, unless the taker is full."""
+        at, end = 0, len(data)
+        while at < end and self.is_open and not self._taker.is_full:
+            step = min(end - at, max(SLICE, self._missing()))
+            self._moved = False
+            self._parse(data[at : at + step])
+            at += step
+            self._quiet = 0 if self._moved else self._quiet + step
+            if self._quiet > self._limits.longest_quiet + SLICE:
+                raise Refused(431, "the head of the request is too long")
+        return at if self.is_open else end
+
+    def _missing(self) -> int:
+        return (self.head.length or 0) - self.body_size if self.head is not None else 0
+
+    def _parse(self, piece: memoryview) -> None:
+        """What is complete goes to the taker even where what follows it is broken."""
+        trouble: Exception | None = None
+        try:
+            self._parser.feed_data(piece)
+        except httptools.HttpParserUpgrade as error:
+            self._hand_over()
+            if self.is_open:
+                self._parse(piece[error.args[0] :])
+            return
+        except httptools.HttpParserCallbackError:
+            trouble = self._error
+        except httptools.HttpParserInvalidMethodError:
+            trouble = Refused(501, "this is no method known here, or no HTTP at all")
+        except httptools.HttpParserError as error:
+            trouble = Refused(400, f"this is not HTTP/1.1 as it should be: {error}")
+        self._hand_over()
+        if trouble is not None and self.is_open:
+            raise trouble
+
+    def _hand_over(self) -> None:
+        if self._done:
+            done, self._done = self._done, []
+            for begun, head, body in done:
+                self._taker.complete(begun, head, body)
+
+    # -- called by the parser; what is raised here stops it -------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._reset()
+        self.begun += 1
+        self.in_head = True
+
+    def on_url(self, piece: bytes) -> None:
+        self._target += piece
+        if len(self._target) > self._limits.target_bytes:
+            self._fail(Refused(414, f"the request target has more than {self._limits.target_bytes} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count += 1
+        self._size += len(name) + len(value)
+        if self._count > self._limits.header_count or self._size > self._limits.header_bytes:
+            most = f"{self._limits.header_count} headers of {self._limits.header_bytes} bytes together"
+            self._fail(Refused(431, f"a request may have {most}"))
+        if self.head is not None:
+            return  # a trailer: counted, and dropped
+        key = name.decode("latin-1").lower()
+        text = value.decode("latin-1").rstrip(" \t")
+        if key not in self._headers:
+            self._headers[key] = text
+        elif key in SINGLE:
+            self._fail(Refused(400, f"the header {key} is there more than once"))
+        else:
+            self._headers[key] += f"; {text}" if key == "cookie" else f", {text}"
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        try:
+            head = check_head(
+                parser.get_method().decode(),
+                self._target.decode("latin-1"),
+                parser.get_http_version(),
+                self._headers,
+                parser.should_keep_alive(),
+            )
+            if parser.should_upgrade() and head.length != 0:
+                raise Refused(400, "an upgrade is not possible here, least of all with a body")
+            self._begun = self._taker.begin(head)
+        except Exception as error:
+            self._fail(error)
+        self.head = head
+        self.in_head = False
+        self._moved = True
+        self._count = self._size = 0
+
+    def on_body(self, piece: bytes) -> None:
+        self._moved = True
+        self.body_size += len(piece)
+        try:
+            self._taker.grow(len(piece))
+        except Exception as error:
+            self._fail(error)
+        if not self._body:
+            self._body = piece
+        elif isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
+            self._body = bytearray(self._body) + piece
+        else:
+            self._body += piece
+
+    def on_message_complete(self) -> None:
+        self._moved = True
+        if self.head is None:
+            return
+        self._done.append((self._begun, self.head, bytes(self._body)))
+        self._begun = None
+        self._reset()
+
+    def _fail(self, error: Exception) -> NoReturn:
+        self._error = error
+        raise error

@@ -1,0 +1,315 @@
+"""The HTTP door on asyncio: TCP, TLS and unix sockets, any number of connections, with limits that keep one client from
+hurting another. All answers of a commit go out with one write per connection.
+
+Knows: sockets, the loop, how much waits for whom. Does not know: HTTP (``connection``), routes."""
+
+import asyncio
+import select
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from yirangmq.doors.http.connection import PLAIN, Connection, Shared
+from yirangmq.doors.http.exchange import Request, Routes
+from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.reply import Tails, fields, status_line
+from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
+
+BUFFER = 64 * 1024
+"""Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
+SMALL_WRITE = 64 * 1024
+"""Bytes up to which pieces are joined for one write; copying larger ones costs more than another write."""
+HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class HttpDoor:
+    """Every open connection, and those with something to send."""
+
+    def __init__(
+        self, routes: Routes, limits: Limits | None = None, admit: Callable[[Request], None] | None = None
+    ) -> None:
+        self.limits = limits or Limits()
+        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds))
+        if admit is not None:
+            self.shared.admit = admit
+        self.connections: set[Socket] = set()
+        self.dirty: set[Socket] = set()
+        self.buffer = memoryview(bytearray(BUFFER))
+        self.is_stopping = False
+        self.accepted = 0
+        """Connections since the start."""
+        self.requests = 0
+        """Of connections that are closed."""
+        self.closed_for: dict[str, int] = {}
+        """Clients that were refused or sent away since the start, by reason."""
+        self._is_planned = False
+
+    def plan_flush(self, socket: "Socket") -> None:
+        self.dirty.add(socket)
+        if not self._is_planned:
+            self._is_planned = True
+            asyncio.get_running_loop().call_soon(self._flush_planned)
+
+    def _flush_planned(self) -> None:
+        self._is_planned = False
+        self.flush()
+
+    def flush(self) -> None:
+        """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
+        dirty, self.dirty = self.dirty, set()
+        for socket in dirty:
+            socket.flush()
+
+    def count(self, reason: str) -> None:
+        self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
+
+    def look_around(self, now: float) -> None:
+        """Send away who is too slow or has been silent for too long; to be called about once a second."""
+        for socket in list(self.connections):
+            socket.check(now)
+
+    def stop(self) -> None:
+        """Take in nothing more; streams of events and those who wait are ended, what is at work is answered."""
+        self.is_stopping = True
+        for socket in list(self.connections):
+            socket.stop()
+        self.flush()
+
+    def send_away(self) -> None:
+        """What is not answered by now is refused."""
+        for socket in list(self.connections):
+            socket.http.send_away()
+        self.flush()
+
+    def abort(self) -> None:
+        for socket in list(self.connections):
+            socket.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """Everybody has what was to be sent."""
+        return not self.connections
+
+    @property
+    def total_requests(self) -> int:
+        return self.requests + sum(socket.http.requests for socket in self.connections)
+
+    def describe(self) -> list[dict[str, Any]]:
+        now = asyncio.get_running_loop().time()
+        return [socket.describe(now) for socket in self.connections]
+
+
+class Socket(asyncio.BufferedProtocol):
+    """Bytes between one socket and its connection."""
+
+    __slots__ = (
+        "_door", "_is_lingering", "_is_local", "_is_reading", "_linger_until", "_loop", "_out", "_out_size", "_peer",
+        "_progress_at", "_since", "_transport", "_unsent", "_written", "http",
+    )  # fmt: skip
+
+    http: Connection
+
+    def __init__(self, door: HttpDoor, is_local: bool) -> None:
+        self._door = door
+        self._is_local = is_local
+        self._out: list[bytes] = []
+        self._out_size = 0
+        self._written = self._unsent = 0
+        """Bytes given to the transport; how many of them it still had at ``_progress_at``, and the last ones taken."""
+        self._transport: asyncio.Transport | None = None
+        self._is_reading = True
+        self._is_lingering = False
+        self._linger_until = self._progress_at = self._since = 0.0
+        self._peer = "unix"
+
+    # -- asyncio --------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self._door
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
+        self._loop = asyncio.get_running_loop()
+        self._since = self._progress_at = self._loop.time()
+        self._peer = peer_process(transport) if self._is_local else prepare_tcp(transport)
+        self.http = Connection(door.shared, self, self._peer, self._since)
+        if door.is_stopping or len(door.connections) >= door.limits.connections:
+            self._turn_away()
+            return
+        self._transport.set_write_buffer_limits(high=door.limits.write_buffer, low=door.limits.write_buffer // 4)
+        door.accepted += 1
+        door.connections.add(self)
+
+    def _turn_away(self) -> None:
+        self._door.count("connections")
+        text = b"there are as many connections as there may be; try again later\n"
+        headers = (*PLAIN, ("retry-after", "1"))
+        tail = self._door.shared.tails.tail(is_last=True)
+        assert self._transport is not None
+        self._transport.write(
+            b"%b%bcontent-length: %d\r\n%b%b" % (status_line(503), fields(headers), len(text), tail, text)
+        )
+        self.http.lost()
+        self._transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._door.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._is_lingering:
+            return
+        self.http.receive(self._door.buffer[:nbytes], self._loop.time())
+        if self.http.is_full:
+            self._read_or_not()
+
+    def eof_received(self) -> bool:
+        self.http.receive_eof()
+        if self._is_lingering or self._transport is None:
+            return False
+        return self._transport.get_extra_info("sslcontext") is None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        door = self._door
+        self.http.lost()
+        if self in door.connections:
+            door.connections.discard(self)
+            door.requests += self.http.requests
+        door.dirty.discard(self)
+        self._transport = None
+        self._out.clear()
+
+    def pause_writing(self) -> None:
+        self.http.is_clogged = True
+        self._read_or_not()
+
+    def resume_writing(self) -> None:
+        self.http.is_clogged = False
+        self.http.drained()
+        self._read_or_not()
+
+    # -- Wire -----------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes) -> bool:
+        out = self._out
+        if not out:
+            self._door.plan_flush(self)
+        out.append(data)
+        self._out_size += len(data)
+        if self._out_size > self._door.limits.client_memory:
+            self._give_up()
+            return False
+        return self._out_size < self._door.limits.write_buffer
+
+    def finish(self, is_clean: bool) -> None:
+        self.flush()
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_lingering:
+            return
+        if is_clean or not transport.can_write_eof():
+            transport.close()
+            return
+        self._is_lingering = True
+        self._linger_until = self._loop.time() + self._door.limits.linger_seconds
+        transport.write_eof()
+        if not self._is_reading:
+            transport.resume_reading()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- ours -----------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        transport = self._transport
+        pieces, size = self._out, self._out_size
+        if transport is None or transport.is_closing():
+            self._out, self._out_size = [], 0
+            return
+        if pieces:
+            self._out, self._out_size = [], 0
+            self._written += size
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            elif size <= SMALL_WRITE:
+                transport.write(b"".join(pieces))
+            else:
+                transport.writelines(pieces)
+            if transport.get_write_buffer_size() > self._door.limits.client_memory:
+                self._give_up()
+            elif not self.http.is_clogged:
+                self.http.drained()
+        if not self._is_reading:
+            self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        """Read on exactly when the connection can take more; first what it has not looked at yet."""
+        transport = self._transport
+        if transport is None or transport.is_closing() or self._is_lingering:
+            return
+        if self._is_reading and self.http.is_full:
+            self._is_reading = False
+            transport.pause_reading()
+        elif not self._is_reading and self.http.read_on(self._loop.time()):
+            self._is_reading = True
+            transport.resume_reading()
+
+    def _give_up(self) -> None:
+        """Too much waits for a client that does not read, or it takes too long."""
+        self._door.count("slow reader")
+        self._out, self._out_size = [], 0
+        self.http.lost()
+        self.abort()
+
+    def stop(self) -> None:
+        self.http.stop()
+
+    def check(self, now: float) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        if self._is_lingering:
+            if now > self._linger_until and not transport.get_write_buffer_size():
+                transport.abort()
+                return
+        else:
+            reason = self.http.check(now)
+            if reason:
+                self._door.count(reason)
+            if not self._is_reading and self._has_hung_up():
+                self.http.lost()
+                transport.abort()
+                return
+        self._check_progress(transport, now)
+
+    def _check_progress(self, transport: asyncio.Transport, now: float) -> None:
+        """Does it take what waits for it?"""
+        unsent = transport.get_write_buffer_size()
+        taken = self._written - unsent
+        if not unsent or taken != self._unsent:
+            self._unsent, self._progress_at = taken, now
+        elif now - self._progress_at > self._door.limits.write_seconds:
+            self._give_up()
+
+    def _has_hung_up(self) -> bool:
+        """Of somebody from whom we do not read just now, and so would not hear it."""
+        socket = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if socket is None:
+            return False
+        poll = select.poll()
+        poll.register(socket.fileno(), HANGS_UP)
+        return bool(poll.poll(0))
+
+    def describe(self, now: float) -> dict[str, Any]:
+        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        about = {"peer": self._peer, "connectedSec": round(now - self._since, 3), "bytesHeld": waiting}
+        return {**about, "client": "http", **self.http.describe()}
+
+
+async def listen_tcp(
+    door: HttpDoor, address: tuple[str, int], tls: ssl.SSLContext | None = None
+) -> asyncio.AbstractServer:
+    return await tcp_server(lambda: Socket(door, is_local=False), address, tls, door.limits.head_seconds, "http")
+
+
+async def listen_unix(door: HttpDoor, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
+    return await unix_server(lambda: Socket(door, is_local=True), path, mode, "http")

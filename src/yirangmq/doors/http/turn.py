@@ -1,0 +1,116 @@
+"""One request in the line of its connection: from its head to the last byte of its answer.
+
+Knows: whether it is answered, who must be told if the client leaves. Does not know: bytes, sockets."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from yirangmq.doors.http.exchange import Response, Route, Stream
+from yirangmq.doors.http.head import Head
+from yirangmq.doors.http.reply import chunk
+
+EVENTS = "text/event-stream"
+PING = b":\n\n"
+"""A comment: every reader of events drops it."""
+
+
+class Line(Protocol):
+    """The connection that a turn belongs to."""
+
+    def answered(self, turn: "Turn") -> None: ...
+
+    def write(self, data: bytes) -> bool:
+        """False: the client reads too slowly."""
+
+    def ended(self, turn: "Turn") -> None:
+        """Its stream has written everything."""
+
+
+class Turn:
+    """An ``exchange.Exchange``, and the ``exchange.Outlet`` of its stream."""
+
+    __slots__ = (
+        "_actions", "_line", "counted", "is_chunked", "is_complete", "is_ended", "is_gone", "is_head", "is_last",
+        "is_old", "is_started", "response", "route", "seen", "seen_at", "size", "waits_to_go_on", "wants_drained",
+    )  # fmt: skip
+
+    def __init__(self, line: Line, route: Route | None, head: Head | None) -> None:
+        self._line = line
+        self._actions: tuple[Callable[[], None], ...] = ()
+        self.route = route
+        self.response: Response | None = None
+        self.size = 0
+        """Bytes of the request that are held for it."""
+        self.is_head = head is not None and head.method == "HEAD"
+        self.is_old = head is not None and head.is_old
+        self.is_last = head is None or not head.stays
+        """The connection ends after it."""
+        self.is_complete = False
+        """The whole request is here."""
+        self.is_gone = False
+        self.waits_to_go_on = head is not None and head.expects
+        self.is_started = self.is_ended = self.is_chunked = self.wants_drained = False
+        self.counted = self.seen = 0
+        """Pieces its stream has written; how many of them there were at ``seen_at``."""
+        self.seen_at = 0.0
+
+    # -- Exchange -------------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        if self.response is not None or self.is_gone:
+            if response.stream is not None:
+                response.stream.gone()
+            return
+        self.response = response
+        self._actions = ()
+        self._line.answered(self)
+
+    def when_gone(self, action: Callable[[], None]) -> None:
+        if self.is_gone:
+            action()
+        elif self.response is None:
+            self._actions = (*self._actions, action)
+
+    # -- Outlet ---------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> bool:
+        if self.is_gone or self.is_ended or not data:
+            return not self.is_gone
+        self.counted += 1
+        goes_on = self._line.write(chunk(data) if self.is_chunked else data)
+        self.wants_drained = not goes_on
+        return goes_on
+
+    def end(self) -> None:
+        if not (self.is_gone or self.is_ended):
+            self.is_ended = True
+            self._line.ended(self)
+
+    # -- for the connection ---------------------------------------------------------------------------------------
+
+    @property
+    def is_waiting(self) -> bool:
+        """The request itself is not all here, or its route waits for something and asked to be told."""
+        return self.response is None and (not self.is_complete or bool(self._actions))
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.response.stream if self.response is not None else None
+
+    @property
+    def is_events(self) -> bool:
+        return self.response is not None and any(
+            name.lower() == "content-type" and value.startswith(EVENTS) for name, value in self.response.headers
+        )
+
+    def take_actions(self) -> tuple[Callable[[], None], ...]:
+        actions, self._actions = self._actions, ()
+        return actions
+
+    def ping(self, now: float, after: float) -> None:
+        """A stream of events that was silent for so long says that it is alive."""
+        if self.counted != self.seen or not self.seen_at:
+            self.seen, self.seen_at = self.counted, now
+        elif now - self.seen_at >= after and not self.wants_drained and self.is_events:
+            self.seen_at = now
+            self._line.write(chunk(PING) if self.is_chunked else PING)

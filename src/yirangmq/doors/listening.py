@@ -1,0 +1,103 @@
+"""Where clients come in: unix sockets and TCP, for every door that listens.
+
+Knows: sockets, their files and options. Does not know: what is spoken on them."""
+
+import asyncio
+import contextlib
+import errno
+import os
+import socket
+import ssl
+import stat
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core.errors import BadInput, StoreError
+
+TCP_OPTIONS = (
+    (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+)
+"""Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group."""
+LONGEST_UNIX_PATH = 107
+"""What the system has room for."""
+BACKLOG = 512
+"""Connections the system holds for us until we take them."""
+
+Make = Callable[[], asyncio.BaseProtocol]
+
+
+def peer_process(transport: asyncio.BaseTransport) -> str:
+    """Which process is at the other end of a unix socket, where the system tells."""
+    try:
+        raw = transport.get_extra_info("socket")
+        pid, _, _ = CREDENTIALS.unpack(raw.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
+    except (OSError, AttributeError, struct.error):
+        return "unix"
+    return f"unix:{pid}"
+
+
+def prepare_tcp(transport: asyncio.BaseTransport) -> str:
+    """A TCP connection that answers at once, and whose end is noticed; who it is."""
+    raw = transport.get_extra_info("socket")
+    for level, name, value in TCP_OPTIONS:
+        with contextlib.suppress(OSError, AttributeError):
+            raw.setsockopt(level, getattr(socket, name), value)
+    peer = transport.get_extra_info("peername")
+    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "tcp"
+
+
+async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
+    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced."""
+    if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
+        raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field=field)
+    clear_socket(path, field)
+    old = os.umask(0o777 & ~mode)
+    try:
+        return await asyncio.get_running_loop().create_unix_server(make, str(path), backlog=BACKLOG)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be made: {error.strerror or error}", field=field) from None
+    finally:
+        os.umask(old)
+
+
+async def tcp_server(
+    make: Make, address: tuple[str, int], tls: ssl.SSLContext | None, handshake_seconds: float, field: str = "tcp"
+) -> asyncio.AbstractServer:
+    host, port = address
+    handshake = None if tls is None else handshake_seconds
+    try:
+        return await asyncio.get_running_loop().create_server(
+            make, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True, ssl_handshake_timeout=handshake
+        )
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise StoreError(
+                f"{host}:{port} is in use by another program; choose another with --{field} HOST:PORT", field=field
+            ) from None
+        raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field=field) from None
+
+
+def clear_socket(path: Path, field: str = "socket") -> None:
+    """Remove a socket; anything else in its place stays, and is an error."""
+    with contextlib.suppress(FileNotFoundError):
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise BadInput(f"{path} is there and is no socket", field=field)
+        path.unlink()
+
+
+def sockets_of(server: asyncio.AbstractServer) -> Any:
+    return getattr(server, "sockets", ())
+
+
+def shown(name: tuple[Any, ...]) -> str:
+    """The address of a TCP socket as people write it."""
+    host, port = name[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,165 @@
+"""Routes that show what the protocol does, and a wire that keeps what is sent."""
+
+from collections.abc import Callable
+
+from yirangmq.core.errors import QueueError
+from yirangmq.doors.http.connection import Connection, Shared
+from yirangmq.doors.http.exchange import Exchange, Outlet, Request, Response
+from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.reply import Tails
+from yirangmq.doors.http.router import Api, Params
+
+MOST_BODY = 100_000
+STATUS = {"bad_input": 400, "too_large": 413, "unavailable": 503, "not_allowed": 403, "rate_limited": 429}
+
+
+def refuse(error: QueueError) -> Response:
+    return Response(STATUS.get(error.code, 500), f"{error.code}: {error}".encode(), (("x-shape", "ours"),))
+
+
+class Pieces:
+    """A stream that a test writes by hand."""
+
+    def __init__(self) -> None:
+        self.outlet: Outlet | None = None
+        self.drains = 0
+        self.is_gone = False
+
+    def start(self, outlet: Outlet) -> None:
+        self.outlet = outlet
+
+    def drained(self) -> None:
+        self.drains += 1
+
+    def gone(self) -> None:
+        self.is_gone = True
+
+    def write(self, data: bytes) -> bool:
+        assert self.outlet is not None
+        return self.outlet.write(data)
+
+    def end(self) -> None:
+        assert self.outlet is not None
+        self.outlet.end()
+
+
+class Flood:
+    """A stream that writes so many pieces, as fast as the client reads."""
+
+    def __init__(self, piece: bytes, count: int) -> None:
+        self._piece = piece
+        self.left = count
+        self.is_gone = False
+
+    def start(self, outlet: Outlet) -> None:
+        self._outlet = outlet
+        self.drained()
+
+    def drained(self) -> None:
+        while self.left:
+            self.left -= 1
+            if not self._outlet.write(self._piece):
+                return
+        self._outlet.end()
+
+    def gone(self) -> None:
+        self.is_gone = True
+
+
+class Stage:
+    """What the routes below saw and hold."""
+
+    def __init__(self) -> None:
+        self.seen: list[Request] = []
+        self.waiting: list[Exchange] = []
+        self.held: list[Exchange] = []
+        self.left: list[Exchange] = []
+        self.stream = Pieces()
+        self.flood: Flood | None = None
+
+    def echo(self, request: Request, exchange: Exchange, params: Params) -> None:
+        self.seen.append(request)
+        exchange.answer(Response(200, request.body, (("x-path", request.path),)))
+
+    def wait(self, request: Request, exchange: Exchange, params: Params) -> None:
+        """Answered when a test says so; leaves with its client."""
+        self.seen.append(request)
+        self.waiting.append(exchange)
+        exchange.when_gone(lambda: self.left.append(exchange))
+
+    def hold(self, request: Request, exchange: Exchange, params: Params) -> None:
+        """Answered when a test says so, as work that is begun is."""
+        self.held.append(exchange)
+
+    def nothing(self, request: Request, exchange: Exchange, params: Params) -> None:
+        exchange.answer(Response(204, None))
+
+    def pieces(self, request: Request, exchange: Exchange, params: Params) -> None:
+        exchange.answer(Response(200, b"", (("content-type", "text/plain"),), self.stream))
+
+    def events(self, request: Request, exchange: Exchange, params: Params) -> None:
+        exchange.answer(Response(200, b"", (("content-type", "text/event-stream"),), self.stream))
+
+    def floods(self, request: Request, exchange: Exchange, params: Params) -> None:
+        self.flood = Flood(b"x" * 65536, 1000)
+        exchange.answer(Response(200, b"", (), self.flood))
+
+    def large(self, request: Request, exchange: Exchange, params: Params) -> None:
+        exchange.answer(Response(200, b"x" * 500_000))
+
+    def fails(self, request: Request, exchange: Exchange, params: Params) -> None:
+        raise QueueError("no")
+
+    def breaks(self, request: Request, exchange: Exchange, params: Params) -> None:
+        raise ZeroDivisionError
+
+    def routes(self) -> Api:
+        api = Api(refuse)
+        api.add("POST", "/echo", self.echo, max_body=MOST_BODY)
+        api.add("GET", "/wait", self.wait, head=self.nothing)
+        api.add("POST", "/hold", self.hold, max_body=MOST_BODY)
+        for name in ("echo", "nothing", "pieces", "events", "floods", "large", "fails", "breaks"):
+            api.add("GET", f"/{name}", getattr(self, name))
+        return api
+
+
+class Wire:
+    """Keeps what a connection sends."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.end = ""
+        self.room = 1 << 60
+        """Bytes after which it says that the client reads too slowly."""
+
+    def send(self, data: bytes) -> bool:
+        assert not self.end, "sent after the end"
+        self.sent += data
+        return len(self.sent) < self.room
+
+    def finish(self, is_clean: bool) -> None:
+        assert not self.end, "ended twice"
+        self.end = "clean" if is_clean else "unclean"
+
+    def abort(self) -> None:
+        self.end = "aborted"
+
+
+class Bench:
+    """A connection between a stage and a wire, at a time that a test sets."""
+
+    def __init__(self, limits: Limits | None = None, admit: Callable[[Request], None] | None = None) -> None:
+        self.stage = Stage()
+        self.wire = Wire()
+        self.limits = limits or Limits()
+        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0))
+        if admit is not None:
+            self.shared.admit = admit
+        self.now = 0.0
+        self.connection = Connection(self.shared, self.wire, "test:1", self.now)
+
+    def receive(self, data: bytes) -> bytes:
+        """What is sent in answer."""
+        before = len(self.wire.sent)
+        self.connection.receive(memoryview(data), self.now)
+        return self.wire.sent[before:]
