@@ -22,6 +22,7 @@ from yirangmq.format.envelope import NewMessage
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
+    from yirangmq.broker.threaded import AsyncQueues
     from yirangmq.client.faces import Client
     from yirangmq.client.verbs import AsyncClient
     from yirangmq.consumer.consumer import Consumer
@@ -102,9 +103,15 @@ def connect_async(
     token: str = "",
     timeout: float = 30,
     retries: int = 8,
-) -> "AsyncClient":
-    """The queues of a server for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
+) -> "AsyncClient | AsyncQueues":
+    """The same queues for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
     Every verb is a coroutine; any number of them may be under way at once."""
+    from yirangmq.client.address import is_address
+
+    if not is_address(address):
+        from yirangmq.broker.threaded import AsyncQueues
+
+        return AsyncQueues(open(address, consumer=consumer))
     from yirangmq.client import open as client
 
     return client.connect_async(address, consumer=consumer, token=token, timeout=timeout, retries=retries)

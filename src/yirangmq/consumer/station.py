@@ -16,6 +16,7 @@ from yirangmq.consumer.ports import Taken
 from yirangmq.consumer.route import Route
 from yirangmq.consumer.settler import Ending
 from yirangmq.consumer.threads import thread
+from yirangmq.consumer.tracing import handling
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 
 WAIT_SECONDS = 0.5
@@ -207,7 +208,8 @@ class Station:
             log.warning("message %s is not fit: %s", taken.id, complaint, extra=about(taken))
             return invalid(complaint)
         try:
-            outcome = of_value(self.route.handle(delivery))
+            with handling(taken, self.route.queue):
+                outcome = of_value(self.route.handle(delivery))
             if outcome.kind:
                 log.warning("message %s: %s", taken.id, outcome.text, extra=about(taken))
             return outcome

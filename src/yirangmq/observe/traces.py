@@ -3,16 +3,15 @@
 
 A message carries a trace as the attribute ``traceparent`` (W3C), or as ``traceId``."""
 
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.events import Event, Traced
 from yirangmq.format.jsontext import loads
+from yirangmq.format.tracing import parent_of, provider
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import TracerProvider
 
 NANO = 1_000_000
@@ -59,40 +58,8 @@ class Traces:
 
 
 def load() -> Traces | None:
-    """Traces, if somebody has set a provider up in this process, which loads the library; None otherwise."""
-    if "opentelemetry.trace" not in sys.modules:
-        return None
-    from opentelemetry import trace
-
-    provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider):
-        return None
-    return Traces(provider)
-
-
-def parent_of(header: dict[str, Any]) -> "Context | None":
-    """What the spans hang under: the producer's span, or a trace of which only the id is known."""
-    from opentelemetry import trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-
-    attributes = header.get("attributes")
-    parent = attributes.get("traceparent") if isinstance(attributes, dict) else None
-    if isinstance(parent, str):
-        return TraceContextTextMapPropagator().extract({"traceparent": parent})
-    number = _trace_number(header.get("traceId"))
-    if not number:
-        return None
-    # Only the trace is known, not who began it: the lower half of its number stands for that.
-    span = trace.SpanContext(number, number & (2**64 - 1) or 1, True, trace.TraceFlags(trace.TraceFlags.SAMPLED))
-    return trace.set_span_in_context(trace.NonRecordingSpan(span))
-
-
-def _trace_number(text: object) -> int:
-    """32 hexadecimal digits, dashes apart, as a number; 0 where it is anything else."""
-    digits = text.replace("-", "") if isinstance(text, str) else ""
-    if len(digits) != 32 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
-        return 0
-    return int(digits, 16)
+    found = provider()
+    return None if found is None else Traces(found)
 
 
 def _read(header: str) -> dict[str, Any]:
