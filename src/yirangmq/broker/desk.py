@@ -206,6 +206,7 @@ class Desk:
                     continue
                 got = self._lease_for(transaction, taker, wanted)
                 if not got:
+                    line.rotate(1)  # it keeps its turn
                     break
                 served.append((taker, got))
                 if len(got) == MOST_PER_TAKER:

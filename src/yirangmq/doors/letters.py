@@ -7,6 +7,7 @@ from typing import Any
 from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
 from yirangmq.broker.queues import Queues, check_state
 from yirangmq.broker.search import search_page
+from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.filter import parse
 from yirangmq.core.filter_nodes import Node, names_state
@@ -19,6 +20,7 @@ from yirangmq.wire.looks import pack
 
 Given = Mapping[str, Any]
 DEFAULT_LIMIT = 100
+MOST_MOVED = 10**9
 
 
 def search(queues: Queues, given: Given) -> dict[str, Any]:
@@ -89,24 +91,32 @@ def stats(queues: Queues, given: Given) -> dict[str, Any]:
 
 
 def requeue(queues: Queues, given: Given) -> dict[str, Any]:
-    queue, filter, ids, state, dry_run = reading(
-        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _kind(values), _dry(values))
+    (queue, filter, ids), limit, state, dry_run = reading(
+        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
     )
-    return _moved(DeadLetters(queues).requeue(queue, filter, ids, state=state, dry_run=dry_run))
+    return _moved(DeadLetters(queues).requeue(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
 
 
 def quarantine(queues: Queues, given: Given) -> dict[str, Any]:
-    queue, filter, ids, dry_run = reading(
-        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _dry(values))
-    )
-    return _moved(DeadLetters(queues).quarantine(queue, filter, ids, dry_run=dry_run))
+    (queue, filter, ids), limit, dry_run = reading(given, lambda values: (_which(values), _most(values), _dry(values)))
+    return _moved(DeadLetters(queues).quarantine(queue, filter, ids, limit=limit, dry_run=dry_run))
 
 
 def purge(queues: Queues, given: Given) -> dict[str, Any]:
-    queue, filter, ids, state, dry_run = reading(
-        given, lambda values: (values.queue(), values.text("filter"), values.some_ids(), _kind(values), _dry(values))
+    (queue, filter, ids), limit, state, dry_run = reading(
+        given, lambda values: (_which(values), _most(values), _kind(values), _dry(values))
     )
-    return _moved(DeadLetters(queues).purge(queue, filter, ids, state=state, dry_run=dry_run))
+    return _moved(DeadLetters(queues).purge(queue, filter, ids, state=state, limit=limit, dry_run=dry_run))
+
+
+def _which(values: Values) -> tuple[str, str, list[str] | None]:
+    return values.queue(), values.text("filter"), values.some_ids()
+
+
+def _most(values: Values) -> int | None:
+    """At most so many, the first that arrived; null: all."""
+    limit = values.take("limit", None)
+    return None if limit is None else names.check_count(limit, "limit", most=MOST_MOVED)
 
 
 def _dry(values: Values) -> bool:

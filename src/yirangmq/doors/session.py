@@ -40,6 +40,11 @@ class House:
     consumers: set[str] = field(default_factory=set)
     """The names under which anything was leased through this door."""
 
+    def check_room(self) -> None:
+        """Raises what a publisher is told while the disk is low, or the store as large as it may be."""
+        if self.disk is not None and self.disk.full is not None:
+            raise self.disk.full.with_traceback(None)  # else each refusal would be kept in it
+
 
 class Session:
     """``send`` takes bytes to the client; ``close`` ends the connection once they are sent."""
@@ -172,8 +177,7 @@ class Session:
         queue = names.check_queue(body.queue)
         if not 0 < len(body.messages) <= MOST_PER_CALL:
             raise BadInput(f"from 1 to {MOST_PER_CALL} in one frame, not {len(body.messages)}", field="messages")
-        if self._house.disk is not None and self._house.disk.full is not None:
-            raise self._house.disk.full.with_traceback(None)  # else each refusal would be kept in it
+        self._house.check_room()
         now = self._house.clock.now_ms()
         envelopes = translate.envelopes(queue, body.messages, self._house.ids, now)
         self.submit(

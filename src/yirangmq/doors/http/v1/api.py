@@ -1,0 +1,52 @@
+"""The API put together: every endpoint there is, and the parts of it that live as long as the server.
+
+Topics and other parts of the server mount theirs with ``Api.table.add``, before the first request."""
+
+from yirangmq.doors.http.exchange import Route
+from yirangmq.doors.http.v1 import letters, messages, openapi, publishing, queues, settling, site
+from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
+from yirangmq.doors.http.v1.leasing import Leasing
+from yirangmq.doors.http.v1.table import Guard, Table, let_all
+from yirangmq.doors.session import House
+
+PREFIX = "/v1/"
+MAX_BODY = 16 * 1024 * 1024
+"""Bytes of a request that brings messages."""
+
+
+class Api:
+    """``find`` is what a router asks for every path that begins with ``PREFIX``."""
+
+    def __init__(self, house: House, max_body: int = MAX_BODY, guard: Guard = let_all) -> None:
+        self._version = house.welcome.server.rpartition(" ")[2]
+        self._leasing = Leasing()
+        self.table = Table(house, (), guard)
+        for endpoint in (
+            *publishing.endpoints(max_body),
+            *self._leasing.endpoints,
+            *settling.ENDPOINTS,
+            *messages.ENDPOINTS,
+            *letters.ENDPOINTS,
+            *queues.ENDPOINTS,
+            *site.ENDPOINTS,
+            Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),
+        ):
+            self.table.add(endpoint)
+
+    def find(self, method: str, path: str) -> Route:
+        return self.table.find(method, path)
+
+    @property
+    def waiting(self) -> int:
+        """Leases that wait for a message."""
+        return self._leasing.waiting
+
+    def stop(self) -> None:
+        """The server is going: who waits is told that there is nothing."""
+        self._leasing.stop()
+
+    def _describe(self, ask: Ask) -> None:
+        ask.reply(self.document())
+
+    def document(self) -> dict[str, object]:
+        return openapi.document(self.table.endpoints, self._version)

@@ -1,0 +1,141 @@
+"""One endpoint, and one request to it.
+
+Knows: declarations, requests, the way to the desk and back. Does not know: what any endpoint does."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.ports import Transaction
+from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
+from yirangmq.doors.http.v1 import errors
+from yirangmq.doors.http.v1.fields import Field, Schema, parsed, read
+from yirangmq.doors.session import House
+from yirangmq.format.jsontext import dumps, loads
+
+Answer = TypeVar("Answer")
+SMALL_BODY = 1024 * 1024
+"""Bytes of a request that carries no messages."""
+LONGEST_QUERY = 16_384
+
+
+class Ask:
+    """One request. It is answered once: by ``reply``, by ``respond``, or with the error that was raised."""
+
+    __slots__ = ("endpoint", "exchange", "house", "path", "request")
+
+    def __init__(
+        self, house: House, endpoint: "Endpoint", path: dict[str, str], request: Request, exchange: Exchange
+    ) -> None:
+        self.house = house
+        self.endpoint = endpoint
+        self.path = path
+        self.request = request
+        self.exchange = exchange
+
+    # -- what was asked -------------------------------------------------------------------------------------------
+
+    def query(self) -> dict[str, Any]:
+        return read(self.endpoint.query, parsed(self.endpoint.query, _texts(self.request.query)))
+
+    def document(self) -> object:
+        """The body as JSON; nothing at all is an empty object."""
+        try:
+            return loads(self.request.body) if self.request.body else {}
+        except BadInput as error:
+            raise BadInput(str(error), field="body") from None
+
+    def values(self) -> dict[str, Any]:
+        """Path, query and body, checked, by the keys of the verb."""
+        values: dict[str, Any] = {**self.path, **self.query()}
+        if self.endpoint.body:
+            values |= read(self.endpoint.body, self.document())
+        return values
+
+    # -- the way to the desk --------------------------------------------------------------------------------------
+
+    def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
+        """``work`` joins the next commit; ``reply`` is called with its value when that is on disk."""
+        self.house.desk.submit(work, self._told(reply))
+
+    def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
+        """A method of ``doors.calls``, by name."""
+        self.house.methods.find(method)(self.house.desk, given, self._told(reply))
+
+    def _told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
+        def told(value: Answer, error: QueueError | None) -> None:
+            if error is not None:
+                self.exchange.answer(errors.refuse(error))
+                return
+            try:
+                reply(value)
+            except QueueError as problem:
+                self.exchange.answer(errors.refuse(problem))
+            except Exception as problem:
+                self.exchange.answer(errors.refuse(QueueError(f"{type(problem).__name__}: {problem}")))
+                raise
+
+        return told
+
+    # -- the way back ---------------------------------------------------------------------------------------------
+
+    def reply(self, document: object, status: int = 200) -> None:
+        self.exchange.answer(Response(status, dumps(document), errors.JSON))
+
+    def respond(self, body: bytes, headers: Headers = errors.JSON, status: int = 200) -> None:
+        """A body that is written already."""
+        self.exchange.answer(Response(status, body, headers))
+
+
+def _texts(query: str) -> dict[str, str]:
+    """What stands behind the question mark; each name once."""
+    if not query:
+        return {}
+    try:
+        if len(query) > LONGEST_QUERY:
+            raise ValueError(f"longer than {LONGEST_QUERY} characters")
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True, errors="strict", max_num_fields=50)
+    except ValueError as error:
+        raise BadInput(f"cannot be read: {error}", field="query") from None
+    texts = dict(pairs)
+    if len(texts) != len(pairs):
+        raise BadInput("the same name twice", field="query")
+    return texts
+
+
+Act = Callable[[Ask], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A body that is no plain object of declared fields: by content type, its schema. ``needed``: there must be one."""
+
+    types: Mapping[str, Schema]
+    about: str
+    needed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One verb of the API. The OpenAPI document is printed from these, and from nothing else.
+
+    ``scope`` is what a client must be allowed to do: ``publish``, ``consume``, ``admin``, or ``look`` (any of them).
+    ``refusals`` are the codes of ``core.errors`` that it answers with beside those of every endpoint."""
+
+    method: str
+    path: str
+    about: str
+    act: Act
+    tag: str
+    scope: str
+    answer: Schema
+    query: Sequence[Field] = ()
+    body: Sequence[Field] = ()
+    content: Content | None = None
+    headers: Sequence[Field] = ()
+    refusals: Sequence[str] = ()
+    max_body: int = SMALL_BODY
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Further answers of the document: ``{"503": …}``, and further media types of the first."""

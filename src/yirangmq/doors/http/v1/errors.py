@@ -1,0 +1,80 @@
+"""The one table from an error's code to the status of its answer, and the one shape that errors have here."""
+
+from typing import Any
+
+from yirangmq.core.errors import QueueError, QuotaExceeded
+from yirangmq.doors.http.exchange import Headers, Response
+from yirangmq.format.jsontext import dumps
+from yirangmq.wire.calls import failed
+
+JSON: Headers = (("content-type", "application/json"),)
+
+STATUS_OF: dict[str, int] = {
+    "internal_error": 500,
+    "bad_input": 400,
+    "too_large": 413,
+    "bad_policy": 400,
+    "bad_filter": 400,
+    "not_found": 404,
+    "retired": 410,
+    "wrong_state": 409,
+    "lease_lost": 409,
+    "lease_expired": 409,
+    "lease_mismatch": 409,
+    "not_allowed": 403,
+    "unavailable": 503,
+    "unreachable": 502,
+    "timed_out": 408,
+    "quota_exceeded": 429,
+    "store_error": 503,
+    "store_full": 507,
+    "store_read_only": 503,
+    "store_damaged": 500,
+    "store_too_new": 500,
+    "store_busy": 503,
+    "wrong_epoch": 409,
+    "missing_extra": 501,
+}
+"""From ``QueueError.code``; a test sees that every error has its line."""
+
+ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message"],
+            "properties": {
+                "code": {"type": "string", "enum": sorted(STATUS_OF)},
+                "message": {"type": "string"},
+                "field": {"type": "string", "description": "which part of the request is at fault"},
+                "retryAfterSec": {"type": "number", "description": "asking again after so long may help"},
+            },
+        }
+    },
+}
+
+
+def document(error: QueueError) -> dict[str, Any]:
+    """``{"code", "message", "field"?, "retryAfterSec"?}``; the message does not repeat the field."""
+    code, text, field = (told := failed(error)).code, told.text, told.field
+    about: dict[str, Any] = {"code": code, "message": text}
+    if field is not None:
+        about["field"] = field
+    after = retry_after(error)
+    if after is not None:
+        about["retryAfterSec"] = after
+    return about
+
+
+def retry_after(error: QueueError) -> float | None:
+    return error.retry_after if isinstance(error, QuotaExceeded) else None
+
+
+def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) -> Response:
+    """``status``, where HTTP has one that says more than the code's."""
+    after = retry_after(error)
+    if after is not None:
+        headers += (("retry-after", str(max(1, round(after + 0.5)))),)
+    chosen = STATUS_OF.get(error.code, 500) if status is None else status
+    return Response(chosen, dumps({"error": document(error)}), JSON + headers)

@@ -1,0 +1,159 @@
+"""From the body of a request to the envelopes it brings: one of ours or many, a bare payload, events, or any bytes.
+
+Knows: content types, headers, the forms of a message. Does not know: the desk."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import msgspec
+
+from yirangmq.broker.verbs import MOST_PER_CALL
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Ids
+from yirangmq.doors.http.exchange import Request
+from yirangmq.doors.http.v1.cloud import BATCH_TYPE, EVENT_TYPE
+from yirangmq.doors.http.v1.fields import MESSAGE_ID, Field, parsed, read, seconds, text, whole
+from yirangmq.format import cloudevents
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build
+from yirangmq.format.envelope import read as read_envelope
+from yirangmq.format.jsontext import dumps, loads, members
+
+LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+FORM = "application/x-www-form-urlencoded"
+"""What curl says of ``--data`` if it is told nothing else."""
+_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+SHORT = text(255, 1)
+HEADERS = (
+    Field("X-MQ-Message-Id", MESSAGE_ID, "its id", key="id"),
+    Field("X-MQ-Priority", whole(0, 2**53 - 1), "0 goes first, larger later, none last", key="priority"),
+    Field("X-MQ-Delay", seconds(), "seconds until it may be taken", key="delay"),
+    Field("X-MQ-Ttl", seconds(0.001), "seconds after which it is given up if nobody took it", key="ttl"),
+    Field("X-MQ-Type", SHORT, "its type", key="type"),
+    Field("X-MQ-Version", whole(0, 2**53 - 1), "the version of its type", key="version"),
+    Field("X-MQ-Attributes", text(), "its attributes: a JSON object", key="attributes"),
+    Field("X-MQ-Trace-Id", SHORT, "its trace", key="trace_id"),
+    Field("X-MQ-Deduplication-Key", SHORT, "a second message with this key is not stored", key="deduplication_key"),
+)
+"""With any of these, the body is the payload of one message, whatever its type."""
+_names = {field.name.lower(): field.name for field in HEADERS}
+
+
+class Intake(NamedTuple):
+    """What all messages of a request have in common. ``delay`` and ``ttl`` are seconds."""
+
+    queue: str
+    now: int
+    ids: Ids
+    delay: float
+    ttl: float | None
+
+    def envelopes(self, request: Request) -> list[Envelope]:
+        """Checked, in order; ``BadInput`` names what is wrong, and in which of them."""
+        headers = request.headers
+        given = headers.get("content-type", "")
+        base = given.partition(";")[0].strip().lower()
+        if any(name in headers for name in _names):
+            return [self._described(request.body, given, base, headers)]
+        if base == JSON_TYPE or (base == FORM and request.body[:1] in (b"{", b"[")):
+            return self._documents(request.body)
+        if base in LINES:
+            return self._each([line for line in request.body.splitlines() if line.strip()], self._document)
+        if base == EVENT_TYPE:
+            return [self._event(request.body, "")]
+        if base == BATCH_TYPE:
+            return self._each(elements(request.body), self._event)
+        if "ce-specversion" in headers:
+            return [self._binary_event(request.body, given, headers)]
+        if not given and not request.body:
+            raise BadInput("is empty: send a message", field="body")
+        return [self._described(request.body, given, base, {})]
+
+    # -- JSON -----------------------------------------------------------------------------------------------------
+
+    def _documents(self, body: bytes) -> list[Envelope]:
+        if body.lstrip()[:1] != b"[":
+            return [self._document(body, self.ids.new(1)[0])]
+        return self._each(elements(body), self._document)
+
+    def _each(self, texts: list[bytes], make: Callable[[bytes, str], Envelope]) -> list[Envelope]:
+        if not 0 < len(texts) <= MOST_PER_CALL:
+            raise BadInput(f"from 1 to {MOST_PER_CALL} in one call, not {len(texts)}", field="messages")
+        made: list[Envelope] = []
+        try:
+            for one, id in zip(texts, self.ids.new(len(texts)), strict=True):
+                made.append(make(one, id))
+        except QueueError as error:
+            raise _in_place(error, len(made)) from None
+        return made
+
+    def _document(self, one: bytes, id: str) -> Envelope:
+        """An envelope, or a bare payload. Beside the members of an envelope ``delaySec`` and ``ttlSec`` may stand; they
+        are about publishing, and not kept."""
+        if b'"delaySec"' in one or b'"ttlSec"' in one:
+            parts = members(one)
+            if parts is not None and ("payload" in parts or "payloadBase64" in parts):
+                return self._timed(parts, id)
+        return read_envelope(self.queue, one, id, self.now, delay=self.delay, ttl=self.ttl)
+
+    def _timed(self, parts: dict[str, bytes], id: str) -> Envelope:
+        delay = _seconds(parts.pop("delaySec", None), "delaySec", self.delay)
+        ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", self.ttl)
+        parts.setdefault("messageId", dumps(id))
+        whole_text = b",".join([b"%s:%s" % (dumps(name), raw) for name, raw in parts.items()])
+        return read_envelope(self.queue, b"{%s}" % whole_text, id, self.now, delay=delay or 0, ttl=ttl)
+
+    # -- any bytes ------------------------------------------------------------------------------------------------
+
+    def _described(self, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> Envelope:
+        """One message, its envelope told by headers."""
+        texts = {_names[name]: value for name, value in headers.items() if name in _names}
+        values = read(HEADERS, parsed(HEADERS, texts))
+        attributes = values.pop("attributes", None)
+        if attributes is not None:
+            values["attributes"] = _attributes(attributes)
+        values.setdefault("delay", self.delay)
+        values.setdefault("ttl", self.ttl)
+        content_type = JSON_TYPE if base == JSON_TYPE else given or None
+        new = NewMessage(payload=body, content_type=content_type, **values)
+        return build(self.queue, new, self.ids.new(1)[0], self.now)
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _event(self, one: bytes, id: str) -> Envelope:
+        return cloudevents.read(self.queue, one, self.now, self.delay, self.ttl)
+
+    def _binary_event(self, body: bytes, given: str, headers: Mapping[str, str]) -> Envelope:
+        told = {name[3:]: unquote(value) for name, value in headers.items() if name.startswith("ce-")}
+        return cloudevents.read_binary(self.queue, told, given or None, body, self.now, self.delay, self.ttl)
+
+
+def elements(body: bytes) -> list[bytes]:
+    """The elements of a JSON array, each with its own text."""
+    try:
+        body.decode()  # raw elements are skipped over, not looked into
+        return [bytes(one) for one in _elements(body)]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"must be a JSON array: {error}", field="body") from None
+
+
+def _seconds(raw: bytes | None, field: str, default: float | None) -> float | None:
+    if raw is None:
+        return default
+    value: float = seconds().check(loads(raw), field)
+    return value
+
+
+def _attributes(given: str) -> dict[str, Any]:
+    value = loads(given.encode())
+    if not isinstance(value, dict):
+        raise BadInput("must be a JSON object", field="X-MQ-Attributes")
+    return value
+
+
+def _in_place(error: QueueError, number: int) -> QueueError:
+    where = f"messages[{number}]"
+    words = str(error).removeprefix(f"{error.field}: ") if error.field else str(error)
+    return type(error)(words, field=f"{where}.{error.field}" if error.field else where)

@@ -1,0 +1,145 @@
+"""Taking messages: at once, or waiting for the first one for as long as the caller likes."""
+
+from functools import partial
+from typing import Any
+
+from yirangmq.broker.desk import BYTES_PER_TAKER
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases
+from yirangmq.core import names
+from yirangmq.core.errors import QueueError
+from yirangmq.doors.consuming import MOST_NAMES
+from yirangmq.doors.http.v1 import shapes
+from yirangmq.doors.http.v1.cloud import BATCH_TYPE, wants_events
+from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
+from yirangmq.doors.http.v1.fields import CONSUMER_ID, FLAG, Field, seconds, whole
+from yirangmq.doors.http.v1.schemas import TEXT, items, ref, thing
+from yirangmq.doors.session import House
+from yirangmq.doors.takers import Waiting
+from yirangmq.format import cloudevents
+from yirangmq.format.delivery import Delivery
+from yirangmq.format.jsontext import dumps
+
+ANYBODY = "http"
+"""Who leased, where nobody said."""
+
+
+class Leasing:
+    """Those who wait, so that a stopping server can tell them that there is nothing."""
+
+    def __init__(self) -> None:
+        self._waiting: set[LongPoll] = set()
+
+    def stop(self) -> None:
+        for one in list(self._waiting):
+            one.give_up()
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def lease(self, ask: Ask) -> None:
+        values = ask.values()
+        who = _consumer(ask.house, values)
+        length = values.get("leaseSec")
+        span = None if length is None else names.check_milliseconds(length, "leaseSec", least=0.001)
+        if values["waitSec"]:
+            LongPoll(ask, values, who, span, self._waiting).begin()
+            return
+        verbs = ask.house.desk.verbs
+        ask.submit(
+            lambda transaction: verbs.lease(transaction, values["queue"], values["max"], span, who, BYTES_PER_TAKER),
+            partial(hand_over, ask, values),
+        )
+
+    @property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        return (
+            Endpoint("POST", "/v1/queues/{queue}/lease", "Take messages for a while", self.lease, "consuming",
+                     "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}),
+        )  # fmt: skip
+
+
+class LongPoll:
+    """One lease that waits. Whoever leaves while waiting takes nothing."""
+
+    def __init__(self, ask: Ask, values: dict[str, Any], who: str, span: int | None, among: set["LongPoll"]) -> None:
+        self._ask = ask
+        self._values = values
+        self._among = among
+        self._taker = Waiting(values["queue"], who, span, values["max"], self._take)
+
+    def begin(self) -> None:
+        desk = self._ask.house.desk
+        self._among.add(self)
+        self._taker.alarm = desk.later(self._values["waitSec"], self.give_up)
+        self._ask.exchange.when_gone(self._leave)
+        desk.wait(self._taker)
+
+    def _leave(self) -> None:
+        self._end()
+
+    def _end(self) -> bool:
+        """True if it was still waiting."""
+        if self not in self._among:
+            return False
+        self._among.discard(self)
+        self._taker.alarm.cancel()
+        self._ask.house.desk.leave(self._taker)
+        return True
+
+    def give_up(self) -> None:
+        if self._end():
+            hand_over(self._ask, self._values, [])
+
+    def _take(self, deliveries: list[Delivery]) -> bool:
+        if not self._end() or self._ask.exchange.is_gone:
+            return False
+        hand_over(self._ask, self._values, deliveries)
+        return True
+
+
+def hand_over(ask: Ask, values: dict[str, Any], deliveries: list[Delivery]) -> None:
+    """To the client; what nobody is there to take goes back, and the attempt does not count."""
+    if ask.exchange.is_gone:
+        put_back(ask.house, deliveries)
+    elif wants_events(ask.request):
+        events = b",".join([cloudevents.as_json(one.envelope, lease_of(one)) for one in deliveries])
+        ask.respond(b"[%s]" % events, (("content-type", BATCH_TYPE),))
+    else:
+        messages = b",".join(map(shapes.delivery, deliveries))
+        policy = b""
+        if values["policy"] and deliveries:
+            policy = b',"policy":%s' % dumps(deliveries[0].policy)
+        ask.respond(b'{"queue":%s,"messages":[%s]%s}' % (dumps(values["queue"]), messages, policy))
+
+
+def put_back(house: House, deliveries: list[Delivery]) -> None:
+    if deliveries:
+        leases = Leases([one.lease_id for one in deliveries])
+        house.desk.submit(lambda transaction: house.desk.verbs.release(transaction, leases, None), _ignore)
+
+
+def lease_of(one: Delivery) -> dict[str, Any]:
+    """The lease as extension attributes of an event."""
+    return {"mqleaseid": one.lease_id, "mqattempt": one.attempt}
+
+
+def _consumer(house: House, values: dict[str, Any]) -> str:
+    who: str = values["consumer"]
+    if len(house.consumers) < MOST_NAMES:
+        house.consumers.add(who)
+    return who
+
+
+def _ignore(value: Any, error: QueueError | None) -> None:
+    """Where the store refused, the leases lapse by themselves."""
+
+
+BODY = (
+    Field("max", whole(1, MOST_PER_CALL), "at most so many; large messages may come in smaller numbers", 1),
+    Field("waitSec", seconds(), "wait so long for the first one", 0),
+    Field("leaseSec", seconds(0.001), "for how long; the queue's visibility time-out if not said"),
+    Field("consumer", CONSUMER_ID, "who takes them", ANYBODY),
+    Field("policy", FLAG, "tell the queue's policy too", False),
+)
+ANSWER = thing(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))

@@ -1,0 +1,117 @@
+"""Queues and their policies: ``/v1/queues``, ``/v1/queues/{queue}`` and what steers it."""
+
+from typing import Any
+
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.ports import Transaction
+from yirangmq.core.strict import kind
+from yirangmq.doors import looking
+from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
+from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, thing
+from yirangmq.format.jsontext import loads
+
+
+def all_queues(ask: Ask) -> None:
+    ask.call("status", ask.values(), lambda status: ask.reply({"queues": status["queues"]}))
+
+
+def one_queue(ask: Ask) -> None:
+    def reply(status: dict[str, Any]) -> None:
+        [row] = status["queues"]
+        if not row["exists"]:
+            raise NotFound(f"there is no queue {row['queue']!r}", field="queue")
+        counts = ask.house.desk.read(lambda transaction: transaction.counts(row["queue"]))
+        ask.reply({**row, "counts": counts._asdict()})
+
+    ask.call("status", ask.values(), reply)
+
+
+def delete_queue(ask: Ask) -> None:
+    queue = ask.path["queue"]
+    ask.call("delete_queue", ask.values(), lambda gone: ask.reply({"queue": queue, "deleted": gone}))
+
+
+# -- policies -------------------------------------------------------------------------------------------------------
+
+
+def show_policy(ask: Ask) -> None:
+    given = ask.values()
+    ask.submit(lambda transaction: _in_force(transaction, given), ask.reply)
+
+
+def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]:
+    text = looking.policy_text(transaction, given)
+    return {
+        "queue": given["queue"],
+        "policy": looking.policy(transaction, given),
+        "set": None if text is None else loads(text.encode()),
+    }
+
+
+def put_policy(ask: Ask) -> None:
+    document = _policy(ask)
+    _set(ask, document)
+
+
+def reset_policy(ask: Ask) -> None:
+    _set(ask, None)
+
+
+def _set(ask: Ask, document: dict[str, Any] | None) -> None:
+    queue = ask.values()["queue"]
+    ask.call(
+        "set_policy",
+        {"queue": queue, "document": document},
+        lambda full: ask.reply({"queue": queue, "policy": full, "set": document}),
+    )
+
+
+def check_policy(ask: Ask) -> None:
+    queue, document = ask.values()["queue"], _policy(ask)
+    ask.call(
+        "check_policy",
+        {"queue": queue, "document": document},
+        lambda full: ask.reply({"queue": queue, "policy": full, "set": document}),
+    )
+
+
+def _policy(ask: Ask) -> dict[str, Any]:
+    document = ask.document()
+    if not isinstance(document, dict):
+        raise BadInput(f"must be a policy, a JSON object, not {kind(document)}", field="body")
+    return document
+
+
+def _pausing(method: str, paused: bool) -> Any:
+    def act(ask: Ask) -> None:
+        queue = ask.path["queue"]
+        ask.call(
+            method, ask.values(), lambda changed: ask.reply({"queue": queue, "paused": paused, "changed": changed})
+        )
+
+    return act
+
+
+POLICY = Content({"application/json": ref("Policy")}, "a policy document; what it does not say is as by default")
+ONE = "/v1/queues/{queue}"
+PAUSED = thing(queue=TEXT, paused=FLAG, changed=FLAG)
+IN_FORCE = ref("PolicyInForce")
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/queues", "Every queue with its counts and rates", all_queues, "queues", "look",
+             thing(queues=items(ref("Queue")))),
+    Endpoint("GET", ONE, "One queue", one_queue, "queues", "look", ref("Queue"), refusals=("not_found",)),
+    Endpoint("DELETE", ONE, "Delete a queue, all its messages and its policy", delete_queue, "queues", "admin",
+             thing(queue=TEXT, deleted=COUNT)),
+    Endpoint("GET", f"{ONE}/policy", "The policy in force, every member spelled out, and as it was set", show_policy,
+             "policies", "look", IN_FORCE),
+    Endpoint("PUT", f"{ONE}/policy", "Put a policy in force", put_policy, "policies", "admin", IN_FORCE,
+             content=POLICY, refusals=("bad_policy", "missing_extra")),
+    Endpoint("DELETE", f"{ONE}/policy", "Go back to the defaults", reset_policy, "policies", "admin", IN_FORCE),
+    Endpoint("POST", f"{ONE}/policy/check", "What a policy would be, without putting it in force", check_policy,
+             "policies", "look", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
+    Endpoint("POST", f"{ONE}/pause", "Hand nothing out until it is resumed; publishing goes on",
+             _pausing("queue_pause", True), "queues", "admin", PAUSED, refusals=("not_found",)),
+    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pausing("queue_resume", False), "queues", "admin", PAUSED,
+             refusals=("not_found",)),
+)  # fmt: skip

@@ -1,0 +1,125 @@
+"""The server itself: its state, its health, its consumers, clients and schedules."""
+
+from collections.abc import Callable
+from typing import Any
+
+from yirangmq.core.errors import NotFound
+from yirangmq.core.roster import WISHES
+from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
+from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
+from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, ref, some, thing
+from yirangmq.format.envelope import iso
+
+
+def status(ask: Ask) -> None:
+    ask.call("status", ask.values(), ask.reply)
+
+
+def health(ask: Ask) -> None:
+    ask.call("health", ask.values(), lambda found: ask.reply(found, 503 if found["status"] == "fail" else 200))
+
+
+def connections(ask: Ask) -> None:
+    ask.call("connections", ask.values(), lambda found: ask.reply({"connections": found}))
+
+
+def schedules(ask: Ask) -> None:
+    ask.call("schedules", ask.values(), lambda found: ask.reply({"schedules": found}))
+
+
+def sweep(ask: Ask) -> None:
+    ask.call("sweep", ask.values(), lambda changed: ask.reply({"changed": changed}))
+
+
+# -- consumers ------------------------------------------------------------------------------------------------------
+
+
+def consumers(ask: Ask) -> None:
+    ask.call("consumer_list", ask.values(), lambda cards: ask.reply({"consumers": [_card(card) for card in cards]}))
+
+
+def one_consumer(ask: Ask) -> None:
+    id = ask.values()["id"]
+
+    def reply(cards: list[dict[str, Any]]) -> None:
+        for card in cards:
+            if card["consumerId"] == id:
+                ask.reply(_card(card))
+                return
+        raise NotFound(f"no consumer {id!r} has told of itself within the last hour", field="id")
+
+    ask.call("consumer_list", {}, reply)
+
+
+def beat(ask: Ask) -> None:
+    """Members a newer consumer may add are passed over, as everywhere."""
+    document = ask.document()
+    given = {**document, "consumerId": ask.path["id"]} if isinstance(document, dict) else document
+    ask.call("consumer_beat", given, lambda wish: ask.reply({"wish": wish or None}))  # type: ignore[arg-type]
+
+
+def _wishing(wish: str) -> Callable[[Ask], None]:
+    def act(ask: Ask) -> None:
+        ask.call("consumer_wish", {**ask.values(), "wish": wish}, lambda card: ask.reply(_card(card)))
+
+    return act
+
+
+def _card(card: dict[str, Any]) -> dict[str, Any]:
+    """Instants as everywhere in this API."""
+    return card | {name: iso(min(card[name], LATEST)) for name in ("startedAt", "seenAt")}
+
+
+LATEST = 253_402_300_799_000
+"""The last second that ISO 8601 writes with four digits of year."""
+SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
+ONE = "/v1/consumers/{id}"
+HEALTH = thing(status=TEXT, reasons=items(thing(level=TEXT, code=TEXT, text=TEXT)))
+CARD = Content(
+    {
+        "application/json": {
+            "type": "object",
+            "properties": {
+                "host": {"type": "string", "maxLength": 255},
+                "pid": {"type": "integer", "minimum": 0, "maximum": 2**31},
+                "queues": {"type": "array", "items": QUEUE_NAME.schema, "maxItems": 1000},
+                "startedAt": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "maximum": 2**53,
+                    "description": "milliseconds since 1970",
+                },
+                "state": {"type": "string", "enum": ["running", "paused", "draining", "stopped"]},
+                **{
+                    name: {"type": "integer", "minimum": 0, "maximum": 2**53}
+                    for name in ("inWork", "done", "failed", "lost", "stuck")
+                },
+            },
+        }
+    },
+    "what the consumer does",
+)
+WISHED = {"pause": "take nothing more", "resume": "go on", "drain": "finish what is in work, then stop"}
+
+ENDPOINTS = (
+    Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "look",
+             thing(queues=items(ref("Queue"))), query=(SOME_QUEUE,)),
+    Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "look", HEALTH,
+             more={"503": HEALTH}),
+    Endpoint("GET", "/v1/connections", "Who is connected", connections, "server", "admin",
+             thing(connections=items({"type": "object"}))),
+    Endpoint("GET", "/v1/schedules", "What is published by the clock, and when next", schedules, "server", "look",
+             thing(schedules=items(ref("Schedule"))), query=(SOME_QUEUE,)),
+    Endpoint("POST", "/v1/sweep", "Do now what time brings: delays that end, leases that lapse", sweep, "server",
+             "admin", thing(changed=COUNT)),
+    Endpoint("GET", "/v1/consumers", "The consumers at work", consumers, "consumers", "look",
+             thing(consumers=items(ref("Consumer")))),
+    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), refusals=("not_found",)),
+    Endpoint("PUT", ONE, "A consumer tells of itself, about once a second; what is wished of it", beat, "consumers",
+             "consume", thing(wish=some(TEXT)), content=CARD),
+    *(
+        Endpoint("POST", f"{ONE}/{wish}", f"Ask a consumer to {WISHED[wish]}", _wishing(wish), "consumers", "admin",
+                 ref("Consumer"), refusals=("not_found",))
+        for wish in WISHES
+    ),
+)  # fmt: skip

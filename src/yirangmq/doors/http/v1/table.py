@@ -1,0 +1,131 @@
+"""From a method and a path to the endpoint they mean. ``doors.http.exchange.Routes`` for everything under ``/v1``."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from yirangmq.core.errors import BadInput, NotAllowed, NotFound
+from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
+from yirangmq.doors.http.router import decoded
+from yirangmq.doors.http.v1 import errors
+from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
+from yirangmq.doors.http.v1.fields import CONSUMER, ID, QUEUE, Field
+from yirangmq.doors.session import House
+
+Guard = Callable[[Request, str, str | None], None]
+"""(request, scope, queue or None) → raises ``NotAllowed`` where the client may not."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A step of a path: the names that may follow, a value that may follow, and what may be asked for here."""
+
+    fixed: dict[str, "Node"] = field(default_factory=dict)
+    value: "Node | None" = None
+    endpoints: dict[str, tuple[Endpoint, tuple[Field, ...]]] = field(default_factory=dict)
+
+
+def let_all(request: Request, scope: str, queue: str | None) -> None:
+    """Everybody may do everything."""
+
+
+class Table:
+    def __init__(self, house: House, endpoints: Iterable[Endpoint], guard: Guard = let_all) -> None:
+        self._house = house
+        self._guard = guard
+        self._root = Node()
+        self.endpoints: list[Endpoint] = []
+        for endpoint in endpoints:
+            self.add(endpoint)
+
+    def add(self, endpoint: Endpoint) -> None:
+        node = self._root
+        fields = []
+        for part in endpoint.path.split("/")[1:]:
+            if part.startswith("{"):
+                fields.append(path_field(endpoint, part[1:-1]))
+                node.value = node.value or Node()
+                node = node.value
+            else:
+                node = node.fixed.setdefault(part, Node())
+        assert endpoint.method not in node.endpoints, endpoint
+        node.endpoints[endpoint.method] = endpoint, tuple(fields)
+        self.endpoints.append(endpoint)
+
+    def find(self, method: str, path: str) -> Route:
+        node = self._root
+        values = []
+        for part in path.split("/")[1:]:
+            after = node.fixed.get(part)
+            if after is None:
+                after = node.value
+                if after is None or not part:
+                    return _answering(lambda: _lost(path))
+                values.append(part)
+            node = after
+        found = node.endpoints.get("GET" if method == "HEAD" else method)
+        if found is None:
+            return _not_allowed(method, sorted(node.endpoints)) if node.endpoints else _answering(lambda: _lost(path))
+        endpoint, fields = found
+        return Route(
+            partial(self._handle, endpoint, fields, values),
+            endpoint.max_body,
+            errors.refuse,
+            partial(self._admit, endpoint, fields, values),
+        )
+
+    def _admit(self, endpoint: Endpoint, fields: tuple[Field, ...], values: list[str], request: Request) -> None:
+        """Before the body is read."""
+        refuse_foreign(request)
+        if self._guard is not let_all:
+            self._guard(request, endpoint.scope, _values(fields, values).get("queue"))
+
+    def _handle(
+        self,
+        endpoint: Endpoint,
+        fields: tuple[Field, ...],
+        values: list[str],
+        request: Request,
+        exchange: Exchange,
+    ) -> None:
+        endpoint.act(Ask(self._house, endpoint, _values(fields, values), request, exchange))
+
+
+def _values(fields: tuple[Field, ...], values: list[str]) -> dict[str, str]:
+    """Those in the path, checked, by name."""
+    return {one.name: one.kind.check(decoded(value), one.name) for one, value in zip(fields, values, strict=True)}
+
+
+def path_field(endpoint: Endpoint, name: str) -> Field:
+    if name == "queue":
+        return QUEUE
+    return CONSUMER if "/consumers/" in endpoint.path else ID
+
+
+def refuse_foreign(request: Request) -> None:
+    """A page of another site must not use a visitor's browser to reach a server that trusts its own machine. Whoever
+    shows a token is no such page."""
+    origin = request.headers.get("origin")
+    if origin is None or request.method in ("GET", "HEAD") or "authorization" in request.headers:
+        return
+    if urlsplit(origin).netloc != request.headers.get("host", ""):
+        raise NotAllowed(f"a page of {origin[:100]} may not do this", field="origin")
+
+
+def _lost(path: str) -> NoReturn:
+    raise NotFound(f"{path[:100]} is not a path of this API; /v1/openapi.json lists them", field="path")
+
+
+def _answering(act: Callable[[], None]) -> Route:
+    return Route(lambda request, exchange: act(), SMALL_BODY, errors.refuse)
+
+
+def _not_allowed(method: str, known: list[str]) -> Route:
+    if method == "OPTIONS":
+        told = Response(204, None, (("allow", ", ".join(known)),))
+        return Route(lambda request, exchange: exchange.answer(told), SMALL_BODY, errors.refuse)
+    error = BadInput(f"{method[:20]} is not for this path; it takes {', '.join(known)}", field="method")
+    refused = errors.refuse(error, 405, (("allow", ", ".join(known)),))
+    return Route(lambda request, exchange: exchange.answer(refused), SMALL_BODY, errors.refuse)

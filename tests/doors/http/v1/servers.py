@@ -1,0 +1,82 @@
+"""The whole API on a real loop and a real socket, in a thread of the test's process; the test holds store and clock."""
+
+import asyncio
+import threading
+from typing import Any
+
+from tests.servers import PATIENCE, Chances
+from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.doors.calls import Calls, Site
+from yirangmq.doors.health import Health
+from yirangmq.doors.http.server import HttpDoor, listen_tcp
+from yirangmq.doors.http.v1.api import Api
+from yirangmq.doors.observing import Observing
+from yirangmq.doors.paged import Pages
+from yirangmq.doors.session import House
+from yirangmq.wire.calls import Welcome
+
+
+class HttpServer:
+    """Listens at ``url`` from ``start`` to ``stop``."""
+
+    def __init__(self, store: Store, clock: Clock, ids: Ids | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = Chances(ids)
+        self._faults: list[dict[str, Any]] = []
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> "HttpServer":
+        up = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(up)), daemon=True)
+        self._thread.start()
+        assert up.wait(PATIENCE), self._faults
+        return self
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._loop.call_soon_threadsafe(self._over.set)
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
+            self._thread = None
+        assert self._faults == []
+
+    async def _run(self, up: threading.Event) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: self._faults.append(context))
+        self._over = asyncio.Event()
+        verbs = Verbs(self._clock, self._ids)
+        desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
+        observing = Observing(self._clock)
+        site = Site(
+            self._clock,
+            Health(self._clock, None),
+            lambda: {"server": "yirangmq test", "node": "here"},
+            lambda: door.describe(),
+            Consumers(self._clock),
+            observing.metrics.rates,
+        )
+        table = Calls(verbs, pages, site)
+        observing.begin(verbs.happened, table)
+        welcome = Welcome("yirangmq test", "here", self._store.durability(), 1 << 24)
+        self.api = Api(House(desk, self._clock, self._ids, table, welcome))
+        door = HttpDoor(self.api)
+        desk.after_commit.append(door.flush)
+        server = await listen_tcp(door, ("127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        up.set()
+        await self._over.wait()
+        server.close()
+        self.api.stop()
+        door.abort()
+        pages.stop()
+        await asyncio.sleep(0)

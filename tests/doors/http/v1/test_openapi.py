@@ -1,0 +1,63 @@
+"""The API's own description: current, complete, and true of the endpoints it describes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+
+from tests.doors.http.v1.parts import Web
+from tools import openapi_docs
+from yirangmq.doors.http.v1.errors import STATUS_OF
+
+PAGE = (Path(__file__).parents[4] / "docs" / "http.md").read_text()
+
+
+def resolved(schema: Any, document: Any) -> Any:
+    """With the components where references to them look for them."""
+    return {**schema, "components": document["components"]}
+
+
+def test_the_document_in_docs_is_current() -> None:
+    assert openapi_docs.PAGE.read_text() == openapi_docs.render()
+
+
+def test_a_server_serves_it(web: Web) -> None:
+    served = web.good("GET", "/v1/openapi.json")
+    kept = json.loads(openapi_docs.PAGE.read_text())
+    assert served["paths"] == kept["paths"]
+    assert served["openapi"] == "3.1.0"
+
+
+def test_every_operation_has_a_name_of_its_own(web: Web) -> None:
+    paths = web.good("GET", "/v1/openapi.json")["paths"]
+    names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(names) == len(set(names)) == len(web.api.table.endpoints)
+
+
+def test_every_schema_is_one(web: Web) -> None:
+    document = web.good("GET", "/v1/openapi.json")
+    found = 0
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for answer in operation["responses"].values():
+                for content in answer["content"].values():
+                    jsonschema_rs.validator_for(resolved(content["schema"], document))
+                    found += 1
+    assert found > 100
+
+
+def test_every_status_of_the_errors_page_is_the_one_in_force() -> None:
+    rows = [line.split("|") for line in PAGE.splitlines() if line.startswith("| ") and line[2:5].isdigit()]
+    shown = {code: int(status) for _, status, codes, _ in rows for code in codes.split("`")[1::2]}
+    assert {code: status for code, status in shown.items() if status != 405 and code != "Allow"} | {
+        "bad_input": 400
+    } == STATUS_OF
+
+
+def test_every_endpoint_is_on_the_page(web: Web) -> None:
+    """Each by its last fixed word, as in a command or in a sentence."""
+    missing = [
+        one.path for one in web.api.table.endpoints if one.path.replace("{queue}", "").split("/")[-1] not in PAGE
+    ]
+    assert [path for path in missing if not path.endswith("}")] == []

@@ -1,0 +1,107 @@
+"""The server's own endpoints, paths that lead nowhere, and who may come in."""
+
+import pytest
+
+from tests.doors.http.v1.parts import Web
+from yirangmq.core.errors import NotAllowed, every_error
+from yirangmq.doors.http.exchange import Request
+from yirangmq.doors.http.v1.errors import STATUS_OF
+
+CARD = {"host": "h", "pid": 1, "queues": ["mail"], "startedAt": 1_768_296_060_000, "state": "running", "inWork": 2}
+
+
+def test_every_error_has_a_status() -> None:
+    assert sorted(STATUS_OF) == sorted(error.code for error in every_error())
+
+
+def test_status_health_connections_schedules(web: Web) -> None:
+    web.good("POST", "/v1/queues/mail/messages", 1)
+    status = web.good("GET", "/v1/status")
+    assert (status["node"], [row["queue"] for row in status["queues"]]) == ("here", ["mail"])
+    assert web.good("GET", "/v1/status?queue=other")["queues"][0]["exists"] is False
+    assert web.good("GET", "/v1/health") == {"status": "ok", "reasons": []}
+    assert web.good("GET", "/v1/connections") == {"connections": []}
+    schedule = {"name": "nightly", "cron": "30 2 * * *", "message": {"kind": "daily"}}
+    web.good("PUT", "/v1/queues/mail/policy", {"schedules": [schedule]})
+    [row] = web.good("GET", "/v1/schedules")["schedules"]
+    assert (row["queue"], row["name"], row["nextAt"]) == ("mail", "nightly", "2026-01-14T02:30:00.000+00:00")
+    assert web.good("GET", "/v1/schedules?queue=other") == {"schedules": []}
+
+
+def test_time_does_its_work_when_asked_to(web: Web) -> None:
+    web.good("POST", "/v1/queues/mail/messages?delaySec=1", [1, 2])
+    web.server.clock.advance(1_000)
+    assert web.good("POST", "/v1/sweep") == {"changed": 2}
+
+
+def test_consumers_tell_of_themselves_and_are_steered(web: Web) -> None:
+    assert web.good("PUT", "/v1/consumers/worker-1", CARD) == {"wish": None}
+    [card] = web.good("GET", "/v1/consumers")["consumers"]
+    assert card == web.good("GET", "/v1/consumers/worker-1")
+    assert (card["state"], card["inWork"], card["startedAt"]) == ("running", 2, "2026-01-13T09:21:00.000+00:00")
+    assert web.good("POST", "/v1/consumers/worker-1/pause")["wish"] == "pause"
+    assert web.good("PUT", "/v1/consumers/worker-1", CARD) == {"wish": "pause"}
+    assert web.good("PUT", "/v1/consumers/worker-1", CARD | {"state": "paused"}) == {"wish": None}
+    for wish in ("resume", "drain"):
+        assert web.good("POST", f"/v1/consumers/worker-1/{wish}")["wish"] == wish
+    assert web.refused("GET", "/v1/consumers/worker-2")[:2] == (404, "not_found")
+    assert web.refused("POST", "/v1/consumers/worker-2/pause")[:2] == (404, "not_found")
+    assert web.refused("PUT", "/v1/consumers/worker-2", [1]) == (400, "bad_input", "document")
+    assert web.refused("PUT", "/v1/consumers/worker-2", {"pid": "x"}) == (400, "bad_input", "pid")
+
+
+def test_a_consumer_from_the_far_future_can_be_shown(web: Web) -> None:
+    web.good("PUT", "/v1/consumers/worker-1", CARD | {"startedAt": 2**53})
+    assert web.good("GET", "/v1/consumers/worker-1")["startedAt"].startswith("9999-12-31")
+
+
+# -- paths ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1", "/v1/", "/v1/nothing", "/v1/queues/", "/v1/queues/mail/nothing", "/v1/queues//policy", "/v1/queues/a/b/c"],
+)
+def test_a_path_that_leads_nowhere_is_not_found(web: Web, path: str) -> None:
+    assert web.refused("GET", path) == (404, "not_found", "path")
+
+
+def test_a_method_that_is_not_for_a_path_names_those_that_are(web: Web) -> None:
+    assert web.refused("POST", "/v1/queues/mail/policy") == (405, "bad_input", "method")
+    assert web.ask("POST", "/v1/queues/mail/policy").headers["allow"] == "DELETE, GET, PUT"
+    line = web.ask("OPTIONS", "/v1/queues")
+    assert (line.status, line.headers["allow"]) == (204, "GET")
+
+
+def test_head_is_a_get(web: Web) -> None:
+    assert web.ask("HEAD", "/v1/queues").status == 200
+    assert web.refused("HEAD", "/v1/queues/mail/lease") == (405, "bad_input", "method")
+
+
+# -- who may --------------------------------------------------------------------------------------------------------
+
+
+def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
+    path, foreign = "/v1/queues/mail/messages", {"host": "127.0.0.1:8080", "origin": "https://evil.example"}
+    assert web.refused("POST", path, 1, **foreign) == (403, "not_allowed", "origin")
+    assert web.refused("POST", path, 1, host="127.0.0.1:8080", origin="null") == (403, "not_allowed", "origin")
+    assert web.good("GET", "/v1/queues", **foreign) == {"queues": []}
+    web.good("POST", path, 1, host="127.0.0.1:8080", origin="http://127.0.0.1:8080")
+    web.good("POST", path, 1, **foreign, authorization="Bearer x")
+
+
+def test_a_guard_sees_scope_and_queue_before_the_body() -> None:
+    seen: list[tuple[str, str | None]] = []
+
+    def guard(request: Request, scope: str, queue: str | None) -> None:
+        seen.append((scope, queue))
+        if queue == "secret":
+            raise NotAllowed("not this one")
+
+    web = Web(guard=guard)
+    web.good("POST", "/v1/queues/mail/messages", 1)
+    web.good("POST", "/v1/queues/mail/lease")
+    web.good("GET", "/v1/queues")
+    assert seen == [("publish", "mail"), ("consume", "mail"), ("look", None)]
+    assert web.refused("POST", "/v1/queues/secret/messages", 1) == (403, "not_allowed", None)
+    assert web.refused("POST", "/v1/queues/s%65cret/messages", 1) == (403, "not_allowed", None)

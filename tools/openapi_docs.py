@@ -1,0 +1,30 @@
+"""Prints ``docs/openapi.json`` from the table of endpoints: ``python tools/openapi_docs.py`` writes it, a test sees that
+it is current. A running server answers ``GET /v1/openapi.json`` with the same."""
+
+import json
+from pathlib import Path
+
+from yirangmq import __version__
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.http.v1.api import Api
+from yirangmq.doors.session import House
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.wire.calls import Welcome
+
+PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
+
+
+def render() -> str:
+    """The whole document."""
+    clock, ids, store = SystemClock(), TimeOrderedIds(), MemoryStore()
+    verbs = Verbs(clock, ids)
+    desk = Desk(store, verbs, clock, lambda call: None, lambda seconds, call: None)
+    welcome = Welcome(f"yirangmq {__version__}", "docs", store.durability(), 0)
+    return json.dumps(Api(House(desk, clock, ids, Calls(verbs), welcome)).document(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render())
