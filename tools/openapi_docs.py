@@ -1,5 +1,5 @@
-"""Prints ``docs/openapi.json`` from the table of endpoints: ``python tools/openapi_docs.py`` writes it, a test sees that
-it is current. A running server answers ``GET /v1/openapi.json`` with the same."""
+"""Prints ``docs/openapi.json`` from the table of endpoints: ``python tools/openapi_docs.py`` writes it, a test sees
+that it is current. A running server answers ``GET /v1/openapi.json`` with the same."""
 
 import json
 from pathlib import Path
