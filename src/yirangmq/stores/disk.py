@@ -1,4 +1,4 @@
-"""Every call by which the files store changes a disk, and nothing else. One object, so that a test can stand in its
+"""Every call by which the files store and the log change a disk, and nothing else. One object, so that a test can stand in its
 place: to record what is written, synced and renamed, or to let the disk be full.
 
 Knows: system calls. Does not know: messages, folders' meanings. Errors pass as ``OSError``."""
@@ -32,6 +32,16 @@ class Disk:
         done = os.write(fd, data)
         while done < len(data):
             done += os.write(fd, data[done:])
+
+    def open_update(self, path: str) -> int:
+        """A file that exists, to be written anywhere in it."""
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        """All of it, there; the file grows where it must."""
+        done = os.pwrite(fd, data, offset)
+        while done < len(data):
+            done += os.pwrite(fd, data[done:], offset + done)
 
     def truncate(self, path: str, size: int) -> None:
         os.truncate(path, size)

@@ -1,4 +1,4 @@
-"""The files store's way to the disk, with everything it asks written down. Knows: ``stores.disk.Disk``.
+"""The files store's and the log's way to the disk, with everything it asks written down. Knows: ``stores.disk.Disk``.
 Does not know: what the files mean."""
 
 import os
@@ -32,6 +32,17 @@ class RecordingDisk(Disk):
     def write(self, fd: int, data: bytes) -> None:
         offset = os.fstat(fd).st_size  # new files and appended ones alike are written at their end
         super().write(fd, data)
+        if fd in self._nodes:
+            self._journal.add(Write(self._nodes[fd], offset, bytes(data)))
+
+    def open_update(self, path: str) -> int:
+        fd = super().open_update(path)
+        if self._journal.holds(path):
+            self._nodes[fd] = self._known(path)
+        return fd
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        super().write_at(fd, data, offset)
         if fd in self._nodes:
             self._journal.add(Write(self._nodes[fd], offset, bytes(data)))
 

@@ -12,7 +12,7 @@ Big-endian. ``length`` counts what follows the twelfth byte; the checksum is of 
 an example byte by byte, tests/golden holds it still. Sans-IO."""
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -39,6 +39,8 @@ HAS_KEY = 1
 SYNCED = 2
 """A mark: when this frame was written, everything before it was on disk."""
 MOST_PART = 2**16 - 1
+PLAIN = MAX_FRAME - 2 * MOST_PART
+"""A payload so small fits with any topic."""
 MOST_RECORD = MAX_FRAME + LENGTH_FROM
 
 _pack_outer = OUTER.pack
@@ -83,6 +85,21 @@ def check_record(record: NewRecord) -> None:
         size += len(_checked_headers(record.headers))
     if HEAD - LENGTH_FROM + len(record.topic) + size > MAX_FRAME:
         raise TooLarge(f"a record of {size} bytes, at most {MAX_FRAME} with its head", field="payload")
+
+
+def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
+    """All of them are records; the bytes of their payloads. A topic that is known need not be looked at again."""
+    if not batch:
+        raise BadInput("must hold at least one record", field="records")
+    size = 0
+    for record in batch:
+        topic, payload, key, headers = record
+        if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None or headers:
+            check_record(record)
+        elif topic not in known:
+            check_topic(topic)
+        size += len(payload)
+    return size
 
 
 def _checked_key(key: object) -> int:

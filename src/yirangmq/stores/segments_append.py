@@ -1,0 +1,235 @@
+"""The end of the log: many callers, one write and one sync for all that wait. Knows: the segment in use, the next one.
+Does not know: the segments before it, readers.
+
+Nothing is counted before it is on disk. A write that fails is taken back; after a sync that fails nobody can say what
+is on disk, and the log takes no more until it is opened again."""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+from yirangmq.core.errors import StoreError
+from yirangmq.core.topics import Appended, NewRecord
+from yirangmq.stores.files_errors import as_store_error
+from yirangmq.stores.segments_chain import Segment
+from yirangmq.stores.segments_make import ZEROS, Spare, Workshop
+from yirangmq.stores.segments_scan import Sums
+from yirangmq.wire import records
+
+MOST_AT_ONCE = 4 << 20
+"""Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
+Durability = Literal["full", "os"]
+OnCommit = Callable[[Sequence[Appended]], None]
+
+
+class Ticket:
+    """One call of ``append`` on its way."""
+
+    __slots__ = ("error", "records", "result", "size")
+
+    def __init__(self, batch: Sequence[NewRecord], size: int) -> None:
+        self.records = batch
+        self.size = size
+        self.result: Appended | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+class End(NamedTuple):
+    """Where records are written: the last segment of the chain and its file."""
+
+    segment: Segment
+    file: Spare
+
+
+class House(Protocol):
+    """Where new ends come from."""
+
+    def roll(self, need: int) -> End:
+        """Another end, with room for so many bytes; the old one takes no more."""
+
+    def prepare(self) -> None:
+        """There will soon be need of one."""
+
+
+class Appender:
+    def __init__(
+        self, workshop: Workshop, end: End, durability: Durability, now_ns: Callable[[], int], house: House
+    ) -> None:
+        self._disk = workshop.disk
+        self._root = Path(workshop.folder)
+        self._is_full = durability == "full"
+        self._now_ns = now_ns
+        self._house = house
+        self._asked: Segment | None = None
+        self._waiting: deque[Ticket] = deque()
+        self.turn = threading.RLock()
+        """Whoever has it may write, and put another segment at the end."""
+        self.end = end
+        self.on_commit: OnCommit | None = None
+        state = sums_of(end.segment).state
+        self._numbers = {name: topic.topic_sequence for name, topic in state.items()}
+        self._is_synced = True
+        self._broken: str | None = None
+        self._last_ns = max([sums_of(end.segment).last_ns, *(topic.at_ns for topic in state.values())])
+
+    def append(self, batch: Sequence[NewRecord]) -> Appended:
+        ticket = Ticket(batch, records.check_batch(batch, self._numbers))
+        self._waiting.append(ticket)
+        while not ticket.is_done:
+            with self.turn:
+                if not ticket.is_done:
+                    self._serve(self._taken())
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.result is None:
+            raise StoreError("an append ended without a result")
+        return ticket.result
+
+    def _taken(self) -> list[Ticket]:
+        """Those who wait, as many as go into one write; one at least."""
+        taken = [self._waiting.popleft()]
+        size = taken[0].size
+        while self._waiting and size + self._waiting[0].size <= MOST_AT_ONCE:
+            taken.append(self._waiting.popleft())
+            size += taken[-1].size
+        return taken
+
+    def _serve(self, tickets: list[Ticket]) -> None:
+        """Every ticket gets its result or its error, whatever happens."""
+        try:
+            results = self._commit(tickets)
+        except OSError as error:
+            self._fail(tickets, as_store_error(error, self._root))
+        except Exception as error:
+            self._fail(tickets, error)
+        except BaseException:
+            self._broken = "a write was interrupted"
+            self._fail(tickets, StoreError(f"the log in {self._root} was interrupted; open it again"))
+            raise
+        else:
+            for ticket, result in zip(tickets, results, strict=True):
+                ticket.result = result
+            if self.on_commit is not None:
+                self.on_commit(results)
+
+    def _fail(self, tickets: list[Ticket], error: Exception) -> None:
+        for ticket in tickets:
+            ticket.error = error
+
+    # -- one write ------------------------------------------------------------------------------------------------
+
+    def _commit(self, tickets: list[Ticket]) -> list[Appended]:
+        self.check_usable()
+        at_ns = max(self._now_ns(), self._last_ns)
+        before: dict[str, int] = {}
+        try:
+            results, batches = self._encoded(tickets, at_ns, before)
+            data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
+            if self.end.segment.tail.end + len(data) > self.end.file.size:
+                self.end = self._house.roll(len(data))
+            self._write(data)
+        except BaseException:
+            for name, number in before.items():
+                self._numbers[name] = number
+            self._numbers = {name: number for name, number in self._numbers.items() if number}
+            raise
+        self._count(tickets, batches, at_ns)
+        if self.end.segment.tail.end > self.end.file.size // 2 and self._asked is not self.end.segment:
+            self._asked = self.end.segment
+            self._house.prepare()
+        return results
+
+    def _encoded(
+        self, tickets: list[Ticket], at_ns: int, before: dict[str, int]
+    ) -> tuple[list[Appended], list[records.Batch]]:
+        """``before`` gets the numbers of the topics as they were, to go back to."""
+        sequence = self.end.segment.tail.last + 1
+        synced = self._is_synced
+        results, batches = [], []
+        numbers = self._numbers
+        for ticket in tickets:
+            batch = records.encode_batch(ticket.records, sequence, at_ns, numbers, synced=synced)
+            for name, number in batch.topics.items():
+                before.setdefault(name, numbers.get(name, 0))
+                numbers[name] = number
+            batches.append(batch)
+            last = sequence + len(ticket.records) - 1
+            results.append(Appended(sequence, last, at_ns, batch.data, batch.offsets))
+            sequence, synced = last + 1, False
+        return results, batches
+
+    def _write(self, data: bytes) -> None:
+        fd, offset = self.end.file.fd, self.end.segment.tail.end
+        try:
+            self._disk.write_at(fd, data, offset)
+        except OSError:
+            self._take_back(len(data))
+            raise
+        if not self._is_full:
+            self._is_synced = False
+            return
+        try:
+            self._disk.fdatasync(fd)
+        except OSError as error:
+            self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
+            self._take_back(len(data))
+            raise
+        self._is_synced = True
+
+    def _take_back(self, size: int) -> None:
+        """What was written without being confirmed must not be found by anybody later."""
+        begin = self.end.segment.tail.end
+        try:
+            for offset in range(begin, begin + size, len(ZEROS)):
+                self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
+        except OSError as error:
+            self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
+
+    def _count(self, tickets: list[Ticket], batches: list[records.Batch], at_ns: int) -> None:
+        sums = sums_of(self.end.segment)
+        for ticket, batch in zip(tickets, batches, strict=True):
+            if len(batch.topics) == 1:
+                [(name, number)] = batch.topics.items()
+                sums.add_same(name, number, at_ns, len(ticket.records), len(batch.data))
+                continue
+            counts = Counter(record.topic for record in ticket.records)
+            numbers = {name: batch.topics[name] - count for name, count in counts.items()}
+            ends = [*batch.offsets[1:], len(batch.data)]
+            for record, begin, end in zip(ticket.records, batch.offsets, ends, strict=True):
+                numbers[record.topic] += 1
+                sums.add(record.topic, numbers[record.topic], at_ns, end - begin)
+        self._last_ns = at_ns
+        self.end.segment.confirm()
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        if self._broken is not None:
+            raise StoreError(f"the log in {self._root} takes no more: {self._broken}; open it again")
+
+    def refuse(self, why: str) -> None:
+        """Take no more until the log is opened again."""
+        self._broken = self._broken or why
+
+    def sync(self) -> None:
+        """Where appending does not sync: do it now."""
+        with self.turn:
+            self.check_usable()
+            try:
+                self._disk.fdatasync(self.end.file.fd)
+            except OSError as error:
+                self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
+                raise
+            self._is_synced = True
+
+
+def sums_of(segment: Segment) -> Sums:
+    if segment.sums is None:
+        raise StoreError(f"{segment.path} is sealed and takes no more")
+    return segment.sums

@@ -1,0 +1,153 @@
+"""The acts on disk by which segments come, are sealed, and go. Knows: files and their order of syncs.
+Does not know: records, callers. Errors pass as ``OSError``.
+
+A file becomes a segment by its name: it is written and synced first, renamed then. A name that is gone is gone for
+certain before the file is used for anything else."""
+
+import fcntl
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments_chain import Segment
+from yirangmq.stores.segments_layout import (
+    HEAD_SIZE,
+    SPARE,
+    Head,
+    Topic,
+    file_name,
+    write_head,
+    write_index,
+    write_seal,
+    write_state,
+)
+from yirangmq.stores.segments_scan import Sums
+
+ZEROS = bytes(1 << 20)
+SYNC_EVERY = 4 << 20
+"""Bytes of zeros between syncs: a disk with much to write at once keeps the live records waiting."""
+
+
+class Spare(NamedTuple):
+    """A file that may become a segment: open, synced, and longer than nothing."""
+
+    path: str
+    fd: int
+    size: int
+
+
+class Making(NamedTuple):
+    """A new segment to be: its epochs, where it begins, when."""
+
+    epoch: bytes
+    before: bytes
+    first: int
+    made_ns: int
+
+
+class Workshop:
+    """One per log that is open for writing."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        self.folder = folder
+        self.disk = disk
+        self._made = 0
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    # -- coming ---------------------------------------------------------------------------------------------------
+
+    def new_spare(self, size: int) -> Spare:
+        """A file of zeros: writing over them costs a sync less than making a file longer."""
+        self._made += 1
+        path = self.path(f"{SPARE}-{self._made}")
+        fd = self.disk.open_write(path)
+        try:
+            self._fill(fd, 0, size)
+        except BaseException:
+            self.disk.close(fd)
+            self.disk.unlink(path)
+            raise
+        return Spare(path, fd, size)
+
+    def longer(self, spare: Spare, size: int) -> Spare:
+        """The same file with at least so many bytes; on an error it is as it was, but for its length."""
+        if size <= spare.size:
+            return spare
+        self._fill(spare.fd, spare.size, size)
+        return spare._replace(size=size)
+
+    def _fill(self, fd: int, begin: int, end: int) -> None:
+        unsynced = 0
+        for offset in range(begin, end, len(ZEROS)):
+            part = ZEROS[: end - offset]
+            self.disk.write_at(fd, part, offset)
+            unsynced += len(part)
+            if unsynced >= SYNC_EVERY:
+                self.disk.fdatasync(fd)
+                unsynced = 0
+        if unsynced:
+            self.disk.fdatasync(fd)
+
+    def begin(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+        """Make it a segment: it has no records, and its name is on disk."""
+        segment = self.write_opening(spare, making, state)
+        self.disk.fdatasync(spare.fd)
+        self.place(spare, segment)
+        return segment
+
+    def place(self, spare: Spare, segment: Segment) -> None:
+        """Give the file its name, and let others read it."""
+        fcntl.flock(spare.fd, fcntl.LOCK_UN)
+        self.disk.rename(spare.path, segment.path)
+        self.disk.fsync_folder(self.folder)
+
+    def write_opening(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+        """What stands before the records; the path is the one the segment will have."""
+        opening = write_state(state)
+        head = Head(*making, HEAD_SIZE + len(opening))
+        self.disk.write_at(spare.fd, write_head(head) + opening, 0)
+        return Segment(self.path(file_name(making.first)), head, sums=Sums(making.first, head.begin, dict(state)))
+
+    # -- staying --------------------------------------------------------------------------------------------------
+
+    def seal(self, segment: Segment, fd: int) -> Segment:
+        """Nothing will be added to it: write its index and its seal, and cut off what lies behind."""
+        sums = segment.sums
+        if sums is None:
+            return segment
+        seal = sums.seal(segment.first)
+        ending = write_index(sums.summary()) + write_seal(seal)
+        self.disk.write_at(fd, ending, sums.end)
+        self.disk.truncate(segment.path, sums.end + len(ending))
+        self.disk.fdatasync(fd)
+        return Segment(segment.path, segment.head, seal=seal)
+
+    # -- going ----------------------------------------------------------------------------------------------------
+
+    def retire(self, segment: Segment, *, recycle: bool) -> Spare | None:
+        """Take its name away; for certain, when this returns. The file is kept as a spare if nobody reads it."""
+        spare = self._reserved(segment) if recycle else None
+        if spare is None:
+            self.disk.unlink(segment.path)
+        else:
+            self.disk.rename(segment.path, spare.path)
+        self.disk.fsync_folder(self.folder)
+        return spare
+
+    def _reserved(self, segment: Segment) -> Spare | None:
+        """Its file, held so that nobody begins to read it; None: somebody does."""
+        fd = self.disk.open_update(segment.path)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self.disk.close(fd)
+            return None
+        self._made += 1
+        return Spare(self.path(f"{SPARE}-{self._made}"), fd, os.fstat(fd).st_size)
+
+    def give_up(self, spare: Spare) -> None:
+        self.disk.close(spare.fd)
+        self.disk.unlink(spare.path)
