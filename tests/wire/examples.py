@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from yirangmq.wire import calls
+from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import HEAD, Kind
 
 
@@ -20,6 +20,8 @@ class Example(NamedTuple):
 
 
 PAYLOAD = b'{"temp":36.1}'
+EPOCH = "0123456789abcdef0123456789abcdef"
+AT_NS = 1_768_296_060_000_000_000
 EXAMPLES = (
     Example("hello", Kind.HELLO, 1, calls.Hello("billing", "s3cret")),
     Example("welcome", Kind.WELCOME, 1, calls.Welcome("yirangmq 0.1.0", "north", "full", 16 * 1024 * 1024)),
@@ -66,6 +68,35 @@ EXAMPLES = (
     Example("ping", Kind.PING, 13, calls.Empty()),
     Example("pong", Kind.PONG, 13, calls.Empty()),
     Example("bye", Kind.BYE, 0, calls.Empty()),
+    Example(
+        "topic-publish",
+        Kind.TOPIC_PUBLISH,
+        14,
+        feeds.TopicPublish(
+            [feeds.TopicRecord("trades", PAYLOAD), feeds.TopicRecord("quotes", b"", "ABC", {"source": "north"})]
+        ),
+    ),
+    Example("topic-stored", Kind.TOPIC_STORED, 14, feeds.TopicStored(EPOCH, 7, 8, AT_NS, {"trades": 3, "quotes": 5})),
+    Example("topic-subscribe", Kind.TOPIC_SUBSCRIBE, 15, feeds.TopicSubscribe(["trades", "quotes.*"])),
+    Example(
+        "topic-subscribe-all",
+        Kind.TOPIC_SUBSCRIBE,
+        15,
+        feeds.TopicSubscribe([], 7, "ledger", "sequence", 42, EPOCH, False, 250),
+    ),
+    Example(
+        "topic-subscribed",
+        Kind.TOPIC_SUBSCRIBED,
+        15,
+        feeds.TopicSubscribed(EPOCH, 43, 1, 50, [(45, 46)], True),
+    ),
+    Example("recovery-request", Kind.RECOVERY_REQUEST, 16, feeds.RecoveryRequest(42, EPOCH)),
+    Example("recovery-response", Kind.RECOVERY_RESPONSE, 16, feeds.RecoveryResponse(43, 50, 6, [(45, 46)])),
+    Example("recovery-complete", Kind.RECOVERY_COMPLETE, 16, feeds.RecoveryComplete(50, 6, AT_NS)),
+    Example("confirm", Kind.CONFIRM, 17, feeds.Confirm(50)),
+    Example("confirmed", Kind.CONFIRMED, 17, feeds.Confirmed(50)),
+    Example("unsubscribe", Kind.UNSUBSCRIBE, 18, feeds.Unsubscribe()),
+    Example("progress", Kind.PROGRESS, 0, feeds.Progress(60, 6, 60, AT_NS)),
 )
 
 

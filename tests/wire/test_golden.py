@@ -7,7 +7,7 @@ import pytest
 
 from tests.golden_files import golden
 from tests.wire.examples import EXAMPLES, Example, spelled
-from yirangmq.wire import calls
+from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import FrameReader, Kind
 
 WRITTEN = dict(re.split(r" {2,}", line) for line in golden("wire/frames.txt").decode().splitlines())
@@ -40,7 +40,7 @@ def test_every_kind_and_each_of_its_members_is_documented(kind: Kind) -> None:
     assert [name for name in re.findall(r"`(\w+)`", row.split("|")[4]) if name in members] == members
 
 
-@pytest.mark.parametrize("body", [calls.Outgoing, calls.Incoming])
+@pytest.mark.parametrize("body", [calls.Outgoing, calls.Incoming, feeds.TopicRecord])
 def test_the_members_of_a_message_are_documented(body: type[calls.Outgoing]) -> None:
     rows = re.findall(rf"^\| `{body.__name__}` \| (.*) \|$", PAGE, re.MULTILINE)
     assert [re.findall(r"`(\w+)`", row) for row in rows] == [list(body.__struct_fields__)]

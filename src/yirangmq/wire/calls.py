@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from yirangmq.core.errors import BadInput, QueueError, every_error
+from yirangmq.wire import feeds
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
 
 
@@ -160,6 +161,7 @@ BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.PONG: Empty,
     Kind.BYE: Empty,
     Kind.RELEASE: Settle,
+    **feeds.BODIES,
 }
 _encoder = msgspec.msgpack.Encoder()
 _encode = _encoder.encode

@@ -41,6 +41,17 @@ class Kind(IntEnum):
     BYE = 18
     RELEASE = 19
     # 20 is a record of a topic, in a layout of its own: wire/records.py. 21 and 22 lie in its log only.
+    TOPIC_PUBLISH = 23
+    TOPIC_STORED = 24
+    TOPIC_SUBSCRIBE = 25
+    TOPIC_SUBSCRIBED = 26
+    RECOVERY_REQUEST = 27
+    RECOVERY_RESPONSE = 28
+    RECOVERY_COMPLETE = 29
+    CONFIRM = 30
+    CONFIRMED = 31
+    UNSUBSCRIBE = 32
+    PROGRESS = 33
 
 
 class Frame(NamedTuple):
