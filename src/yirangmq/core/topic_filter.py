@@ -1,0 +1,125 @@
+"""Which topics a subscriber wants: names, patterns, masks. Knows: names of topics. Does not know: records.
+
+In a pattern ``*`` is any characters, ``?`` is one, ``+`` is one level: at least one character, and no dot."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+
+MOST_TOPICS = 1000
+MOST_PATTERNS = 100
+MOST_MASKED = 32
+MOST_MASK = 2**32 - 1
+PATTERN = re.compile(r"[a-zA-Z0-9._*?+-]{1,200}")
+WILD = re.compile(r"[*?+]")
+
+
+@dataclass(frozen=True)
+class Filter:
+    """``None`` for ``names`` is: all topics. Two that ask for the same are equal."""
+
+    names: frozenset[str] | None = None
+    patterns: tuple[str, ...] = ()
+    text: str = "*"
+    """In the words of the one who asked."""
+
+    def wants(self, topic: str) -> bool:
+        if self.names is None or topic in self.names:
+            return True
+        return any(glob.matches(topic) for glob in self._globs)
+
+    @property
+    def is_all(self) -> bool:
+        return self.names is None
+
+    @cached_property
+    def _globs(self) -> list["Glob"]:
+        return [Glob(pattern) for pattern in self.patterns]
+
+
+ALL = Filter()
+NOTHING = Filter(frozenset(), (), "")
+
+
+def masked(mask: int, topics: Sequence[str]) -> frozenset[str]:
+    """The topics whose bit is set; that of the first topic is 1, of the second 2, of the third 4 …"""
+    return frozenset(topic for place, topic in enumerate(topics) if mask & (1 << place))
+
+
+def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequence[str] = ()) -> Filter:
+    """From what a subscriber says; ``topics`` are those that have a bit in masks. ``BadInput`` names the field."""
+    if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask <= MOST_MASK:
+        raise BadInput(f"must be a whole number from 0 to {MOST_MASK}, not {mask!r}", field="mask")
+    names.check_many(wanted, "topics")
+    if len(wanted) > MOST_TOPICS:
+        raise BadInput(f"at most {MOST_TOPICS} names and patterns, not {len(wanted)}", field="topics")
+    if not wanted and not mask:
+        return ALL
+    plain, patterns = _sorted_out(wanted)
+    text = ",".join([str(one) for one in wanted] + ([f"mask={mask}"] if mask else []))
+    if "*" in patterns:
+        return Filter(None, (), text)
+    return Filter(plain | masked(mask, topics), patterns, text)
+
+
+def _sorted_out(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ...]]:
+    plain: set[str] = set()
+    patterns: set[str] = set()
+    for one in wanted:
+        if not isinstance(one, str):
+            raise BadInput(f"must be names and patterns, not {type(one).__name__}", field="topics")
+        if not WILD.search(one):
+            plain.add(names.check_queue(one, "topics"))
+        elif PATTERN.fullmatch(one):
+            patterns.add(one)
+        else:
+            raise BadInput(f"{one[:60]!r} is no pattern; use '*', '?', '+' among the letters of a name", field="topics")
+    if len(patterns) > MOST_PATTERNS:
+        raise BadInput(f"at most {MOST_PATTERNS} patterns, not {len(patterns)}", field="topics")
+    return frozenset(plain), tuple(sorted(patterns))
+
+
+class Glob:
+    """A pattern as a row of steps, of which a name takes some: bit n of ``here`` is set if the steps before n fit what
+    was read so far. It takes time in proportion to the name, whatever the pattern."""
+
+    def __init__(self, pattern: str) -> None:
+        self._takes: dict[str, int] = {}
+        self._any = self._level = self._stays = self._stays_level = 0
+        place = 0
+        for letter in pattern:
+            bit = 1 << place
+            if letter == "*":
+                self._stays |= bit
+            elif letter == "+":
+                self._level |= bit
+                self._stays_level |= bit << 1
+                place += 1
+            elif letter == "?":
+                self._any |= bit
+            else:
+                self._takes[letter] = self._takes.get(letter, 0) | bit
+            place += 1
+        self._loops = self._stays | self._stays_level
+        self._end = 1 << place
+
+    def matches(self, name: str) -> bool:
+        here = self._skip(1)
+        for letter in name:
+            is_dot = letter == "."
+            steps = self._takes.get(letter, 0) | self._any | (0 if is_dot else self._level)
+            stays = self._stays | (0 if is_dot else self._stays_level)
+            here = self._skip((here & steps) << 1 | (here & stays))
+            if not here:
+                return False
+        return bool(here & self._end)
+
+    def _skip(self, here: int) -> int:
+        """A step that takes any number of letters also takes none."""
+        while (more := here | (here & self._loops) << 1) != here:
+            here = more
+        return here

@@ -1,0 +1,64 @@
+"""Every edge of the two tables, and none besides."""
+
+import pytest
+
+from yirangmq.core.feeds import (
+    CLIENT,
+    CLIENT_MEANING,
+    PUBLISHER,
+    PUBLISHER_MEANING,
+    ClientState,
+    ClientVerb,
+    PublisherState,
+    PublisherVerb,
+    client_after,
+    publisher_after,
+)
+
+DRAWN_PUBLISHER = {("starting", "listening"), ("listening", "online")} | {
+    (state, "error") for state in ("starting", "listening", "online")
+}
+DRAWN_CLIENT = {("connected", "online"), ("online", "recovering"), ("recovering", "online")} | {
+    (state, "offline") for state in ("connected", "online", "recovering")
+}
+
+
+def test_every_edge_of_the_seed_is_there() -> None:
+    assert {(str(before), str(after)) for (before, _), after in PUBLISHER.items()} >= DRAWN_PUBLISHER
+    assert {(str(before), str(after)) for (before, _), after in CLIENT.items()} >= DRAWN_CLIENT
+
+
+@pytest.mark.parametrize("state", [None, *PublisherState])
+@pytest.mark.parametrize("verb", PublisherVerb)
+def test_a_publisher_moves_by_the_table_alone(state: PublisherState | None, verb: PublisherVerb) -> None:
+    assert publisher_after(state, verb) == PUBLISHER.get((state, verb))
+    if verb is PublisherVerb.FAIL and state not in (None, PublisherState.ERROR):
+        assert publisher_after(state, verb) is PublisherState.ERROR
+
+
+@pytest.mark.parametrize("state", [None, *ClientState])
+@pytest.mark.parametrize("verb", ClientVerb)
+def test_a_client_moves_by_the_table_alone(state: ClientState | None, verb: ClientVerb) -> None:
+    assert client_after(state, verb) == CLIENT.get((state, verb))
+    if verb is ClientVerb.LEAVE and state not in (None, ClientState.OFFLINE):
+        assert client_after(state, verb) is ClientState.OFFLINE
+
+
+def test_whoever_is_offline_stays_so() -> None:
+    assert [verb for verb in ClientVerb if client_after(ClientState.OFFLINE, verb)] == []
+
+
+def test_each_state_can_be_reached_and_is_explained() -> None:
+    assert set(CLIENT.values()) == set(ClientState) == set(CLIENT_MEANING)
+    assert set(PUBLISHER.values()) == set(PublisherState) == set(PUBLISHER_MEANING)
+
+
+def test_the_states_have_the_public_order() -> None:
+    assert [str(state).upper() for state in ClientState] == [
+        "CONNECTED",
+        "RECOVERY_NEEDED",
+        "RECOVERING",
+        "CATCHING_UP",
+        "ONLINE",
+        "OFFLINE",
+    ]
