@@ -36,6 +36,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     given: dict[str, Any] = {
         "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
+        "http": "off", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
     }  # fmt: skip
     value = given.get(name, "7")
@@ -70,7 +71,17 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"tcp": "localhost:99999"}, {}, {}, "tcp", "HOST:PORT"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
         ({"token": "a", "token_file": "b"}, {}, {}, "token", "one of them"),
-        ({"socket": "off"}, {}, {}, "socket", "nobody could reach"),
+        ({"socket": "off", "http": "off"}, {}, {}, "socket", "nobody could reach"),
+        ({"http": "8080"}, {}, {}, "http", "HOST:PORT"),
+        ({}, {"MQ_PORT": "many"}, {}, "http", "HOST:PORT"),
+        ({"http_tokens": {}}, {}, {}, "http_tokens", "an array of objects"),
+        ({"http_tokens": [{}]}, {}, {}, "http_tokens", "either token or tokenFile"),
+        ({"http_tokens": [{"token": "short"}]}, {}, {}, "http_tokens", "at least 8"),
+        ({"http_tokens": [{"token": "with a space"}]}, {}, {}, "http_tokens", "visible ASCII"),
+        ({"http_tokens": [{"token": "12345678", "scopes": ["root"]}]}, {}, {}, "http_tokens", "some of publish"),
+        ({"http_tokens": [{"token": "12345678", "queues": []}]}, {}, {}, "http_tokens", "at least one"),
+        ({"http_tokens": [{"token": "12345678", "scope": []}]}, {}, {}, "http_tokens", "did you mean 'scopes'"),
+        ({}, {"YIRANGMQ_HTTP_TOKENS": "{"}, {}, "YIRANGMQ_HTTP_TOKENS", "Expecting"),
         ({"write_buffer_bytes": "1GiB"}, {}, {}, "write_buffer_bytes", "client_memory_bytes"),
         ([], {}, {}, "config", "a JSON object"),
     ],
@@ -98,8 +109,31 @@ def test_on_this_machine_none_is_needed(address: str) -> None:
     assert load({"tcp": address}, {}, {}).tcp_address is not None
 
 
+@pytest.mark.parametrize("address", ["0.0.0.0:8080", ":8080", "[::]:8080", "queue.example:8080"])
+def test_beyond_this_machine_http_needs_a_token_too(address: str) -> None:
+    with pytest.raises(BadInput, match="other machines") as caught:
+        load({"http": address}, {}, {})
+    assert caught.value.field == "http"
+    for way in ({"token": "t"}, {"token_file": "t"}, {"http_tokens": [{"tokenFile": "t"}]}, {"insecure": True}):
+        assert load({"http": address, **way}, {}, {}).http == address
+    with pytest.raises(BadInput, match="other machines"):
+        load({}, {"MQ_HOST": "0.0.0.0"}, {})
+
+
+def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
+    assert load({}, {}, {}).http_address == ("127.0.0.1", 8080)
+    assert load({}, {"MQ_PORT": "9000"}, {}).http_address == ("localhost", 9000)
+    assert load({"http": "off"}, {"MQ_HOST": "127.0.0.1"}, {}).http_address == ("127.0.0.1", 8080)
+    assert load({}, {"MQ_PORT": "9000", "YIRANGMQ_HTTP": "[::1]:1"}, {}).http_address == ("::1", 1)
+    assert load({}, {"MQ_PORT": "9000"}, {"http": "off"}).http_address is None
+    assert load({"http": ""}, {}, {}).http_address is None
+    assert load({"http": "unix:/run/mq.sock"}, {}, {}).http_address == "/run/mq.sock"
+
+
 def test_a_token_is_not_printed() -> None:
-    assert "s3cret" not in repr(load({"token": "s3cret"}, {}, {}))
+    config = load({"token": "s3cret", "http_tokens": [{"token": "s3cret-2"}]}, {}, {})
+    assert "s3cret" not in repr(config)
+    assert "s3cret" not in repr(config.http_tokens)
 
 
 def test_the_page_is_current() -> None:

@@ -10,7 +10,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRO = """# Configuration of the server
 
 `yirangmq serve` starts without any setting: its queues are kept in one SQLite file under `./yirang-data`, and programs
-on this machine reach it over a unix socket there.
+on this machine reach it over a unix socket there, and over HTTP at port 8080.
 
 *This page is printed from the program by `python tools/config_docs.py`.*
 
@@ -20,7 +20,8 @@ From weakest to strongest:
 
 1. the defaults below;
 2. a JSON file, named with `--config FILE`: one object, its members are the settings;
-3. the environment: `YIRANGMQ_` and the setting's name in capitals;
+3. the environment: `YIRANGMQ_` and the setting's name in capitals; `MQ_HOST` (`localhost`) and `MQ_PORT` (8080) mean
+   `http`, if `YIRANGMQ_HTTP` is not there;
 4. flags: `--` and the setting's name with dashes.
 
 ```json
@@ -46,6 +47,36 @@ What governs a single queue (time-outs, retries, dead letters, history) is not h
 | setting | default | meaning |
 |---|---|---|
 """
+TOKENS = """
+## Tokens of HTTP clients
+
+Without a token the server listens only for this machine, and whoever reaches it may do everything. With `token` (or
+`token_file`) and `http_tokens` every HTTP client must show one of them, `Authorization: Bearer TOKEN`; only `/health`
+and `/robots.txt` are for everybody, and a unix socket is for whoever may open its file. `token` allows everything. Each
+of the `http_tokens` says what it allows:
+
+```json
+{
+  "http": "0.0.0.0:8080",
+  "tls_cert": "/etc/yirangmq/cert.pem",
+  "tls_key": "/etc/yirangmq/key.pem",
+  "token_file": "/etc/yirangmq/token",
+  "http_tokens": [
+    {"tokenFile": "/etc/yirangmq/shop", "scopes": ["publish"], "queues": ["mail", "order-*"]},
+    {"token": "3f0c9a62d1", "scopes": ["publish", "consume"]}
+  ]
+}
+```
+
+| member | meaning |
+|---|---|
+| `token` or `tokenFile` | the token, at least 8 visible ASCII characters, or a file whose first line it is |
+| `scopes` | some of `publish`, `consume`, `admin`; default: the first two. `admin` includes the others |
+| `queues` | patterns of names (`*`, `?`, `[a-c]`); default: `["*"]`, all. What is not about one queue needs `"*"` |
+
+A client that asks more often than `http_rate` is answered 429 with `Retry-After`: it is counted by its token, or by its
+address if it shows none that is known.
+"""
 NAMES = """
 ## Their names elsewhere
 
@@ -58,7 +89,7 @@ def page() -> str:
     settings = fields(Config)
     rows = [f"| `{one.name}` | {_shown(default_of(one))} | {one.metadata['about']} |\n" for one in settings]
     names = [f"| `{one.name}` | `{variable(one.name)}` | `{flag(one.name)}` |\n" for one in settings]
-    return INTRO + "".join(rows) + NAMES + "".join(names)
+    return INTRO + "".join(rows) + TOKENS + NAMES + "".join(names)
 
 
 def _shown(default: str) -> str:

@@ -3,98 +3,33 @@
 A setting ``max_frame_bytes`` is the member ``max_frame_bytes`` of the file, the variable ``YIRANGMQ_MAX_FRAME_BYTES``
 and the flag ``--max-frame-bytes``. docs/configuration.md is printed from the fields below."""
 
-import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from ipaddress import ip_address
 from typing import Any
 
+from yirangmq.core.access import TokenRule
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import check_consumer
+from yirangmq.core.settings import (
+    MIB,
+    Reader,
+    a_number,
+    a_text,
+    byte_size,
+    file_mode,
+    one_of,
+    plain_name,
+    token_rules,
+    whole_number,
+    yes_or_no,
+)
 from yirangmq.core.strict import kind
 
 PREFIX = "YIRANGMQ_"
 OFF = "off"
-MIB = 1024 * 1024
-UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
 LEVELS = ("debug", "info", "warning", "error")
-
-Reader = Callable[[object], Any]
-"""A value from JSON, or the text of a variable or a flag, to a setting; ``ValueError`` says what it must be."""
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be a text, not {kind(value)}")
-    return value
-
-
-def _choice(*allowed: str) -> Reader:
-    def read(value: object) -> str:
-        if value not in allowed:
-            raise ValueError(f"must be one of {', '.join(allowed)}, not {value!r}")
-        return str(value)
-
-    return read
-
-
-def _flag(value: object) -> bool:
-    known = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
-    if not isinstance(value, bool | str) or value not in known:
-        raise ValueError(f"must be true or false, not {value!r}")
-    return known[value]
-
-
-def _number(least: float, most: float) -> Reader:
-    def read(value: object) -> float:
-        try:
-            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
-        except ValueError:
-            number = None
-        if number is None or not least <= number <= most:
-            raise ValueError(f"must be a number from {least:g} to {most:g}, not {value!r}")
-        return number
-
-    return read
-
-
-def _whole(least: int, most: int) -> Reader:
-    def read(value: object) -> int:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
-            raise ValueError(f"must be a whole number from {least} to {most}, not {value!r}")
-        return number
-
-    return read
-
-
-def _size(least: int, most: int) -> Reader:
-    """Bytes: a number, or a text such as ``16MiB``."""
-    check = _whole(least, most)
-
-    def read(value: object) -> int:
-        found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower()) if isinstance(value, str) else None
-        if found is not None and found[2] in UNITS:
-            value = int(found[1]) * UNITS[found[2]]
-        number: int = check(value)
-        return number
-
-    return read
-
-
-def _mode(value: object) -> int:
-    if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
-        raise ValueError(f"must be a file mode of three octal digits as a text, such as '660', not {value!r}")
-    return int(value, 8)
-
-
-def _node(value: object) -> str:
-    try:
-        return check_consumer(value, "")
-    except BadInput as error:
-        raise ValueError(str(error)) from None
 
 
 def _setting(default: Any, read: Reader, about: str, *, shown: str = "", secret: bool = False) -> Any:
@@ -104,76 +39,103 @@ def _setting(default: Any, read: Reader, about: str, *, shown: str = "", secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    data: str = _setting("yirang-data", _text, "folder for the store, the socket and the lock; made if it is not there")
+    data: str = _setting(
+        "yirang-data", a_text, "folder for the store, the socket and the lock; made if it is not there"
+    )
     store: str = _setting(
-        "", _text, "where messages are kept: `sqlite:FILE`, `files:FOLDER` or `memory:`", shown="sqlite:DATA/queue.db"
+        "", a_text, "where messages are kept: `sqlite:FILE`, `files:FOLDER` or `memory:`", shown="sqlite:DATA/queue.db"
     )
     durability: str = _setting(
-        "full", _choice("full", "os"), "`full`: a reply survives a power cut; `os`: it survives a killed process"
+        "full", one_of("full", "os"), "`full`: a reply survives a power cut; `os`: it survives a killed process"
     )
     socket: str = _setting(
         "",
-        _text,
+        a_text,
         "path of the unix socket, or `off`; whoever may write the file is trusted",
         shown="DATA/yirangmq.sock",
     )
-    socket_mode: int = _setting(0o660, _mode, "file mode of the unix socket", shown="660")
+    socket_mode: int = _setting(0o660, file_mode, "file mode of the unix socket", shown="660")
     tcp: str = _setting(
-        OFF, _text, "`HOST:PORT` to listen at, or `off`; beyond this machine it needs a token, or `insecure`"
+        OFF, a_text, "`HOST:PORT` to listen at, or `off`; beyond this machine it needs a token, or `insecure`"
     )
-    insecure: bool = _setting(False, _flag, "listen beyond this machine without a token", shown="false")
-    token: str = _setting("", _text, "what TCP clients must show; better in the file than in a flag", secret=True)
-    token_file: str = _setting("", _text, "file with the token; its first line counts")
-    tls_cert: str = _setting("", _text, "certificate chain for TCP, a PEM file; with `tls_key`")
-    tls_key: str = _setting("", _text, "its private key, a PEM file")
-    node: str = _setting("", _node, "the name of this server in replies and logs", shown="the name of the host")
+    insecure: bool = _setting(False, yes_or_no, "listen beyond this machine without a token", shown="false")
+    token: str = _setting(
+        "", a_text, "what TCP clients must show, and HTTP clients that may do everything; rather in a file", secret=True
+    )
+    token_file: str = _setting("", a_text, "file with the token; its first line counts")
+    http: str = _setting(
+        "127.0.0.1:8080",
+        a_text,
+        "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token, or `insecure`",
+    )
+    http_tokens: tuple[TokenRule, ...] = _setting(
+        (), token_rules, "what HTTP clients may show, and do with it (below); a JSON array", secret=True
+    )
+    tls_cert: str = _setting("", a_text, "certificate chain for TCP and HTTP, a PEM file; with `tls_key`")
+    tls_key: str = _setting("", a_text, "its private key, a PEM file")
+    node: str = _setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
     max_frame_bytes: int = _setting(
-        16 * MIB, _size(1024, 1024 * MIB), "largest frame a client may send; refused by its head", shown="16MiB"
+        16 * MIB, byte_size(1024, 1024 * MIB), "largest frame a client may send; refused by its head", shown="16MiB"
     )
-    max_connections: int = _setting(1000, _whole(1, 100_000), "clients connected at the same time")
+    max_connections: int = _setting(1000, whole_number(1, 100_000), "clients connected at the same time")
     idle_seconds: float = _setting(
-        600.0, _number(0.1, 10**7), "a client that waits for nothing and says nothing for so long is closed"
+        600.0, a_number(0.1, 10**7), "a client that waits for nothing and says nothing for so long is closed"
     )
     frame_seconds: float = _setting(
-        30.0, _number(0.1, 10**6), "a frame, the first one with its token, or a TLS handshake may take so long"
+        30.0,
+        a_number(0.1, 10**6),
+        "a frame, the first one with its token, a TLS handshake or the head of an HTTP request may take so long",
+    )
+    http_max_connections: int = _setting(10_000, whole_number(1, 1_000_000), "HTTP connections open at the same time")
+    http_idle_seconds: float = _setting(
+        72.0, a_number(0.1, 10**7), "an HTTP connection between two requests is closed after so long"
+    )
+    http_rate: float = _setting(
+        0.0, a_number(0, 10**9), "requests a second of one HTTP client, by its token or its address; 0: no limit"
+    )
+    http_burst: float = _setting(
+        0.0, a_number(0, 10**9), "requests an HTTP client may make at once within its rate; 0: those of two seconds"
     )
     write_buffer_bytes: int = _setting(
         MIB,
-        _size(4096, 1024 * MIB),
+        byte_size(4096, 1024 * MIB),
         "bytes waiting for a client past which nothing is pushed to it or read from it, until it reads",
         shown="1MiB",
     )
     client_memory_bytes: int = _setting(
-        64 * MIB, _size(64 * 1024, 64 * 1024 * MIB), "bytes waiting for a client past which it is closed", shown="64MiB"
+        64 * MIB,
+        byte_size(64 * 1024, 64 * 1024 * MIB),
+        "bytes waiting for a client past which it is closed",
+        shown="64MiB",
     )
     max_pending: int = _setting(
-        256, _whole(1, 100_000), "requests of one client not yet answered past which nothing more is read from it"
+        256, whole_number(1, 100_000), "requests of one client not yet answered past which nothing more is read from it"
     )
     on_stop: str = _setting(
         "keep",
-        _choice("keep", "release"),
+        one_of("keep", "release"),
         "leases when the server stops: `keep` (a consumer that comes again settles them) or `release` (back in line)",
     )
     stop_seconds: float = _setting(
-        10.0, _number(0, 3600), "a stopping server waits so long for clients to read answers"
+        10.0, a_number(0, 3600), "a stopping server waits so long for clients to read answers"
     )
     disk_low_bytes: int = _setting(
         64 * MIB,
-        _size(0, 2**60),
+        byte_size(0, 2**60),
         "free bytes of the store's disk below which publishing is refused, and consuming goes on; 0: never",
         shown="64MiB",
     )
     max_store_bytes: int = _setting(
         0,
-        _size(0, 2**60),
+        byte_size(0, 2**60),
         "bytes in use of an SQLite store past which publishing is refused, and consuming goes on; 0: no limit",
         shown="0",
     )
     backlog_limit: int = _setting(
-        0, _whole(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
+        0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )
-    log_level: str = _setting("info", _choice(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
-    log_format: str = _setting("json", _choice("json", "text"), "one JSON document a line, or text for people")
+    log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
+    log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
 
     @property
     def store_url(self) -> str:
@@ -186,7 +148,16 @@ class Config:
 
     @property
     def tcp_address(self) -> tuple[str, int] | None:
-        return None if self.tcp in ("", OFF) else _host_and_port(self.tcp)
+        return None if self.tcp in ("", OFF) else _host_and_port(self.tcp, "tcp")
+
+    @property
+    def http_address(self) -> tuple[str, int] | str | None:
+        """Host and port, or the path of a unix socket, or nothing."""
+        if self.http in ("", OFF):
+            return None
+        if self.http.startswith("unix:"):
+            return self.http.removeprefix("unix:")
+        return _host_and_port(self.http, "http")
 
     @property
     def node_name(self) -> str:
@@ -204,7 +175,7 @@ def flag(setting: str) -> str:
 
 def default_of(setting: "Field[Any]") -> str:
     """The default as people should see it."""
-    shown = str(setting.metadata["shown"] or (setting.default if setting.default is not MISSING else ""))
+    shown = str(setting.metadata["shown"] or ("" if setting.default in (MISSING, ()) else setting.default))
     return shown.removesuffix(".0")
 
 
@@ -218,6 +189,7 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
         if name not in known:
             raise BadInput(f"is not a setting; {_hint(str(name), known)}", field=str(name))
         found[name] = _read(known[name], value, name)
+    found |= _foreign(known, env)
     variables = {variable(name): name for name in known}
     for text, value in env.items():
         if text in variables:
@@ -228,6 +200,14 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
         if given is not None:
             found[name] = _read(known[name], given, flag(name))
     return checked(Config(**found))
+
+
+def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
+    """Variables of the HTTP queue whose API we speak: weaker than ours."""
+    if not env.get("MQ_HOST") and not env.get("MQ_PORT"):
+        return {}
+    host = env.get("MQ_HOST") or "localhost"
+    return {"http": _read(known["http"], f"{host}:{env.get('MQ_PORT') or 8080}", "MQ_HOST")}
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
@@ -252,21 +232,26 @@ def checked(config: Config) -> Config:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
     if config.max_store_bytes and not config.store_url.startswith("sqlite:"):
         raise BadInput("only an SQLite store can tell its size; disk_low_bytes works for all", field="max_store_bytes")
-    address = config.tcp_address
-    if address is None and not config.socket_path:
-        raise BadInput("is off, and so is tcp: nobody could reach the server", field="socket")
-    if address is not None and not (config.token or config.token_file or config.insecure or _is_local(address[0])):
-        raise BadInput(
-            f"{config.tcp} can be reached from other machines: set token or token_file, or say insecure", field="tcp"
-        )
+    if config.tcp_address is None and not config.socket_path and config.http_address is None:
+        raise BadInput("is off, and so are tcp and http: nobody could reach the server", field="socket")
+    has_token = bool(config.token or config.token_file or config.insecure)
+    _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
+    _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")
     return config
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def _check_reach(address: tuple[str, int] | str | None, field: str, is_guarded: bool, ways: str) -> None:
+    """Beyond this machine only with a token."""
+    if isinstance(address, tuple) and not (is_guarded or _is_local(address[0])):
+        where = f"{address[0]}:{address[1]}"
+        raise BadInput(f"{where} can be reached from other machines: set {ways}, or say insecure", field=field)
+
+
+def _host_and_port(text: str, field: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not port.isdecimal() or int(port) > 65535:
-        raise BadInput(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7411", field="tcp")
+        raise BadInput(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7411", field=field)
     return host, int(port)
 
 

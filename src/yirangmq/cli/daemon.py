@@ -17,20 +17,20 @@ from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.listener import Listener
 from yirangmq.cli.notify import notify
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.config import Config
+from yirangmq.core.access import Grant
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
-from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
-from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.observe.prometheus import Samples
@@ -49,6 +49,8 @@ class Secrets:
 
     token: str = ""
     tls: ssl.SSLContext | None = None
+    grants: tuple[Grant, ...] = ()
+    """Of HTTP clients."""
 
 
 class Daemon:
@@ -70,7 +72,7 @@ class Daemon:
         observing = Observing(clock, self._samples)
         rates = observing.metrics.rates
         health = Health(clock, self._disk, config.backlog_limit)
-        site = Site(clock, health, self._facts, lambda: self._door.describe(), Consumers(clock), rates)
+        site = Site(clock, health, self._facts, lambda: self._entrance.describe(), Consumers(clock), rates)
         calls = Calls(verbs, self._pages, site)
         observing.begin(verbs.happened, calls)
         traces = load_traces()
@@ -86,11 +88,7 @@ class Daemon:
             secrets.token,
             self._disk,
         )
-        self._door = Door(self._house, _limits(config))
-        self._desk.after_commit.append(self._door.flush)
-        self._path = Path(config.socket_path).absolute() if config.socket_path else None
-        self._servers: list[asyncio.AbstractServer] = []
-        self.addresses: list[str] = []
+        self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
 
@@ -103,39 +101,18 @@ class Daemon:
         try:
             self._tick()
             self._desk.submit(self._house.desk.verbs.sweep, _ignore)
-            await self._listen()
+            await self._entrance.open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._ticking.start()
-            ready(self.addresses)
+            ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()
         finally:
-            self._close_doors()
+            self._entrance.close()
             self._pages.stop()
             if listener is not None:
                 listener.stop()
-
-    # -- listening ------------------------------------------------------------------------------------------------
-
-    async def _listen(self) -> None:
-        config = self._config
-        if self._path is not None:
-            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode))
-            self.addresses.append(f"unix:{self._path}")
-        if config.tcp_address is not None:
-            server = await listen_tcp(self._door, *config.tcp_address, self._secrets.tls)
-            self._servers.append(server)
-            scheme = "tls" if self._secrets.tls is not None else "tcp"
-            self.addresses += [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
-
-    def _close_doors(self) -> None:
-        for server in self._servers:
-            server.close()
-        if self._servers and self._path is not None:
-            with contextlib.suppress(OSError):
-                clear_socket(self._path)
-        self._servers.clear()
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
@@ -143,20 +120,17 @@ class Daemon:
         """No new clients, no new requests; answers to all that was asked; then goodbye."""
         notify("STOPPING=1")
         self._ticking.stop()
-        log.info("stopping", extra=values(clients=len(self._door.connections), leases=self._config.on_stop))
-        self._close_doors()
-        for connection in list(self._door.connections):
-            connection.stop()
+        log.info("stopping", extra=values(clients=self._entrance.clients, leases=self._config.on_stop))
+        self._entrance.close()
+        self._entrance.stop()
         self._pages.stop()
         until = self._loop.time() + self._config.stop_seconds
         await self._until(lambda: self._desk.is_idle and self._pages.is_idle, until)
         if self._config.on_stop == "release":
             log.info("released", extra=values(leases=await self._release_leases()))
-        for connection in list(self._door.connections):
-            connection.say_bye()
-        await self._until(lambda: not self._door.connections, until)
-        for connection in list(self._door.connections):
-            connection.abort()
+        self._entrance.say_bye()
+        await self._until(lambda: not self._entrance.clients, until)
+        self._entrance.abort()
         await asyncio.sleep(0)  # so that the aborted ones are told
 
     async def _until(self, is_done: Callable[[], bool], until: float) -> None:
@@ -191,10 +165,10 @@ class Daemon:
             return
         self._loop.call_later(TICK_SECONDS, self._tick)
         notify("WATCHDOG=1")
-        self._door.look_around(self._loop.time())
+        self._entrance.look_around(self._loop.time())
         self._look_at_disk()
-        if self._door.closed_for != self._sent_away:
-            self._sent_away = dict(self._door.closed_for)
+        if self._entrance.sent_away() != self._sent_away:
+            self._sent_away = self._entrance.sent_away()
             log.warning("clients sent away", extra=values(since_start=self._sent_away))
         trouble = "" if self._desk.trouble is None else str(self._desk.trouble)
         if trouble != self._trouble:
@@ -221,20 +195,20 @@ class Daemon:
             "node": self._config.node_name,
             "store": self._config.store_url,
             "durability": self._store.durability(),
-            "addresses": self.addresses,
+            "addresses": self._entrance.addresses,
             "uptimeSec": round(time.monotonic() - self._started, 3),
-            "connections": len(self._door.connections),
-            "accepted": self._door.accepted,
-            "sentAway": self._door.closed_for,
+            "connections": self._entrance.clients,
+            "accepted": self._entrance.accepted,
+            "sentAway": self._entrance.sent_away(),
         }
 
     def _samples(self) -> dict[str, Samples]:
         """The server's own metrics; those it cannot tell are left out."""
         labels = {"version": __version__, "node": self._config.node_name, "durability": self._store.durability()}
         found: dict[str, Samples] = {
-            "yirangmq_connections": [({}, len(self._door.connections))],
-            "yirangmq_connections_total": [({}, self._door.accepted)],
-            "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(self._door.closed_for.items())],
+            "yirangmq_connections": [({}, self._entrance.clients)],
+            "yirangmq_connections_total": [({}, self._entrance.accepted)],
+            "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(self._entrance.sent_away().items())],
             "yirangmq_uptime_seconds": [({}, round(time.monotonic() - self._started, 3))],
             "yirangmq_info": [(labels, 1)],
         }
@@ -244,17 +218,6 @@ class Daemon:
             "yirangmq_store_used_bytes": None if self._disk is None else self._disk.used,
         }
         return found | {name: [({}, value)] for name, value in measured.items() if value is not None}
-
-
-def _limits(config: Config) -> Limits:
-    return Limits(
-        connections=config.max_connections,
-        idle_seconds=config.idle_seconds,
-        frame_seconds=config.frame_seconds,
-        write_buffer=config.write_buffer_bytes,
-        client_memory=config.client_memory_bytes,
-        pending=config.max_pending,
-    )
 
 
 def _disk_of(config: Config, store: Store) -> Disk | None:

@@ -25,6 +25,7 @@ from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.config import Config
+from yirangmq.core.access import Grant
 from yirangmq.core.errors import BadInput
 from yirangmq.format.jsontext import loads
 from yirangmq.observe import logs
@@ -62,16 +63,18 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     chosen = config.load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
     logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
     with contextlib.ExitStack() as stack:
-        secrets = Secrets(_token(chosen), _tls(chosen))
+        token = _token(chosen)
+        secrets = Secrets(token, _tls(chosen), _grants(chosen, token))
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
         store = open_store(chosen.store_url, durability=chosen.durability)
         stack.callback(store.close)
-        _allow_files(chosen.max_connections + SPARE_FILES)
+        web = chosen.http_max_connections if chosen.http_address is not None else 0
+        _allow_files(chosen.max_connections + web + SPARE_FILES)
 
         def ready(addresses: list[str]) -> None:
-            lock.tell(_holder(chosen, addresses[0]))
+            lock.tell(_holder(chosen, next((one for one in addresses if not one.startswith("http")), "")))
             _settle_memory()
             _announce(chosen, screen, addresses, store.durability())
 
@@ -138,12 +141,20 @@ def _settle_memory() -> None:
 
 
 def _token(chosen: Config) -> str:
-    if not chosen.token_file:
-        return chosen.token
-    text = read_input(chosen.token_file, MOST_TOKEN).decode("utf-8", "replace").strip().partition("\n")[0].strip()
+    return _first_line(chosen.token_file, "token_file") if chosen.token_file else chosen.token
+
+
+def _first_line(path: str, field: str) -> str:
+    text = read_input(path, MOST_TOKEN).decode("utf-8", "replace").strip().partition("\n")[0].strip()
     if not text:
-        raise BadInput(f"{chosen.token_file} is empty", field="token_file")
+        raise BadInput(f"{path} is empty", field=field)
     return text
+
+
+def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
+    """What HTTP clients may show: the one token that may do everything, and those of the rules."""
+    rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
+    return (*([Grant(token)] if token else []), *rules)
 
 
 def _tls(chosen: Config) -> ssl.SSLContext | None:
@@ -162,6 +173,7 @@ def _make_folders(chosen: Config) -> None:
     scheme, _, where = chosen.store_url.partition(":")
     wanted = [Path(where).absolute().parent] if scheme != "memory" else []
     wanted += [Path(chosen.socket_path).absolute().parent] if chosen.socket_path else []
+    wanted += [Path(chosen.http_address).absolute().parent] if isinstance(chosen.http_address, str) else []
     for folder in wanted:
         place.make_folder(folder)
 
@@ -195,14 +207,16 @@ def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: 
 
 COMMANDS = {
     "serve": Command(
-        about="Run the server: programs on this machine reach its queues over a unix socket, others over TCP if it is "
-        "told to. Without any setting it keeps its queues in one SQLite file under ./yirang-data.\n\n"
+        about="Run the server: programs on this machine reach its queues over a unix socket and HTTP at port 8080, "
+        "others over TCP or HTTP if it is told to. Without any setting it keeps its queues in one SQLite file under "
+        "./yirang-data.\n\n"
         "A setting is a flag, an environment variable (--max-connections is YIRANGMQ_MAX_CONNECTIONS) or a member of "
         "the JSON file; flags win over the environment, the environment over the file.\n\n"
         "SIGTERM and SIGINT stop it in good order: what was asked for is answered, then it exits with 0.",
         examples=(
             ("here, with defaults", "yirangmq serve"),
             ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
+            ("HTTP at another port, or not at all", "yirangmq serve --http 127.0.0.1:9000"),
             ("from a file", "yirangmq serve --config /etc/yirangmq.json"),
         ),
         options=add_options,

@@ -79,9 +79,8 @@ async def tcp_server(
         )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise StoreError(
-                f"{host}:{port} is in use by another program; choose another with --{field} HOST:PORT", field=field
-            ) from None
+            ways = f"choose another with --{field} HOST:PORT, or --{field} off"
+            raise StoreError(f"{host}:{port} is in use by another program; {ways}", field=field) from None
         raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field=field) from None
 
 

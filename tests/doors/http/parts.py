@@ -152,9 +152,7 @@ class Bench:
         self.stage = Stage()
         self.wire = Wire()
         self.limits = limits or Limits()
-        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0))
-        if admit is not None:
-            self.shared.admit = admit
+        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0), admit)
         self.now = 0.0
         self.connection = Connection(self.shared, self.wire, "test:1", self.now)
 

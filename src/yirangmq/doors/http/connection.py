@@ -6,9 +6,10 @@ routes do. Requests of one connection run at the same time."""
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Protocol
 
-from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
+from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, TooLarge, Unavailable
 from yirangmq.doors.http import reply
 from yirangmq.doors.http.exchange import Request, Response, Route, Routes
 from yirangmq.doors.http.head import Head, Refused
@@ -23,10 +24,6 @@ SMALL_BODY = 64 * 1024
 """Bytes of a body that is read even if its request is refused, so that the connection can stay."""
 NO_BODY = frozenset({204, 304})
 PLAIN = (("content-type", "text/plain; charset=utf-8"),)
-
-
-def _all_welcome(request: Request) -> None:
-    """Nobody is turned away before the routes see the request."""
 
 
 class Wire(Protocol):
@@ -49,7 +46,7 @@ class Shared:
     routes: Routes
     limits: Limits
     tails: Tails
-    admit: Callable[[Request], None] = _all_welcome
+    admit: Callable[[Request], None] | None = None
     held: int = field(default=0, init=False)
     """Bytes of requests that are held for all connections."""
 
@@ -108,10 +105,8 @@ class Connection:
     @property
     def is_full(self) -> bool:
         limits = self._shared.limits
-        return self.is_clogged or len(self._turns) >= limits.pipelined or self._work_bytes() >= limits.request_memory
-
-    def _work_bytes(self) -> int:
-        return self._held - self._intake.body_size - len(self._rest)
+        at_work = self._held - self._intake.body_size - len(self._rest)
+        return self.is_clogged or len(self._turns) >= limits.pipelined or at_work >= limits.request_memory
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -136,13 +131,12 @@ class Connection:
             return _too_large(route)
         if self._shared.held + (head.length or 0) > self._shared.limits.total_memory:
             return Unavailable("too much is being sent by all clients together; try again later")
-        request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
-        try:
-            self._shared.admit(request)
-            if route.admit is not None:
-                route.admit(request)
-        except QueueError as error:
-            return error
+        for admit in (self._shared.admit, route.admit):
+            if admit is not None:
+                try:
+                    admit(Request(head.method, head.path, head.query, head.headers, b"", self._peer))
+                except QueueError as error:
+                    return error
         return None
 
     def _decline(self, turn: Turn, error: QueueError, *, is_read: bool) -> None:
@@ -399,9 +393,14 @@ def _too_large(route: Route) -> TooLarge:
 
 def _refusal(turn: Turn, error: QueueError) -> Response:
     """In the shape of the API that was asked."""
-    if turn.route is not None:
-        try:
-            return turn.route.refuse(error)
-        except Exception:
-            log.exception("an error could not be told")
-    return Response(500, b"internal error\n", PLAIN)
+    if turn.route is None:
+        return Response(500, b"internal error\n", PLAIN)
+    try:
+        response = turn.route.refuse(error)
+    except Exception:
+        log.exception("an error could not be told")
+        return Response(500, b"internal error\n", PLAIN)
+    after = error.retry_after if isinstance(error, QuotaExceeded) else None
+    if after is not None and not any(name == "retry-after" for name, _ in response.headers):
+        response = response._replace(headers=(*response.headers, ("retry-after", str(ceil(after)))))
+    return response

@@ -12,6 +12,12 @@ from yirangmq.doors.http.limits import Limits
 
 SLICE = 4096
 """Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
+KNOWN = {
+    form: name.lower()
+    for name in ("Host", "User-Agent", "Accept", "Accept-Encoding", "Content-Type", "Content-Length", "Authorization")
+    for form in (name.encode(), name.lower().encode())
+}
+"""As nearly every client writes them."""
 
 
 class Taker(Protocol):
@@ -85,11 +91,14 @@ class Intake:
         while at < end and self.is_open and not self._taker.is_full:
             step = min(end - at, max(SLICE, self._missing()))
             self._moved = False
-            self._parse(data[at : at + step])
+            self._parse(data if step == end else data[at : at + step])
             at += step
-            self._quiet = 0 if self._moved else self._quiet + step
-            if self._quiet > self._limits.longest_quiet + SLICE:
-                raise Refused(431, "the head of the request is too long")
+            if self._moved:
+                self._quiet = 0
+            else:
+                self._quiet += step
+                if self._quiet > self._limits.longest_quiet + SLICE:
+                    raise Refused(431, "the head of the request is too long")
         return at if self.is_open else end
 
     def _missing(self) -> int:
@@ -136,19 +145,21 @@ class Intake:
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count += 1
         self._size += len(name) + len(value)
-        if self._count > self._limits.header_count or self._size > self._limits.header_bytes:
-            most = f"{self._limits.header_count} headers of {self._limits.header_bytes} bytes together"
+        limits = self._limits
+        if self._count > limits.header_count or self._size > limits.header_bytes:
+            most = f"{limits.header_count} headers of {limits.header_bytes} bytes together"
             self._fail(Refused(431, f"a request may have {most}"))
         if self.head is not None:
             return  # a trailer: counted, and dropped
-        key = name.decode("latin-1").lower()
+        key = KNOWN.get(name) or name.decode("latin-1").lower()
         text = value.decode("latin-1").rstrip(" \t")
-        if key not in self._headers:
-            self._headers[key] = text
+        headers = self._headers
+        if key not in headers:
+            headers[key] = text
         elif key in SINGLE:
             self._fail(Refused(400, f"the header {key} is there more than once"))
         else:
-            self._headers[key] += f"; {text}" if key == "cookie" else f", {text}"
+            headers[key] += f"; {text}" if key == "cookie" else f", {text}"
 
     def on_headers_complete(self) -> None:
         parser = self._parser

@@ -30,9 +30,7 @@ class HttpDoor:
         self, routes: Routes, limits: Limits | None = None, admit: Callable[[Request], None] | None = None
     ) -> None:
         self.limits = limits or Limits()
-        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds))
-        if admit is not None:
-            self.shared.admit = admit
+        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit)
         self.connections: set[Socket] = set()
         self.dirty: set[Socket] = set()
         self.buffer = memoryview(bytearray(BUFFER))

@@ -29,30 +29,27 @@ class Line(Protocol):
 class Turn:
     """An ``exchange.Exchange``, and the ``exchange.Outlet`` of its stream."""
 
-    __slots__ = (
-        "_actions", "_line", "counted", "is_chunked", "is_complete", "is_ended", "is_gone", "is_head", "is_last",
-        "is_old", "is_started", "response", "route", "seen", "seen_at", "size", "waits_to_go_on", "wants_drained",
-    )  # fmt: skip
+    # Most turns change few of these, so they stand in the class.
+    response: Response | None = None
+    size = 0
+    """Bytes of the request that are held for it."""
+    is_complete = False
+    """The whole request is here."""
+    is_gone = False
+    is_started = is_ended = is_chunked = wants_drained = False
+    counted = seen = 0
+    """Pieces its stream has written; how many of them there were at ``seen_at``."""
+    seen_at = 0.0
+    _actions: tuple[Callable[[], None], ...] = ()
 
     def __init__(self, line: Line, route: Route | None, head: Head | None) -> None:
         self._line = line
-        self._actions: tuple[Callable[[], None], ...] = ()
         self.route = route
-        self.response: Response | None = None
-        self.size = 0
-        """Bytes of the request that are held for it."""
         self.is_head = head is not None and head.method == "HEAD"
         self.is_old = head is not None and head.is_old
         self.is_last = head is None or not head.stays
         """The connection ends after it."""
-        self.is_complete = False
-        """The whole request is here."""
-        self.is_gone = False
         self.waits_to_go_on = head is not None and head.expects
-        self.is_started = self.is_ended = self.is_chunked = self.wants_drained = False
-        self.counted = self.seen = 0
-        """Pieces its stream has written; how many of them there were at ``seen_at``."""
-        self.seen_at = 0.0
 
     # -- Exchange -------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,124 @@
+"""All ways into a server as one: the socket door and the HTTP door, opened, watched and closed together.
+
+Knows: which doors there are, and where they listen. Does not know: what is asked at them."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from yirangmq.config import Config
+from yirangmq.core.access import Grant
+from yirangmq.doors.listening import clear_socket, shown, sockets_of
+from yirangmq.doors.session import House
+from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+
+if TYPE_CHECKING:
+    from yirangmq.cli.web import Web
+
+
+class Entrance:
+    def __init__(self, config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> None:
+        self._config = config
+        self._tls = tls
+        self._door = Door(house, _limits(config))
+        self._web = _web(config, house, tls, grants)
+        self._path = Path(config.socket_path).absolute() if config.socket_path else None
+        self._servers: list[asyncio.AbstractServer] = []
+        self.addresses: list[str] = []
+        """Where it can be reached."""
+        house.desk.after_commit.append(self._door.flush)
+        if self._web is not None:
+            house.desk.after_commit.append(self._web.door.flush)
+
+    async def open(self) -> None:
+        config = self._config
+        if self._path is not None:
+            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode))
+            self.addresses.append(f"unix:{self._path}")
+        if config.tcp_address is not None:
+            server = await listen_tcp(self._door, *config.tcp_address, self._tls)
+            self._servers.append(server)
+            scheme = "tls" if self._tls is not None else "tcp"
+            self.addresses += [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
+        if self._web is not None:
+            self.addresses += await self._web.listen()
+
+    def close(self) -> None:
+        """No new clients."""
+        for server in self._servers:
+            server.close()
+        if self._servers and self._path is not None:
+            with contextlib.suppress(OSError):
+                clear_socket(self._path)
+        self._servers.clear()
+        if self._web is not None:
+            self._web.close()
+
+    # -- who is inside --------------------------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> int:
+        return len(self._door.connections) + (len(self._web.door.connections) if self._web is not None else 0)
+
+    @property
+    def accepted(self) -> int:
+        """Since the start."""
+        return self._door.accepted + (self._web.door.accepted if self._web is not None else 0)
+
+    def sent_away(self) -> dict[str, int]:
+        """Clients refused or closed, by reason; those of HTTP say so."""
+        web = {} if self._web is None else {f"http {why}": n for why, n in self._web.door.closed_for.items()}
+        return {**self._door.closed_for, **web}
+
+    def describe(self) -> list[dict[str, Any]]:
+        return self._door.describe() + (self._web.door.describe() if self._web is not None else [])
+
+    def look_around(self, now: float) -> None:
+        """Once a second."""
+        self._door.look_around(now)
+        if self._web is not None:
+            self._web.door.look_around(now)
+
+    # -- the end, in this order -----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Take in nothing more; who waits is told that there is nothing."""
+        for connection in list(self._door.connections):
+            connection.stop()
+        if self._web is not None:
+            self._web.door.stop()
+
+    def say_bye(self) -> None:
+        """Everything asked for is answered, or refused now."""
+        for connection in list(self._door.connections):
+            connection.say_bye()
+        if self._web is not None:
+            self._web.door.send_away()
+
+    def abort(self) -> None:
+        for connection in list(self._door.connections):
+            connection.abort()
+        if self._web is not None:
+            self._web.door.abort()
+
+
+def _web(config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> "Web | None":
+    if config.http_address is None:
+        return None
+    from yirangmq.cli.web import Web  # a server without HTTP does not load it
+
+    return Web(config, house, grants, tls)
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        connections=config.max_connections,
+        idle_seconds=config.idle_seconds,
+        frame_seconds=config.frame_seconds,
+        write_buffer=config.write_buffer_bytes,
+        client_memory=config.client_memory_bytes,
+        pending=config.max_pending,
+    )

@@ -1,0 +1,83 @@
+"""The HTTP door of a server: its APIs side by side, who may use them, where it listens, how it ends.
+
+Knows: every API there is. Does not know: what they do. Imported only where HTTP is on."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Iterable
+from pathlib import Path
+from time import monotonic
+
+from yirangmq.config import Config
+from yirangmq.core.access import Grant
+from yirangmq.doors.http.guard import Guard, Rate
+from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.plain import Pages
+from yirangmq.doors.http.router import Mounts
+from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.doors.listening import clear_socket, shown, sockets_of
+from yirangmq.doors.session import House
+
+BURST_SECONDS = 2
+
+
+def build(config: Config, house: House, grants: Iterable[Grant]) -> HttpDoor:
+    guard = Guard(grants, _rate(config))
+    return HttpDoor(mounts(house, guard), _limits(config), guard.admit if config.http_rate else None)
+
+
+def mounts(house: House, guard: Guard) -> Mounts:
+    """Each API under its prefix; what is under none is answered in plain words."""
+    return Mounts(fallback=Pages(house, guard).routes())
+
+
+def _rate(config: Config) -> Rate | None:
+    if not config.http_rate:
+        return None
+    return Rate(config.http_rate, config.http_burst or config.http_rate * BURST_SECONDS, monotonic)
+
+
+def _limits(config: Config) -> Limits:
+    return Limits(
+        connections=config.http_max_connections,
+        pipelined=config.max_pending,
+        idle_seconds=config.http_idle_seconds,
+        head_seconds=config.frame_seconds,
+        body_seconds=config.frame_seconds,
+        write_seconds=config.frame_seconds,
+        write_buffer=config.write_buffer_bytes,
+        client_memory=config.client_memory_bytes,
+    )
+
+
+class Web:
+    """From ``listen`` to ``close``."""
+
+    def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
+        self.door = build(config, house, grants)
+        address = config.http_address
+        self._address = Path(address).absolute() if isinstance(address, str) else address
+        self._mode = config.socket_mode
+        self._tls = tls
+        self._server: asyncio.AbstractServer | None = None
+
+    async def listen(self) -> list[str]:
+        """Where it can be reached from now on."""
+        if isinstance(self._address, tuple):
+            self._server = await listen_tcp(self.door, self._address, self._tls)
+            scheme = "http" if self._tls is None else "https"
+            return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(self._server)]
+        assert self._address is not None
+        self._server = await listen_unix(self.door, self._address, self._mode)
+        return [f"http+unix:{self._address}"]
+
+    def close(self) -> None:
+        """No new clients."""
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        if isinstance(self._address, Path):
+            with contextlib.suppress(OSError):
+                clear_socket(self._address, "http")

@@ -1,0 +1,100 @@
+"""Values of settings: from JSON, or from the text of a variable or a flag, to what the program uses.
+
+Knows: what each kind of value may look like. Does not know: which settings there are."""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from yirangmq.core.access import TokenRule, read_rules
+from yirangmq.core.errors import BadInput
+from yirangmq.core.names import check_consumer
+from yirangmq.core.strict import kind
+
+MIB = 1024 * 1024
+UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
+
+Reader = Callable[[object], Any]
+"""A value from JSON, or the text of a variable or a flag, to a setting; ``ValueError`` says what it must be."""
+
+
+def a_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a text, not {kind(value)}")
+    return value
+
+
+def one_of(*allowed: str) -> Reader:
+    def read(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}, not {value!r}")
+        return str(value)
+
+    return read
+
+
+def yes_or_no(value: object) -> bool:
+    known = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+    if not isinstance(value, bool | str) or value not in known:
+        raise ValueError(f"must be true or false, not {value!r}")
+    return known[value]
+
+
+def a_number(least: float, most: float) -> Reader:
+    def read(value: object) -> float:
+        try:
+            number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+        except ValueError:
+            number = None
+        if number is None or not least <= number <= most:
+            raise ValueError(f"must be a number from {least:g} to {most:g}, not {value!r}")
+        return number
+
+    return read
+
+
+def whole_number(least: int, most: int) -> Reader:
+    def read(value: object) -> int:
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+            raise ValueError(f"must be a whole number from {least} to {most}, not {value!r}")
+        return number
+
+    return read
+
+
+def byte_size(least: int, most: int) -> Reader:
+    """Bytes: a number, or a text such as ``16MiB``."""
+    check = whole_number(least, most)
+
+    def read(value: object) -> int:
+        found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", value.strip().lower()) if isinstance(value, str) else None
+        if found is not None and found[2] in UNITS:
+            value = int(found[1]) * UNITS[found[2]]
+        number: int = check(value)
+        return number
+
+    return read
+
+
+def file_mode(value: object) -> int:
+    if not isinstance(value, str) or not re.fullmatch(r"0?[0-7]{3}", value):
+        raise ValueError(f"must be a file mode of three octal digits as a text, such as '660', not {value!r}")
+    return int(value, 8)
+
+
+def plain_name(value: object) -> str:
+    try:
+        return check_consumer(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def token_rules(value: object) -> tuple[TokenRule, ...]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else []
+    try:
+        return read_rules(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None

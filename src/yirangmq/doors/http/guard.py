@@ -1,0 +1,84 @@
+"""Who may do what, and how often. Knows: tokens, their scopes and queues, how many requests a client made; the time it
+is given. Does not know: routes, sockets, where tokens come from.
+
+A server without tokens is open to everybody who can reach it; ``config`` sees to it that these are programs of this
+machine, unless told otherwise. Whoever comes by a unix socket could open its file, and needs no token."""
+
+from collections.abc import Callable, Iterable
+from hashlib import sha256
+from hmac import compare_digest
+
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import NotAllowed, QuotaExceeded
+from yirangmq.doors.http.exchange import Request
+
+UNKNOWN = "authorization"
+"""The field of ``NotAllowed`` for a client that did not say who it is, or is nobody: 401 and not 403."""
+CHALLENGE = ("www-authenticate", 'Bearer realm="yirangmq"')
+MOST_BUCKETS = 10_000
+"""Clients whose requests are counted; past them those are forgotten that were counted first."""
+
+
+class Guard:
+    """``check`` before anything is done; ``admit`` for every request, before its body is read."""
+
+    def __init__(self, grants: Iterable[Grant] = (), rate: "Rate | None" = None) -> None:
+        self._grants = {_digest(grant.token): grant for grant in grants}
+        self._rate = rate
+
+    @property
+    def is_open(self) -> bool:
+        return not self._grants
+
+    def check(self, request: Request, scope: str, queue: str | None) -> None:
+        """``NotAllowed`` unless this client may do this in this queue, or in the server (None)."""
+        if not self._grants or request.peer.startswith("unix"):
+            return
+        grant = self._grant_of(request)
+        if grant is None:
+            raise NotAllowed("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
+        if not grant.allows(scope, queue):
+            where = "the server as a whole" if queue is None else f"queue {queue!r}"
+            raise NotAllowed(f"this token does not allow to {scope} in {where}", field="token")
+
+    def admit(self, request: Request) -> None:
+        """``QuotaExceeded`` for a client that asks too often."""
+        if self._rate is None:
+            return
+        grant = self._grant_of(request) if self._grants else None
+        self._rate.take(_digest(grant.token) if grant is not None else request.peer.rpartition(":")[0])
+
+    def _grant_of(self, request: Request) -> Grant | None:
+        """Found by its digest, so that the time it takes says nothing about the tokens there are."""
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            return None
+        digest = _digest(token.strip())
+        grant = self._grants.get(digest)
+        return grant if grant is not None and compare_digest(digest, _digest(grant.token)) else None
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+class Rate:
+    """Token buckets: each client has ``burst`` requests at once, and ``per_second`` new ones."""
+
+    def __init__(self, per_second: float, burst: float, seconds: Callable[[], float]) -> None:
+        self._per_second = per_second
+        self._burst = max(1.0, burst)
+        self._seconds = seconds
+        self._buckets: dict[bytes | str, tuple[float, float]] = {}
+        """Requests left, and when that was so."""
+
+    def take(self, client: bytes | str) -> None:
+        now = self._seconds()
+        left, at = self._buckets.get(client, (self._burst, now))
+        left = min(self._burst, left + (now - at) * self._per_second)
+        if left < 1:
+            wait = (1 - left) / self._per_second
+            raise QuotaExceeded(f"more than {self._per_second:g} requests a second; try again in {wait:.3f} s")
+        if client not in self._buckets and len(self._buckets) >= MOST_BUCKETS:
+            del self._buckets[next(iter(self._buckets))]
+        self._buckets[client] = (left - 1, now)
