@@ -1,5 +1,5 @@
-"""Every call by which the files store and the log change a disk, and nothing else. One object, so that a test can stand in its
-place: to record what is written, synced and renamed, or to let the disk be full.
+"""Every call by which the files store and the log change a disk, and nothing else. One object, so that a test can
+stand in its place: to record what is written, synced and renamed, or to let the disk be full.
 
 Knows: system calls. Does not know: messages, folders' meanings. Errors pass as ``OSError``."""
 
