@@ -10,7 +10,11 @@ QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
 """A queue name is also a folder name: no slash, no leading dot, room for suffixes within 255 bytes."""
 IDENTIFIER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 """Message ids stand in file names beside their place in line."""
+NAMESPACE = re.compile(r"[a-zA-Z0-9._-]{0,255}")
+"""What the HTTP document calls a queue, and a message's id there. Most are names of ours as they are."""
 CONSUMER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}")
+NOTE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}(/[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}){0,3}")
+"""Up to four names with slashes between them, so that a note may be a file in a folder."""
 MAX_SECONDS = 10 * 366 * 86400
 """Ten years: far enough for any delay, near enough to catch a millisecond given as a second."""
 
@@ -23,10 +27,18 @@ def check_id(name: object, field: str = "messageId") -> str:
     return _matching(name, IDENTIFIER, field, "1 to 100 of letters, digits, '.', '-', '_', not starting with '.'")
 
 
+def check_note(key: object, field: str = "note") -> str:
+    return _matching(key, NOTE, field, "up to four names of letters, digits, '.', '-', '_' with '/' between them")
+
+
 def check_consumer(name: object, field: str = "consumerId") -> str:
     return _matching(
         name, CONSUMER, field, "1 to 64 of letters, digits, '.', '-', '_', ':', '@', not starting with '.'"
     )
+
+
+def check_namespace(name: object, field: str = "namespace") -> str:
+    return _matching(name, NAMESPACE, field, "0 to 255 of letters, digits, '.', '-', '_'")
 
 
 @lru_cache(maxsize=4096)

@@ -140,6 +140,15 @@ class Transaction(Protocol):
 
     def set_policy(self, queue: str, text: str | None) -> None: ...
 
+    def note(self, key: str) -> str | None:
+        """What somebody keeps beside the messages, in the same commits: which batches of a pipeline are in, say."""
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        """Those whose key begins so, in the order of their keys."""
+
+    def set_note(self, key: str, text: str | None) -> None:
+        """Keys are names as queues have, with slashes between them; None takes a note away."""
+
     def delete_queue(self, queue: str) -> None:
         """Everything of a queue, its policy and its counters included."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 
-from yirangmq.core import decide
+from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -150,6 +150,19 @@ class MemoryTransaction:
             self._edit.remove(self._state.keys, key)
         self._edit.remove(self._state.policies, queue)
         self._edit.remove(self._state.counts, queue)
+
+    def note(self, key: str) -> str | None:
+        return self._state.notes.get(key)
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        return {key: text for key, text in sorted(self._state.notes.items()) if key.startswith(prefix)}
+
+    def set_note(self, key: str, text: str | None) -> None:
+        names.check_note(key)
+        if text is None:
+            self._edit.remove(self._state.notes, key)
+        else:
+            self._edit.put(self._state.notes, key, text)
 
     def _make_queue(self, queue: str) -> None:
         if queue not in self._state.counts:

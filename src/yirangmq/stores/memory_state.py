@@ -30,6 +30,7 @@ class MemoryState:
         """The messages of each queue's groups that are not done with, as (place, seq), sorted."""
         self.due: list[tuple[int, int]] = []
         """(due_at, seq) of every message on which time will act, sorted."""
+        self.notes: dict[str, str] = {}
         self.lock = threading.Lock()
         self.news = threading.Condition()
         self.version = 0

@@ -24,7 +24,7 @@ SELECT (SELECT count(*) FROM ready WHERE queue = q.n),
 FROM queue q WHERE q.n = ?"""
 _LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
 _NARROW = {
-    **dict.fromkeys(("queue", "name", "ready", "life", "member", "dedup", "failure"), "*"),
+    **dict.fromkeys(("queue", "name", "ready", "life", "member", "dedup", "failure", "note"), "*"),
     "message": "id, dedup_key",
 }
 _STATES = ", ".join(f"'{state}'" for state in State if state is not State.READY)

@@ -34,6 +34,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "ready": ("queue", "target", "rank", "place", "seq", "attempt", "leases", "expires_at", "changed_at", "consumer",
               "reason", "repeats", "grp", "size"),
     "dedup": ("queue", "key", "until", "seq", "id"),
+    "note": ("key", "text"),
     "sequence": ("last",),
 }  # fmt: skip
 _STATES = {state.value for state in State} - {State.READY.value}
@@ -72,7 +73,7 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
             _put(new, "life", row)
     for row in _numbered(old, "failure"):
         _put(new, "failure", row)
-    for table, order in (("ready", "queue, target, rank, place"), ("dedup", "queue, key")):
+    for table, order in (("ready", "queue, target, rank, place"), ("dedup", "queue, key"), ("note", "key")):
         for row in _sorted(old, table, order):
             _put(new, table, row)
     new.execute(_FITTING_READY)

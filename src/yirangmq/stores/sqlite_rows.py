@@ -50,6 +50,7 @@ GROUP_FIRST = "SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place
 REWRITE = "UPDATE message SET header = ?, payload = ? WHERE seq = ?"
 RESIZE_LIFE = "UPDATE life SET size = ? WHERE seq = ?"
 RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+NOTES = "SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key"
 KEY_HOLDER = "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?"
 HOLD_KEY = "INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)"
 FREE_KEY = "DELETE FROM dedup WHERE queue = ? AND key = ?"

@@ -7,7 +7,7 @@ from typing import Any
 
 import apsw
 
-from yirangmq.core import decide
+from yirangmq.core import decide, names
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Page, Stored, new_stored
@@ -146,6 +146,20 @@ class SqliteTransaction:
         self._known.names.pop(number, None)
         self._known.policies.pop(queue, None)
         self._policies.pop(queue, None)
+
+    def note(self, key: str) -> str | None:
+        text: str | None = self._value("SELECT text FROM note WHERE key = ?", key)
+        return text
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        return dict(self._db.execute(sql.NOTES, (prefix, prefix + "\uffff")))
+
+    def set_note(self, key: str, text: str | None) -> None:
+        names.check_note(key)
+        if text is None:
+            self._db.execute("DELETE FROM note WHERE key = ?", (key,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
 
     # -- adding ---------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,12 @@ CREATE TABLE member (
     PRIMARY KEY (queue, grp, place)
 ) STRICT, WITHOUT ROWID;
 
+-- What somebody keeps beside the messages, in the same commits.
+CREATE TABLE note (
+    key  TEXT PRIMARY KEY,
+    text TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
 UPDATE queue SET bytes =
     coalesce((SELECT sum(size) FROM ready WHERE queue = queue.n), 0)
     + coalesce((SELECT sum(size) FROM life WHERE queue = queue.n AND state IN ('delayed', 'claimed', 'leased')), 0);
