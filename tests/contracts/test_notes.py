@@ -31,9 +31,13 @@ def test_notes_are_listed_by_the_beginning_of_their_keys(store: Store) -> None:
 
 
 def test_a_transaction_that_fails_leaves_no_note(store: Store) -> None:
-    with pytest.raises(ZeroDivisionError), store.transaction() as transaction:
-        transaction.set_note("ledger/a", "1")
-        raise ZeroDivisionError
+    def fail() -> None:
+        with store.transaction() as transaction:
+            transaction.set_note("ledger/a", "1")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     with store.transaction(write=False) as transaction:
         assert transaction.note("ledger/a") is None
 
