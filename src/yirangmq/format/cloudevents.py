@@ -30,6 +30,11 @@ CORE = frozenset({*OWN, "data"})
 MEMBERS = {"mqversion": "version", "mqtraceid": "traceId", "mqdeduplicationkey": "deduplicationKey"}
 """Extension attributes that stand for members of the envelope; ``mqattributes`` and ``mqmembers`` hold, as JSON text,
 what fits into none."""
+KEPT: dict[str, type] = {
+    **dict.fromkeys(("specversion", "id", "source", "subject", "dataschema"), str),
+    "noData": bool,
+}
+"""Members of ``cloudEvent``."""
 TOLD = frozenset({"mqleaseid", "mqattempt"})
 """Of a lease: an event that comes back with them is the same event."""
 JSON_TYPE = "application/json"
@@ -114,6 +119,8 @@ def _envelope(
 ) -> Envelope:
     given = {name: value for name, value in attributes.items() if value is not None}
     id, source = _check_attributes(given)
+    if is_json and source.startswith(OURS) and given.get("datacontenttype") == JSON_TYPE:
+        del given["datacontenttype"]  # it was said for us
     header = _header(given, payload is None)
     own = id if source.startswith(OURS) else message_id(source, id)
     head = dumps({"messageId": own, **header})[:-1]
@@ -164,7 +171,7 @@ def _header(given: dict[str, Any], is_empty: bool) -> dict[str, Any]:
             header[MEMBERS[name]] = value
         elif name not in OWN and name not in TOLD:
             attributes[name] = value
-        elif name in ("specversion", "id", "source", "subject", "dataschema"):
+        elif name in KEPT:
             event[name] = value
     _take_own(header, given)
     if attributes:
@@ -200,22 +207,34 @@ def _object(text: object, field: str) -> dict[str, Any]:
 def attributes_of(envelope: Envelope) -> dict[str, Any]:
     """The attributes of the event that a message is."""
     header = header_of(envelope)
-    event = header.pop("cloudEvent", None)
+    event = _event_of(header)
     shown: dict[str, Any] = {
         "specversion": VERSION,
         "id": header.pop("messageId"),
         "source": OURS + header.pop("queue"),
     }
-    shown["type"] = header.pop("type", None) or NO_TYPE
+    shown["type"] = header.get("type") or NO_TYPE
     shown["time"] = header.pop("timestamp")
-    if isinstance(event, dict):
+    if header.get("type") != NO_TYPE:
+        header.pop("type", None)
+    if event is not None:
+        del header["cloudEvent"]
         shown |= {name: value for name, value in event.items() if name != "noData"}
-    given = header.pop("contentType", None)
+    given = header.get("contentType") or (JSON_TYPE if envelope.is_json and event is None else None)
     if given is not None:
         shown["datacontenttype"] = given
-    elif envelope.is_json:
-        shown["datacontenttype"] = JSON_TYPE
+    if event is not None or given != JSON_TYPE:
+        header.pop("contentType", None)
     return shown | _extensions(header)
+
+
+def _event_of(header: dict[str, Any]) -> dict[str, Any] | None:
+    """What an event brought that an envelope has no member for; None if it was none, whatever its producer wrote."""
+    event = header.get("cloudEvent")
+    if not isinstance(event, dict) or not event.keys() >= {"id", "source"}:
+        return None
+    is_ours = all(name in KEPT and isinstance(value, KEPT[name]) for name, value in event.items())
+    return event if is_ours else None
 
 
 def _extensions(header: dict[str, Any]) -> dict[str, Any]:
@@ -253,10 +272,24 @@ def content_type(envelope: Envelope) -> str | None:
 def as_json(envelope: Envelope, more: Mapping[str, Any] | None = None) -> bytes:
     """The event in JSON, the payload's own text in it; ``more`` are further extension attributes."""
     shown = attributes_of(envelope)
-    event = header_of(envelope).get("cloudEvent")
+    event = _event_of(header_of(envelope))
     head = dumps({**shown, **(more or {})})[:-1]
     if envelope.is_json:
         return b'%s,"data":%s}' % (head, envelope.payload)
-    if isinstance(event, dict) and event.get("noData"):
+    if event is not None and event.get("noData"):
         return head + b"}"
+    text = _text(envelope.payload, shown.get("datacontenttype"))
+    if text is not None:
+        return b'%s,"data":%s}' % (head, dumps(text))
     return b'%s,"data_base64":"%s"}' % (head, base64.b64encode(envelope.payload))
+
+
+def _text(payload: bytes, content_type: str | None) -> str | None:
+    """The data of an event of text is a string."""
+    base = (content_type or "").partition(";")[0].strip().lower()
+    if not (base.startswith("text/") or base.endswith("xml")) or is_json_type(base):
+        return None
+    try:
+        return payload.decode()
+    except UnicodeDecodeError:
+        return None

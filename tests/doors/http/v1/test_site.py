@@ -46,7 +46,7 @@ def test_consumers_tell_of_themselves_and_are_steered(web: Web) -> None:
         assert web.good("POST", f"/v1/consumers/worker-1/{wish}")["wish"] == wish
     assert web.refused("GET", "/v1/consumers/worker-2")[:2] == (404, "not_found")
     assert web.refused("POST", "/v1/consumers/worker-2/pause")[:2] == (404, "not_found")
-    assert web.refused("PUT", "/v1/consumers/worker-2", [1]) == (400, "bad_input", "document")
+    assert web.refused("PUT", "/v1/consumers/worker-2", [1]) == (400, "bad_input", "body")
     assert web.refused("PUT", "/v1/consumers/worker-2", {"pid": "x"}) == (400, "bad_input", "pid")
 
 

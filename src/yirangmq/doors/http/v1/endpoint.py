@@ -41,9 +41,13 @@ class Ask:
         return read(self.endpoint.query, parsed(self.endpoint.query, _texts(self.request.query)))
 
     def document(self) -> object:
-        """The body as JSON; nothing at all is an empty object."""
+        """The body as JSON; nothing at all is an empty object, where nothing is needed."""
+        if not self.request.body:
+            if self.endpoint.content is not None:
+                raise BadInput("is needed", field="body")
+            return {}
         try:
-            return loads(self.request.body) if self.request.body else {}
+            return loads(self.request.body)
         except BadInput as error:
             raise BadInput(str(error), field="body") from None
 

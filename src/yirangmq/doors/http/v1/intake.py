@@ -147,7 +147,10 @@ def _seconds(raw: bytes | None, field: str, default: float | None) -> float | No
 
 
 def _attributes(given: str) -> dict[str, Any]:
-    value = loads(given.encode())
+    try:
+        value = loads(given.encode())
+    except BadInput:
+        value = None
     if not isinstance(value, dict):
         raise BadInput("must be a JSON object", field="X-MQ-Attributes")
     return value

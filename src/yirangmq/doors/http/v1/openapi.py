@@ -12,6 +12,8 @@ from yirangmq.doors.http.v1.table import path_field
 JSON = "application/json"
 EVERYWHERE = ("bad_input", "too_large", "not_allowed", "timed_out", "unavailable", "internal_error")
 """Any endpoint may answer with these: the request is malformed, the client may not, the server cannot."""
+BEFORE = {"414": "the path and the query are too long", "431": "the headers are too large"}
+"""What the protocol says of a request before it is known what it asks for."""
 TAGS = {
     "messages": "publish, look, give up",
     "consuming": "take messages and say what became of them",
@@ -118,6 +120,8 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
     codes: dict[str, list[str]] = {}
     for code in (*EVERYWHERE, *endpoint.refusals):
         codes.setdefault(str(errors.STATUS_OF[code]), []).append(code)
+    for status, about in BEFORE.items():
+        answers[status] = {"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}}
     for status, names in sorted(codes.items()):
         own = endpoint.more.get(status)
         schema = {"anyOf": [own, ref("Error")]} if own is not None else ref("Error")

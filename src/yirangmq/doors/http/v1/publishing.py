@@ -3,12 +3,14 @@
 from functools import partial
 from typing import Any
 
+from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core.ports import Stored
 from yirangmq.doors.http.v1.cloud import BATCH_TYPE, EVENT_TYPE
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import Field, seconds
 from yirangmq.doors.http.v1.intake import HEADERS, Intake
 from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, ref, thing
+from yirangmq.format import cloudevents
 
 
 def publish(ask: Ask) -> None:
@@ -48,10 +50,32 @@ TIMES = (
     Field("delaySec", seconds(), "until they may be taken", key="delay"),
     Field("ttlSec", seconds(0.001), "after which they are given up if nobody took them", key="ttl"),
 )
-EVENT = {"type": "object", "required": ["specversion", "id", "source", "type"]}
+EVENT = {
+    "type": "object",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1, "maxLength": cloudevents.MAX_TEXT},
+        "source": {"type": "string", "minLength": 1, "maxLength": cloudevents.MAX_TEXT},
+        "type": {"type": "string", "minLength": 1, "maxLength": 255},
+        "time": {"type": "string", "format": "date-time"},
+        "subject": {"type": "string", "minLength": 1},
+        "dataschema": {"type": "string", "minLength": 1},
+        "datacontenttype": {"type": "string", "minLength": 1, "maxLength": 255},
+        "data": {},
+        "data_base64": {"type": "string", "contentEncoding": "base64"},
+    },
+}
+"""Further members are extension attributes: names of 1 to 20 small letters and digits; texts, whole numbers, flags."""
 BODY = Content(
     {
-        "application/json": {"description": "an envelope, a bare payload, or an array of them"},
+        "application/json": {
+            "description": "an envelope, a bare payload, or an array of them",
+            "anyOf": [
+                {"type": "array", "minItems": 1, "maxItems": MOST_PER_CALL},
+                {"type": ["object", "string", "number", "boolean", "null"]},
+            ],
+        },
         "application/x-ndjson": {"type": "string", "description": "an envelope or a bare payload a line"},
         EVENT_TYPE: {**EVENT, "description": "a CloudEvent"},
         BATCH_TYPE: {**items(EVENT), "description": "CloudEvents"},

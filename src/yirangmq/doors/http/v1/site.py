@@ -3,8 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-from yirangmq.core.errors import NotFound
+from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.roster import WISHES
+from yirangmq.core.strict import kind
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
 from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, ref, some, thing
@@ -54,8 +55,15 @@ def one_consumer(ask: Ask) -> None:
 def beat(ask: Ask) -> None:
     """Members a newer consumer may add are passed over, as everywhere."""
     document = ask.document()
-    given = {**document, "consumerId": ask.path["id"]} if isinstance(document, dict) else document
-    ask.call("consumer_beat", given, lambda wish: ask.reply({"wish": wish or None}))  # type: ignore[arg-type]
+    if not isinstance(document, dict):
+        raise BadInput(f"must be a JSON object, not {kind(document)}", field="body")
+    given = {name: _whole(value) for name, value in document.items()}
+    ask.call("consumer_beat", {**given, "consumerId": ask.path["id"]}, lambda wish: ask.reply({"wish": wish or None}))
+
+
+def _whole(value: object) -> object:
+    """1.0 is a whole number in JSON."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _wishing(wish: str) -> Callable[[Ask], None]:
