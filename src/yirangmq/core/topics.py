@@ -76,6 +76,16 @@ class Piece(NamedTuple):
     last: int
 
 
+class Frames(NamedTuple):
+    """Stored frames of wanted topics, one after the other; the first and the last sequence, and how many. Without any,
+    ``last`` is how far was looked: a sign of life on a long way through what nobody asked for."""
+
+    data: bytes
+    first: int
+    last: int
+    records: int
+
+
 class Retention(NamedTuple):
     """How much to keep; None: no limit of that kind. Whole segments go, so somewhat more is kept."""
 
@@ -120,8 +130,19 @@ class LogReader(Protocol):
         """From ``start`` up to, but without, ``stop`` (default: all that is confirmed now). Gaps are passed over.
         ``Retired`` if ``start`` is no longer kept; ``StoreDamaged`` where a frame does not hold what was written."""
 
-    def pieces(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Piece]:
-        """The same as pieces of files. Without ``wanted`` nothing is read but the index."""
+    def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
+        """How many records ``records`` would give. With ``wanted`` two segments may have to be read for it."""
+
+    def frames(
+        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = 1 << 18
+    ) -> Iterator[Frames]:
+        """The same as stored frames, about ``size`` bytes at a time; unchecked, as ``pieces`` are."""
+
+    def pieces(
+        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
+    ) -> Iterator[Piece]:
+        """The same as pieces of files. Without ``wanted`` nothing is read but the index, and a piece is a whole segment
+        or, where ``size`` is given, about so many bytes."""
 
     def close(self) -> None: ...
 

@@ -1,9 +1,9 @@
 """What a reader asks of one open segment. Knows: a segment and a descriptor of its file. Does not know: the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from yirangmq.core.errors import BadInput, StoreDamaged
-from yirangmq.core.topics import Record, Wanted
+from yirangmq.core.topics import Piece, Record, Wanted
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_layout import State, Topic
@@ -22,6 +22,18 @@ def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]
         return low, end if stop > tail.last else scan.offset_of(fd, marks, stop, begin, end)
     except StoreDamaged as error:
         raise StoreDamaged(f"{segment.path}: {error}") from None
+
+
+def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
+    """The same in pieces of at least ``size`` bytes, as the index has them, each of whole frames."""
+    fd, begin, length, first, last = whole
+    end = begin + length
+    if size is not None and length > size:
+        for mark in list(segment.summary(fd).marks):
+            if begin + size <= mark.offset < end:
+                yield Piece(fd, begin, mark.offset - begin, first, mark.sequence - 1)
+                begin, first = mark.offset, mark.sequence
+    yield Piece(fd, begin, end - begin, first, last)
 
 
 def holds(segment: Segment, fd: int, wanted: Wanted) -> bool:

@@ -4,10 +4,10 @@ Does not know: who writes them. Every reader has descriptors of its own and move
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from yirangmq.core.errors import BadInput, Retired, StoreDamaged
-from yirangmq.core.topics import Gap, Piece, Record, TopicState, Wanted
+from yirangmq.core.topics import Frames, Gap, Piece, Record, TopicState, Wanted
 from yirangmq.stores import segments_pick as pick
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_chain import Chain, Gone, Segment, find, gaps
@@ -16,6 +16,8 @@ from yirangmq.wire import records
 
 ENOUGH = 1 << 18
 """Bytes of frames handed over at once where they are picked by topic."""
+LONG_WAY = 8 << 20
+"""Bytes of unwanted records after which a sign of life is given."""
 TRIES = 5
 """How often to look anew where files vanish while they are being opened."""
 T = TypeVar("T")
@@ -32,15 +34,6 @@ class Source(Protocol):
     def chain(self) -> Chain: ...
 
     def refresh(self) -> None: ...
-
-
-class Frames(NamedTuple):
-    """Stored frames of wanted topics, one after the other; the first and last sequence, and how many."""
-
-    data: bytes
-    first: int
-    last: int
-    records: int
 
 
 class SegmentReader:
@@ -117,8 +110,10 @@ class SegmentReader:
         """The same as stored frames, about ``size`` bytes at a time; unchecked, as ``pieces`` are."""
         return self._frames(*self._span(start, stop), wanted, size)
 
-    def pieces(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Piece]:
-        return self._pieces(*self._span(start, stop), wanted)
+    def pieces(
+        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
+    ) -> Iterator[Piece]:
+        return self._pieces(*self._span(start, stop), wanted, size)
 
     def _span(self, start: int, stop: int | None) -> tuple[int, int]:
         first, last = self.first, self.last
@@ -139,30 +134,31 @@ class SegmentReader:
 
     def _frames(self, start: int, stop: int, wanted: Wanted | None, size: int) -> Iterator[Frames]:
         parts: list[memoryview] = []
-        held = first = last = 0
+        held = passed = first = last = 0
         is_wanted = pick.remembered(wanted)
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             for offset, head, data, at in scan.walk(fd, begin, end):
                 begin = offset + head.size
-                if is_wanted is not None and not is_wanted(records.topic_at(data, at, head)):
-                    continue
-                first, last = first or head.sequence, head.sequence
-                parts.append(data[at : at + head.size])
-                held += head.size
-                if held >= size:
-                    yield Frames(b"".join(parts), first, last, len(parts))
+                if is_wanted is None or is_wanted(records.topic_at(data, at, head)):
+                    first, last = first or head.sequence, head.sequence
+                    parts.append(data[at : at + head.size])
+                    held += head.size
+                else:
+                    passed += head.size
+                if held >= size or passed >= LONG_WAY:
+                    yield Frames(b"".join(parts), first or head.sequence, last if parts else head.sequence, len(parts))
                     parts.clear()
-                    held = first = 0
+                    held = passed = first = 0
             pick.see_all(segment, begin, end)
         if parts:
             yield Frames(b"".join(parts), first, last, len(parts))
 
-    def _pieces(self, start: int, stop: int, wanted: Wanted | None) -> Iterator[Piece]:
+    def _pieces(self, start: int, stop: int, wanted: Wanted | None, size: int | None) -> Iterator[Piece]:
         is_wanted = pick.remembered(wanted)
         for segment, fd, begin, end in self._spans(start, stop, wanted):
             if is_wanted is None:
-                first = max(start, segment.first)
-                yield Piece(fd, begin, end - begin, first, min(stop - 1, segment.tail.last))
+                whole = Piece(fd, begin, end - begin, max(start, segment.first), min(stop - 1, segment.tail.last))
+                yield from pick.cut(segment, whole, size)
                 continue
             first = last = length = 0
             for offset, head, data, at in scan.walk(fd, begin, end):
