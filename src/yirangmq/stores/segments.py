@@ -4,7 +4,6 @@ Knows: how the parts work together, which segments there are. Does not know: sub
 ``docs/log.md`` says what lies where and what is promised."""
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,16 +18,13 @@ from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retent
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.holder import Holder, StoreLock
-from yirangmq.stores.segments_append import Appender, Durability, End, OnCommit, sums_of
-from yirangmq.stores.segments_chain import Chain, Segment
-from yirangmq.stores.segments_errands import Errands
-from yirangmq.stores.segments_layout import HEAD_SIZE, write_state
-from yirangmq.stores.segments_make import Making, Spare, Workshop
+from yirangmq.stores.segments_append import Appender, Durability, OnCommit
+from yirangmq.stores.segments_chain import Chain
+from yirangmq.stores.segments_check import sound_part
+from yirangmq.stores.segments_house import House, segment_size
+from yirangmq.stores.segments_make import End, Workshop
 from yirangmq.stores.segments_reader import SegmentReader
 from yirangmq.stores.segments_recover import Recovery
-
-SMALLEST_FIRST = 1 << 20
-"""A new log begins small, and each segment may be as large as all that is kept before it."""
 
 
 class LogSettings(NamedTuple):
@@ -66,33 +62,28 @@ class SegmentLog:
         self.folder = Path(folder)
         self._now_ns = now_ns
         self._workshop = Workshop(str(self.folder), disk or Disk())
-        self._upkeep = threading.RLock()
-        """Whoever has it may change segments other than the last."""
-        self._swap = threading.Lock()
-        """For the moment in which one chain takes the place of another."""
-        self._spare: Spare | None = None
         self._is_open = True
         with translated(self.folder):
             _make_folder(self._workshop.disk, self.folder)
         self._lock = _lock(self.folder)
         try:
             with translated(self.folder):
-                found = Recovery(self._workshop, now_ns, new_epoch).run(self._size(0), epoch)
+                size = segment_size(settings.segment_bytes, 0)
+                found = Recovery(self._workshop, now_ns, new_epoch).run(size, epoch)
         except BaseException:
             self._lock.close()
             raise
         self.notes: Sequence[str] = found.notes
         """What was found and done while opening, in words."""
-        self._chain: tuple[Segment, ...] = tuple(found.chain)
+        self._house = House(self._workshop, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead)
         end = End(found.chain[-1], found.active)
-        self._appender = Appender(self._workshop, end, settings.durability, now_ns, self)
-        self._errands = Errands(ahead=settings.ahead)
+        self._appender = Appender(self._workshop, end, settings.durability, now_ns, self._house)
 
     # -- what there is --------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> str:
-        return self._chain[-1].head.epoch.hex()
+        return self.chain[-1].head.epoch.hex()
 
     @property
     def durability(self) -> Durability:
@@ -100,20 +91,20 @@ class SegmentLog:
 
     @property
     def chain(self) -> Chain:
-        return self._chain
+        return self._house.chain
 
     @property
     def first(self) -> int:
-        return self._chain[0].first
+        return self.chain[0].first
 
     @property
     def last(self) -> int:
-        return self._chain[-1].tail.last
+        return self.chain[-1].tail.last
 
     @property
     def size(self) -> int:
         """Bytes of all records that are kept."""
-        return sum(segment.size for segment in self._chain)
+        return self._house.size
 
     def refresh(self) -> None:
         """The log always knows."""
@@ -130,8 +121,7 @@ class SegmentLog:
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[NewRecord]) -> Appended:
-        if not self._is_open:
-            raise Unavailable(f"the log in {self.folder} is closed")
+        self._check_open()
         return self._appender.append(records)
 
     def on_commit(self, tell: OnCommit | None) -> None:
@@ -149,81 +139,14 @@ class SegmentLog:
         with translated(self.folder):
             self._appender.sync()
 
-    # -- segments come --------------------------------------------------------------------------------------------
-
-    def _size(self, kept: int) -> int:
-        return min(self.settings.segment_bytes, max(SMALLEST_FIRST, kept))
-
-    def roll(self, need: int) -> End:
-        """A new segment at the end, with room for so many bytes. For the appender, which has the turn."""
-        old = self._appender.end
-        state = sums_of(old.segment).state
-        room = max(self._size(self.size), HEAD_SIZE + len(write_state(state)) + need)
-        epoch = old.segment.head.epoch
-        making = Making(epoch, epoch, old.segment.tail.last + 1, self._now_ns())
-        spare = self._take_spare() or self._workshop.new_spare(room)
-        try:
-            spare = self._workshop.longer(spare, room)
-            segment = self._workshop.write_opening(spare, making, state)
-            self._workshop.disk.fdatasync(spare.fd)
-        except BaseException:
-            self._workshop.give_up(spare)
-            raise
-        try:
-            self._workshop.place(spare, segment)
-        except BaseException:
-            self._appender.refuse("a new segment could not be put in its place")
-            raise
-        with self._swap:
-            self._chain = (*self._chain, segment)
-        self._errands.run(lambda: self._seal(old))
-        return End(segment, spare._replace(path=segment.path))
-
-    def prepare(self) -> None:
-        """The end is half full: the next file can be made ready."""
-        if self.settings.ahead:
-            self._errands.run(self._prepare)
-
-    def _prepare(self) -> None:
-        room = self._size(self.size)
-        with self._upkeep:
-            spare = self._take_spare()
-            try:
-                spare = self._workshop.longer(spare, room) if spare else self._workshop.new_spare(room)
-            except OSError:
-                pass  # whoever needs it will try again, and be told
-            if spare is not None:
-                self._put_spare(spare)
-
-    def _take_spare(self) -> Spare | None:
-        with self._swap:
-            spare, self._spare = self._spare, None
-        return spare
-
-    def _put_spare(self, spare: Spare) -> None:
-        with self._swap:
-            other, self._spare = self._spare, spare
-        if other is not None:
-            self._workshop.give_up(other)
-
-    def _seal(self, end: End) -> None:
-        """Not being able to does no harm: the next opening will."""
-        with self._upkeep:
-            try:
-                sealed = self._workshop.seal(end.segment, end.file.fd)
-            except OSError:
-                sealed = end.segment
-            self._workshop.disk.close(end.file.fd)
-            self._replace(end.segment, [sealed])
-
-    def _replace(self, old: Segment, new: Sequence[Segment]) -> None:
-        with self._swap:
-            self._chain = tuple(one for segment in self._chain for one in (new if segment is old else [segment]))
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise Unavailable(f"the log in {self.folder} is closed")
 
     # -- segments go ----------------------------------------------------------------------------------------------
 
     def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
-        chain = self._chain
+        chain = self.chain
         before = chain[0].first
         if rule.age_ns is not None:
             before = max(before, self.reader().sequence_at(self._now_ns() - rule.age_ns))
@@ -232,30 +155,28 @@ class SegmentLog:
         return self.trim(before if floor is None else min(before, floor))
 
     def trim(self, before: int) -> Trimmed:
-        if not self._is_open:
-            raise Unavailable(f"the log in {self.folder} is closed")
+        self._check_open()
         names.check_count(before, "before", least=0, most=MOST_SEQUENCE)
         with translated(self.folder):
-            with self._appender.turn:
-                end = self._appender.end.segment
-                if end.first <= end.tail.last < before:
-                    self._appender.check_usable()
-                    self._appender.end = self.roll(0)
-            with self._upkeep:
-                return self._retire(before)
+            end = self.chain[-1]
+            if end.first <= end.tail.last < before:
+                self._appender.roll()
+            return self._house.retire(before)
 
-    def _retire(self, before: int) -> Trimmed:
-        """From the oldest on, one after the other, so that no power cut leaves a hole."""
-        count = size = 0
-        while len(self._chain) > 1 and self._chain[0].tail.last < before:
-            segment = self._chain[0]
-            spare = self._workshop.retire(segment, recycle=self._spare is None)
-            self._replace(segment, [])
-            if spare is not None:
-                self._put_spare(spare)
-            count += 1
-            size += segment.size
-        return Trimmed(count, size, self.first)
+    def mend(self) -> list[str]:
+        """Read everything; set damaged segments aside and go on with what is sound in them. What was done, in words.
+        What is lost is a gap from then on."""
+        self._check_open()
+        with translated(self.folder):
+            if self._is_end_damaged():
+                self._appender.roll()
+            return self._house.mend()
+
+    def _is_end_damaged(self) -> bool:
+        end = self.chain[-1]
+        with end.opened() as fd:
+            last = end.tail.last
+            return sound_part(end, fd).last < last
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -263,18 +184,14 @@ class SegmentLog:
         if not self._is_open:
             return
         self._is_open = False
-        self._errands.close()
-        with self._appender.turn, translated(self.folder):
-            disk = self._workshop.disk
-            try:
-                if self.settings.durability == "os":
-                    disk.fdatasync(self._appender.end.file.fd)
-            finally:
-                disk.close(self._appender.end.file.fd)
-                spare = self._take_spare()
-                if spare is not None:
-                    self._workshop.give_up(spare)
-                self._lock.close()
+        try:
+            with translated(self.folder), self._appender.turn:
+                try:
+                    self._house.close()
+                finally:
+                    self._appender.close()
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> "SegmentLog":
         return self

@@ -8,14 +8,14 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 from yirangmq.core.errors import StoreError
 from yirangmq.core.topics import Appended, NewRecord
 from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.segments_chain import Segment
-from yirangmq.stores.segments_make import ZEROS, Spare, Workshop
-from yirangmq.stores.segments_scan import Sums
+from yirangmq.stores.segments_house import House
+from yirangmq.stores.segments_make import ZEROS, End, Workshop
 from yirangmq.wire import records
 
 MOST_AT_ONCE = 4 << 20
@@ -40,23 +40,6 @@ class Ticket:
         return self.result is not None or self.error is not None
 
 
-class End(NamedTuple):
-    """Where records are written: the last segment of the chain and its file."""
-
-    segment: Segment
-    file: Spare
-
-
-class House(Protocol):
-    """Where new ends come from."""
-
-    def roll(self, need: int) -> End:
-        """Another end, with room for so many bytes; the old one takes no more."""
-
-    def prepare(self) -> None:
-        """There will soon be need of one."""
-
-
 class Appender:
     def __init__(
         self, workshop: Workshop, end: End, durability: Durability, now_ns: Callable[[], int], house: House
@@ -72,11 +55,11 @@ class Appender:
         """Whoever has it may write, and put another segment at the end."""
         self.end = end
         self.on_commit: OnCommit | None = None
-        state = sums_of(end.segment).state
+        state = end.segment.own_sums.state
         self._numbers = {name: topic.topic_sequence for name, topic in state.items()}
         self._is_synced = True
         self._broken: str | None = None
-        self._last_ns = max([sums_of(end.segment).last_ns, *(topic.at_ns for topic in state.values())])
+        self._last_ns = max([end.segment.own_sums.last_ns, *(topic.at_ns for topic in state.values())])
 
     def append(self, batch: Sequence[NewRecord]) -> Appended:
         ticket = Ticket(batch, records.check_batch(batch, self._numbers))
@@ -125,14 +108,14 @@ class Appender:
     # -- one write ------------------------------------------------------------------------------------------------
 
     def _commit(self, tickets: list[Ticket]) -> list[Appended]:
-        self.check_usable()
+        self._check_usable()
         at_ns = max(self._now_ns(), self._last_ns)
         before: dict[str, int] = {}
         try:
             results, batches = self._encoded(tickets, at_ns, before)
             data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
             if self.end.segment.tail.end + len(data) > self.end.file.size:
-                self.end = self._house.roll(len(data))
+                self.end = self._house.roll(self.end, len(data))
             self._write(data)
         except BaseException:
             for name, number in before.items():
@@ -192,7 +175,7 @@ class Appender:
             self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
 
     def _count(self, tickets: list[Ticket], batches: list[records.Batch], at_ns: int) -> None:
-        sums = sums_of(self.end.segment)
+        sums = self.end.segment.own_sums
         for ticket, batch in zip(tickets, batches, strict=True):
             if len(batch.topics) == 1:
                 [(name, number)] = batch.topics.items()
@@ -209,27 +192,32 @@ class Appender:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
-    def check_usable(self) -> None:
-        if self._broken is not None:
-            raise StoreError(f"the log in {self._root} takes no more: {self._broken}; open it again")
+    def _check_usable(self) -> None:
+        why = self._broken or self._house.trouble
+        if why is not None:
+            raise StoreError(f"the log in {self._root} takes no more: {why}; open it again")
 
-    def refuse(self, why: str) -> None:
-        """Take no more until the log is opened again."""
-        self._broken = self._broken or why
+    def roll(self) -> None:
+        """Go on in a new segment."""
+        with self.turn:
+            self._check_usable()
+            self.end = self._house.roll(self.end, 0)
+
+    def close(self) -> None:
+        with self.turn:
+            try:
+                if not self._is_synced and self._broken is None:
+                    self._disk.fdatasync(self.end.file.fd)
+            finally:
+                self._disk.close(self.end.file.fd)
 
     def sync(self) -> None:
         """Where appending does not sync: do it now."""
         with self.turn:
-            self.check_usable()
+            self._check_usable()
             try:
                 self._disk.fdatasync(self.end.file.fd)
             except OSError as error:
                 self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
                 raise
             self._is_synced = True
-
-
-def sums_of(segment: Segment) -> Sums:
-    if segment.sums is None:
-        raise StoreError(f"{segment.path} is sealed and takes no more")
-    return segment.sums

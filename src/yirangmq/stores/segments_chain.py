@@ -53,6 +53,13 @@ class Segment:
         """Bytes of its records."""
         return self.tail.end - self.head.begin
 
+    @property
+    def own_sums(self) -> scan.Sums:
+        """Of a segment in use."""
+        if self.sums is None:
+            raise StoreDamaged(f"{self.path} is sealed and takes no more")
+        return self.sums
+
     def confirm(self) -> None:
         """Everything added up so far may be read."""
         if self.sums is not None:

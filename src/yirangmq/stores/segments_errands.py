@@ -29,6 +29,13 @@ class Errands:
         while (work := self._waiting.get()) is not None:
             work()
 
+    def settle(self) -> None:
+        """Wait until everything asked for so far is done."""
+        if self._thread is not None:
+            done = threading.Event()
+            self._waiting.put(done.set)
+            done.wait()
+
     def close(self) -> None:
         """After the errand under way and those that wait."""
         if self._thread is not None:

@@ -37,6 +37,13 @@ class Spare(NamedTuple):
     size: int
 
 
+class End(NamedTuple):
+    """Where records are written: the last segment of the chain and its file."""
+
+    segment: Segment
+    file: Spare
+
+
 class Making(NamedTuple):
     """A new segment to be: its epochs, where it begins, when."""
 

@@ -1,0 +1,97 @@
+"""Reads every byte of a log and says what is wrong. Knows: the files, and what they should hold.
+Does not know: how to mend it (``SegmentLog.mend`` does). Works beside a writer."""
+
+import os
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from yirangmq.core.errors import StoreDamaged
+from yirangmq.core.ports import Finding
+from yirangmq.stores import segments_scan as scan
+from yirangmq.stores.segments_chain import Gone, Segment, gaps
+from yirangmq.stores.segments_layout import SPARE, Mark, first_of
+from yirangmq.stores.segments_recover import BESIDE
+from yirangmq.stores.segments_salvage import QUARANTINE
+from yirangmq.stores.segments_view import SegmentView
+
+DAMAGED, GAP, INDEX, ASIDE, FOREIGN = "damaged", "gap", "index", "set-aside", "foreign"
+Progress = Callable[[int, int], None]
+"""Bytes read, and how many there are."""
+
+
+class Checked(NamedTuple):
+    """Records that were read and are what was written, and what is wrong with the others."""
+
+    records: int
+    findings: list[Finding]
+
+
+def check(view: SegmentView, progress: Progress = lambda done, total: None) -> Checked:
+    total = sum(segment.size for segment in view.chain)
+    done = records = 0
+    findings = [Finding(DAMAGED, path, "cannot be read as a segment", False) for path in view.unreadable]
+    for segment in view.chain:
+        try:
+            sound, found = _check_segment(segment)
+        except Gone:
+            continue  # given up meanwhile
+        records += sound
+        findings += found
+        done += segment.size
+        progress(done, total)
+    for gap in gaps(view.chain):
+        text = f"the records {gap.first} to {gap.last} are lost"
+        findings.append(Finding(GAP, str(view.folder), text, False))
+    return Checked(records, [*findings, *_beside(str(view.folder))])
+
+
+def _check_segment(segment: Segment) -> tuple[int, list[Finding]]:
+    with segment.opened() as fd:
+        tail = segment.tail
+        try:
+            sums = sound_part(segment, fd)
+        except StoreDamaged as error:
+            return 0, [Finding(DAMAGED, segment.path, str(error), False)]
+        records = sums.last - segment.first + 1
+        if (sums.last, sums.end) != (tail.last, tail.end):
+            text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
+            return records, [Finding(DAMAGED, segment.path, text, False)]
+        if not has_good_index(segment, fd, sums):
+            return records, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
+    return records, []
+
+
+def sound_part(segment: Segment, fd: int) -> scan.Sums:
+    """Everything in it up to the first thing that is not what was written."""
+    sums = scan.Sums(segment.first, segment.head.begin, scan.state_of(fd, segment.head))
+    scan.add_sound(sums, fd, segment.tail.end, segment.tail.last)
+    return sums
+
+
+def has_good_index(segment: Segment, fd: int, sums: scan.Sums) -> bool:
+    """Whether what a sealed segment says of itself is so. (The marks of two writers need not be the same.)"""
+    if segment.seal is None:
+        return True
+    try:
+        summary = scan.summary_of(fd, segment.seal)
+    except StoreDamaged:
+        return False
+    return summary.state == sums.state and _are_true(summary.marks, fd)
+
+
+def _are_true(marks: list[Mark], fd: int) -> bool:
+    for mark in marks:
+        step = next(scan.walk(fd, mark.offset, mark.offset + scan.CHUNK), None)
+        if step is not None and (step.head.sequence, step.head.at_ns) != (mark.sequence, mark.at_ns):
+            return False
+    return True
+
+
+def _beside(folder: str) -> Iterator[Finding]:
+    for name in sorted(os.listdir(folder)):
+        if first_of(name) is None and not name.startswith((SPARE, *BESIDE)):
+            yield Finding(FOREIGN, f"{folder}/{name}", "is no part of a log", False)
+    aside = f"{folder}/{QUARANTINE}"
+    for name in sorted(os.listdir(aside)) if os.path.isdir(aside) else []:
+        if not name.endswith(".txt"):
+            yield Finding(ASIDE, f"{aside}/{name}", "was damaged; what is sound in it was saved", True)

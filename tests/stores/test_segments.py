@@ -1,0 +1,342 @@
+"""The log: what is appended is there, in order, with its numbers, also after closing, and until it is given up."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.stores.logs import (
+    SECOND,
+    SMALL,
+    START_NS,
+    Nanoseconds,
+    fill,
+    make_log,
+    names,
+    new,
+    open_log,
+    segments,
+    sequences,
+)
+from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
+from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.wire.records import RecordReader
+
+SIZES = (0, 1, 4064, 4065, 1 << 20)
+
+
+def test_a_new_log_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        assert (log.first, log.last, log.size) == (1, 0, 0)
+        assert len(log.epoch) == 32
+        assert log.topics() == {}
+        assert list(log.reader().records(1)) == []
+        assert list(log.reader().pieces(1)) == []
+
+
+def test_a_record_comes_back_as_it_went_in(tmp_path: Path) -> None:
+    clock = Nanoseconds()
+    with open_log(tmp_path / "log", now_ns=clock) as log:
+        given = NewRecord("trades", b"\x00hello\xff", "key", {"type": "tick"})
+        done = log.append([given])
+        [record] = log.reader().records(1)
+    assert (done.first, done.last, done.at_ns) == (1, 1, START_NS)
+    assert record == (1, 1, START_NS, *given[:1], "key", {"type": "tick"}, given.payload)
+    assert list(RecordReader().feed(done.data)) == [record]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_payloads_of_every_size_pass(tmp_path: Path, size: int) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append([NewRecord("t", b"before"), NewRecord("t", bytes(size)), NewRecord("t", b"after")])
+    with open_log(tmp_path / "log") as log:
+        assert [len(record.payload) for record in log.reader().records(1)] == [6, size, 5]
+        assert [len(record.payload) for record in log.reader().records(2, 3)] == [size]
+
+
+def test_numbers_have_no_gaps_in_the_log_and_in_each_topic(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        found = fill(log, 60, batch=7)
+        assert sequences(found) == list(range(1, 61))
+        for topic in ("trades", "quotes"):
+            assert [r.topic_sequence for r in found if r.topic == topic] == list(range(1, 31))
+        assert len(segments(tmp_path / "log")) > 3
+        assert log.gaps() == []
+
+
+def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        epoch, before, topics = log.epoch, fill(log, 50, batch=3), log.topics()
+    with open_log(tmp_path / "log") as log:
+        assert (log.epoch, log.last, log.topics(), log.notes) == (epoch, 50, topics, [])
+        assert list(log.reader().records(1)) == before
+        assert log.append(new(1)).first == 51
+        [record] = log.reader().records(51)
+        assert record.topic_sequence == 26
+
+
+def test_a_topic_whose_records_are_all_retired_keeps_its_number(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append(new(5, "rare"))
+        fill(log, 60)
+        log.trim(50)
+        state = log.topics()["rare"]
+        assert (state.topic_sequence, state.sequence, state.records, state.size) == (5, 5, 0, 0)
+    with open_log(tmp_path / "log") as log:
+        assert log.topics()["rare"] == state
+        log.append(new(1, "rare"))
+        assert log.topics()["rare"].topic_sequence == 6
+
+
+def test_topics_are_counted_with_what_is_kept(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        kept = fill(log, 60)
+        log.trim(30)
+        kept = [record for record in kept if record.sequence >= log.first]
+        for name, state in log.topics().items():
+            own = [record for record in kept if record.topic == name]
+            assert state.records == len(own)
+            assert state.sequence == own[-1].sequence
+            assert state.at_ns == own[-1].at_ns
+        assert sum(state.size for state in log.topics().values()) == log.size
+
+
+def test_two_to_the_thirty_second_is_no_boundary(tmp_path: Path) -> None:
+    make_log(tmp_path / "log", 2**32 - 20, {"trades": 2**32 - 5, "quotes": 7})
+    with open_log(tmp_path / "log") as log:
+        found = fill(log, 40, batch=3)
+        assert sequences(found) == list(range(2**32 - 20, 2**32 + 20))
+        assert log.topics()["trades"].topic_sequence == 2**32 + 15
+    with open_log(tmp_path / "log") as log:
+        assert list(log.reader().records(2**32 - 20)) == found
+        assert sequences(log.reader().records(2**32 - 1, 2**32 + 2)) == [2**32 - 1, 2**32, 2**32 + 1]
+        log.trim(2**32 + 1)
+        assert log.first <= 2**32 + 1
+
+
+def test_the_last_sequence_of_all_is_the_last(tmp_path: Path) -> None:
+    make_log(tmp_path / "log", MOST_SEQUENCE - 1, {})
+    with open_log(tmp_path / "log") as log:
+        log.append(new(2))
+        with pytest.raises(TooLarge):
+            log.append(new(1))
+        assert sequences(log.reader().records(MOST_SEQUENCE - 1)) == [MOST_SEQUENCE - 1, MOST_SEQUENCE]
+
+
+def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append(new(1))
+        log.append(new(100))
+        log.append(new(1))
+        assert sequences(log.reader().records(1)) == list(range(1, 103))
+    with open_log(tmp_path / "log") as log:
+        assert log.last == 102
+
+
+def test_time_never_goes_back(tmp_path: Path) -> None:
+    clock = Nanoseconds()
+    with open_log(tmp_path / "log", now_ns=clock) as log:
+        log.append(new(1))
+        clock.advance(-5 * SECOND)
+        log.append(new(1))
+    with open_log(tmp_path / "log", now_ns=clock) as log:
+        log.append(new(1))
+        assert [record.at_ns for record in log.reader().records(1)] == [START_NS] * 3
+
+
+# -- callers ----------------------------------------------------------------------------------------------------------
+
+
+def test_many_callers_share_a_write_and_each_gets_its_own_numbers(tmp_path: Path) -> None:
+    results: list[Appended] = []
+    commits: list[list[int]] = []
+    with open_log(tmp_path / "log", LogSettings(segment_bytes=1 << 16)) as log:
+        log.on_commit(lambda done: commits.append([one.first for one in done]))
+
+        def publish(number: int) -> None:
+            for turn in range(20):
+                results.append(log.append(new(3, f"topic-{number}", 50, turn)))
+
+        threads = [threading.Thread(target=publish, args=(number,)) for number in range(8)]
+        with log.standing_still():  # all of them come to wait before the first may write
+            for thread in threads:
+                thread.start()
+        for thread in threads:
+            thread.join()
+        found = list(log.reader().records(1))
+    assert sequences(found) == list(range(1, 8 * 20 * 3 + 1))
+    for number in range(8):
+        assert [r.topic_sequence for r in found if r.topic == f"topic-{number}"] == list(range(1, 61))
+    firsts = [first for commit in commits for first in commit]
+    assert firsts == sorted(firsts) == sorted(result.first for result in results)
+    assert len(commits) < len(firsts)
+
+
+def test_whoever_listens_is_told_before_the_caller_goes_on(tmp_path: Path) -> None:
+    told: list[int] = []
+    with open_log(tmp_path / "log") as log:
+        log.on_commit(lambda done: told.extend(one.last for one in done))
+        for count in (1, 2, 3):
+            assert log.append(new(count)).last == told[-1]
+
+
+@pytest.mark.parametrize(
+    ("batch", "field"),
+    [
+        ([], "records"),
+        ([NewRecord("good", b"x"), NewRecord("bad name", b"x")], "topic"),
+        ([NewRecord("good", b"x"), NewRecord("good", "text")], "payload"),  # type: ignore[arg-type]
+        ([NewRecord(["a"], b"x")], "topic"),  # type: ignore[arg-type]
+        ([NewRecord("good", b"x", None, {"a": 1})], "headers"),  # type: ignore[dict-item]
+    ],
+    ids=["none", "topic", "payload", "topic-type", "headers"],
+)
+def test_a_bad_record_is_refused_by_name_and_nothing_of_its_batch_is_stored(
+    tmp_path: Path, batch: list[NewRecord], field: str
+) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append(new(2))
+        with pytest.raises(BadInput) as caught:
+            log.append(batch)
+        assert caught.value.field == field
+        assert log.append(new(1)).first == 3
+        assert set(log.topics()) == {"trades"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [(LogSettings(segment_bytes=10), "segmentBytes"), (LogSettings(durability="no"), "durability")],  # type: ignore[arg-type]
+)
+def test_settings_are_refused_by_name(tmp_path: Path, settings: LogSettings, field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        open_log(tmp_path / "log", settings)
+    assert caught.value.field == field
+
+
+def test_one_process_writes(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        log.append(new(1))
+        with pytest.raises(StoreBusy):
+            open_log(tmp_path / "log")
+        assert log.append(new(1)).last == 2
+
+
+def test_a_closed_log_says_so(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    log.close()
+    log.close()
+    with pytest.raises(Unavailable):
+        log.append(new(1))
+    with pytest.raises(Unavailable):
+        log.trim(1)
+
+
+def test_durability_os_survives_being_closed_and_names_itself(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log", SMALL._replace(durability="os")) as log:
+        assert log.durability == "os"
+        before = fill(log, 40)
+        log.sync()
+    with open_log(tmp_path / "log") as log:
+        assert list(log.reader().records(1)) == before
+
+
+# -- giving up --------------------------------------------------------------------------------------------------------
+
+
+def test_trim_gives_up_whole_segments_before_a_sequence(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        before = fill(log, 60)
+        firsts = [int(path.stem) for path in segments(tmp_path / "log")]
+        done = log.trim(30)
+        assert done.first == log.first == max(first for first in firsts if first <= 30)
+        assert done.segments == firsts.index(log.first)
+        assert list(log.reader().records(log.first)) == before[log.first - 1 :]
+    with open_log(tmp_path / "log") as log:
+        assert log.first == done.first
+        assert log.gaps() == []
+
+
+def test_trim_of_everything_leaves_the_numbers(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        fill(log, 25)
+        assert log.trim(26).first == 26
+        assert (log.first, log.last, log.size) == (26, 25, 0)
+        assert log.append(new(1)).first == 26
+    with open_log(tmp_path / "log") as log:
+        assert sequences(log.reader().records(26)) == [26]
+
+
+def test_age_takes_what_is_older_also_where_nothing_new_came(tmp_path: Path) -> None:
+    clock = Nanoseconds()
+    with open_log(tmp_path / "log", now_ns=clock) as log:
+        fill(log, 20)
+        clock.advance(10 * SECOND)
+        fill(log, 20)
+        clock.advance(10 * SECOND)
+        assert log.retain(Retention(age_ns=21 * SECOND)) == Trimmed(0, 0, 1)
+        log.retain(Retention(age_ns=15 * SECOND))
+        assert 1 < log.first <= 21
+        log.retain(Retention(age_ns=5 * SECOND))
+        assert log.first == 41
+
+
+def test_size_keeps_at_least_so_much(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        fill(log, 60)
+        whole = log.size
+        assert log.retain(Retention(size=whole)).segments == 0
+        log.retain(Retention(size=whole // 2))
+        assert whole // 2 <= log.size < whole // 2 + 4096
+        log.retain(Retention(size=0))
+        assert len(log.chain) == 1
+
+
+def test_nothing_goes_that_the_slowest_subscriber_needs(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        fill(log, 60)
+        log.retain(Retention(age_ns=0, size=0), floor=20)
+        assert log.first <= 20
+        assert sequences(log.reader().records(20))[0] == 20
+        log.retain(Retention(age_ns=0, size=0), floor=61)
+        assert log.first > 20
+
+
+def test_what_is_given_up_is_a_clear_error_with_both_numbers(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        fill(log, 60)
+        log.trim(30)
+        with pytest.raises(Retired, match=f"sequence 5 is no longer kept; the log begins at {log.first}") as caught:
+            log.reader().records(5)
+        assert (caught.value.asked, caught.value.first) == (5, log.first)
+
+
+def test_a_retired_file_is_used_again(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with open_log(folder) as log:
+        fill(log, 60)
+        oldest = segments(folder)[0].stat().st_ino
+        log.trim(20)
+        found = fill(log, 60)
+        assert oldest in {path.stat().st_ino for path in segments(folder)}
+        assert sequences(found) == list(range(log.first, 121))
+    with open_log(folder) as log:
+        assert list(log.reader().records(log.first)) == found
+
+
+def test_closing_leaves_segments_and_nothing_else(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with SegmentLog(folder, LogSettings(segment_bytes=1 << 16)) as log:
+        fill(log, 400, batch=10)
+        log.trim(200)
+    assert names(folder) == [path.name for path in segments(folder)]
+
+
+def test_files_are_made_ready_ahead_and_sealed_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with SegmentLog(folder, LogSettings(segment_bytes=1 << 16)) as log:
+        before = fill(log, 1000, batch=10)
+    with SegmentLog(folder, LogSettings(segment_bytes=1 << 16)) as log:
+        assert all(segment.seal is not None for segment in log.chain[:-1])
+        assert len(log.chain) > 4
+        assert list(log.reader().records(1)) == before
