@@ -1,0 +1,79 @@
+/* What the numbers of each queue were during the last minutes, as far as this page has seen them. */
+
+export const KEPT = 600;
+/* Samples; at one a second ten minutes. */
+const METRICS = ["waiting", "age", "leased", "dead", "published", "acked", "failed"];
+const RATE_SECONDS = 10;
+
+/** Samples of all queues, taken at the same moments: one ring of moments, and one of numbers for each. */
+export class History {
+  constructor() {
+    this.times = new Float64Array(KEPT);
+    this.length = 0;
+    this.queues = new Map();
+    this.all = series();
+  }
+
+  /** One sample: the rows of the status, and the moment in seconds. */
+  add(rows, at) {
+    const slot = this.length % KEPT;
+    this.times[slot] = at;
+    for (const values of this.queues.values()) for (const metric of METRICS) values[metric][slot] = NaN;
+    for (const metric of METRICS) this.all[metric][slot] = 0;
+    for (const row of rows) this.#addRow(row, slot);
+    this.length += 1;
+    const names = new Set(rows.map((row) => row.queue));
+    for (const name of this.queues.keys()) if (!names.has(name)) this.queues.delete(name);
+  }
+
+  #addRow(row, slot) {
+    let values = this.queues.get(row.queue);
+    if (values === undefined) this.queues.set(row.queue, (values = series()));
+    const now = { waiting: waiting(row), age: row.headAgeSec ?? 0, leased: row.leased, dead: row.dead, ...row.totals };
+    for (const metric of METRICS) {
+      values[metric][slot] = now[metric];
+      const sum = this.all[metric];
+      sum[slot] = metric === "age" ? Math.max(sum[slot], now.age) : sum[slot] + now[metric];
+    }
+  }
+
+  /** `[[seconds, value], …]` of one metric of a queue (null: of all), oldest first, of the last `seconds`. */
+  points(queue, metric, seconds) {
+    const values = (queue === null ? this.all : this.queues.get(queue))?.[metric];
+    const found = [];
+    if (values === undefined || this.length === 0) return found;
+    const first = this.times[(this.length - 1) % KEPT] - seconds;
+    for (let index = this.length - 1; index >= 0 && index > this.length - KEPT; index -= 1) {
+      const slot = index % KEPT;
+      if (this.times[slot] < first) break;
+      if (!Number.isNaN(values[slot])) found.push([this.times[slot], values[slot]]);
+    }
+    return found.reverse();
+  }
+
+  /** Per second, of a counter: `[[seconds, rate], …]`. A counter that fell began anew. */
+  rates(queue, metric, seconds) {
+    const points = this.points(queue, metric, seconds + 1);
+    return points.slice(1).map(([at, value], index) => {
+      const [before, earlier] = points[index];
+      return [at, at > before ? Math.max(0, (value - earlier) / (at - before)) : 0];
+    });
+  }
+
+  /** The mean of the last seconds; null as long as there are not two samples. */
+  rate(queue, metric) {
+    const points = this.points(queue, metric, RATE_SECONDS);
+    if (points.length < 2) return null;
+    const [first, last] = [points[0], points[points.length - 1]];
+    return last[0] > first[0] ? Math.max(0, (last[1] - first[1]) / (last[0] - first[0])) : null;
+  }
+}
+
+function series() {
+  return Object.fromEntries(METRICS.map((metric) => [metric, new Float64Array(KEPT).fill(NaN)]));
+}
+
+/** Messages of a queue that nobody has yet. */
+export function waiting(row) {
+  return row.ready + row.delayed + (row.held ?? 0);
+}

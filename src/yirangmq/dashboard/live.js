@@ -1,0 +1,144 @@
+/* What the server says, kept current: its status once a second, or when its events say that something happened.
+ *
+ * Knows: when to ask, whether the server is there. Does not know: pages. Whoever shows something listens. */
+
+import { Refused, askAgain, forgetPaths, get, has, server } from "./api.js";
+import { follow } from "./events.js";
+import { History } from "./history.js";
+
+const TICK_MS = 1000;
+const HIDDEN_MS = 10_000;
+/* Nobody looks: ask seldom. */
+const QUIET_MS = 5000;
+/* With events, and none came: ages and rates change all the same. */
+const SOONEST_MS = 250;
+/* Between two questions, however much happens. */
+const LONGEST_RETRY_MS = 5000;
+const STATUS_PATIENCE_MS = 10_000;
+
+class Live {
+  phase = "connecting";
+  /** "connecting", "live", "lost" or "refused". */
+  status = null;
+  error = null;
+  history = new History();
+  #listeners = new Set();
+  #askedAt = 0;
+  #heardAt = 0;
+  #lostAt = 0;
+  #failures = 0;
+  #isDirty = false;
+  #isAsking = false;
+  #timer = 0;
+  #stream = null;
+
+  start() {
+    document.addEventListener("visibilitychange", () => document.hidden || this.poke());
+    addEventListener("online", () => this.poke());
+    addEventListener("offline", () => this.poke());
+    this.#round();
+  }
+
+  /** Call `listener(live)` now if there is something to show, and after every change, until `signal` aborts. */
+  listen(listener, signal) {
+    this.#listeners.add(listener);
+    signal.addEventListener("abort", () => this.#listeners.delete(listener));
+    if (this.status !== null) listener(this);
+  }
+
+  /** Ask now. */
+  poke() {
+    askAgain();
+    this.#plan(0);
+  }
+
+  /** Something was done that the numbers will show. */
+  touch() {
+    if (!this.#isDirty) this.#plan(SOONEST_MS);
+    this.#isDirty = true;
+  }
+
+  row(queue) {
+    return this.status?.queues.find((row) => row.queue === queue) ?? null;
+  }
+
+  /** By the server's clock. */
+  now() {
+    return Date.now() + server.ahead;
+  }
+
+  get secondsSilent() {
+    return this.#heardAt === 0 ? null : (Date.now() - this.#heardAt) / 1000;
+  }
+
+  get secondsLost() {
+    return (Date.now() - this.#lostAt) / 1000;
+  }
+
+  #plan(milliseconds) {
+    clearTimeout(this.#timer);
+    const since = Date.now() - this.#askedAt;
+    this.#timer = setTimeout(() => this.#round(), Math.max(milliseconds, SOONEST_MS - since, 0));
+  }
+
+  async #round() {
+    if (this.#isAsking) return;
+    this.#isAsking = true;
+    this.#askedAt = Date.now();
+    this.#isDirty = false;
+    try {
+      this.#took(await get("status", { patience: STATUS_PATIENCE_MS }));
+    } catch (error) {
+      this.#missed(error);
+    } finally {
+      this.#isAsking = false;
+      this.#plan(this.#pause());
+    }
+  }
+
+  #pause() {
+    if (this.phase !== "live") return Math.min(LONGEST_RETRY_MS, TICK_MS * 2 ** Math.min(this.#failures - 1, 4));
+    if (document.hidden) return HIDDEN_MS;
+    if (this.#isDirty) return SOONEST_MS;
+    return this.#stream?.isOpen ? QUIET_MS : TICK_MS;
+  }
+
+  #took(status) {
+    const wasLost = this.phase !== "live";
+    this.phase = "live";
+    this.error = null;
+    this.status = status;
+    this.#failures = 0;
+    this.#heardAt = Date.now();
+    this.history.add(status.queues, Date.now() / 1000);
+    if (wasLost) this.#openStream();
+    this.#tell();
+  }
+
+  #missed(error) {
+    if (!(error instanceof Refused)) throw error;
+    if (this.phase !== "lost" && this.phase !== "refused") this.#lostAt = Date.now();
+    this.phase = error.isLost || error.status >= 500 ? "lost" : "refused";
+    this.error = error;
+    this.#failures += 1;
+    this.#tell();
+  }
+
+  #tell() {
+    for (const listener of [...this.#listeners]) listener(this);
+  }
+
+  /** Events, where the server has them. */
+  async #openStream() {
+    this.#stream?.close();
+    this.#stream = null;
+    forgetPaths();
+    try {
+      if (await has("/v1/events")) this.#stream = follow("events", () => this.touch(), () => this.#plan(0));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+    }
+  }
+}
+
+export const live = new Live();

@@ -1,0 +1,108 @@
+/* The frame around the pages: who the server is, whether it is there, where to go. */
+
+import { Refused, has } from "./api.js";
+import { h, mark, put } from "./dom.js";
+import { span } from "./format.js";
+import { live } from "./live.js";
+import pages from "./pages.js";
+import { Router } from "./router.js";
+
+const BACK_MS = 4000;
+const OLD_SECONDS = 15;
+/* Numbers older than this are said to be old. */
+const $ = (id) => document.getElementById(id);
+
+const router = new Router(pages, $("content"), live);
+const links = new Map();
+let wasLost = false;
+
+function drawNav() {
+  const shown = pages.filter((page) => page.nav).sort((one, other) => one.nav.order - other.nav.order);
+  for (const page of shown) {
+    const node = h("a", { href: `#${page.route}`, hidden: Boolean(page.needs) }, page.nav.label);
+    links.set(page, node);
+    $("nav").append(node);
+  }
+}
+
+/** Pages of things that this server has. */
+async function revealNav() {
+  for (const [page, node] of links) {
+    if (!page.needs) continue;
+    try {
+      node.hidden = !(await has(page.needs));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+    }
+  }
+}
+
+router.changed = (page) => {
+  for (const [other, node] of links) {
+    mark(node, "aria-current", other === page || (other.route === "/" && page.tab) ? "page" : null);
+  }
+};
+
+function showPulse() {
+  const isOld = live.phase === "live" && live.secondsSilent > OLD_SECONDS;
+  const words = { connecting: "connecting", live: isOld ? `${span(Math.floor(live.secondsSilent))} old` : "live", lost: "no connection", refused: "refused" };
+  mark($("pulse"), "data-phase", isOld ? "old" : live.phase);
+  put($("pulse-text"), words[live.phase]);
+  document.body.classList.toggle("is-stale", live.phase === "lost" || live.phase === "refused");
+}
+
+function showBanner() {
+  const banner = $("banner");
+  if (live.phase === "lost" || live.phase === "refused") {
+    const isLost = live.phase === "lost";
+    wasLost = true;
+    banner.dataset.kind = "bad";
+    banner.hidden = false;
+    if (banner.dataset.why !== live.error.message) {
+      banner.dataset.why = live.error.message;
+      const again = h("button", { type: "button", onclick: () => live.poke() }, isLost ? "Try now" : "Show a token");
+      banner.replaceChildren(h("span", {}, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`), h("span", { class: "since" }), again);
+    }
+    put(banner.querySelector(".since"), isLost ? `The numbers are ${span(Math.floor(live.secondsLost))} old.` : "");
+  } else if (live.phase === "live" && wasLost) {
+    wasLost = false;
+    banner.dataset.kind = "good";
+    delete banner.dataset.why;
+    banner.replaceChildren(h("span", {}, `Connected again after ${span(Math.max(1, Math.floor(live.secondsLost)))}.`));
+    setTimeout(() => (banner.hidden = live.phase === "live"), BACK_MS);
+    revealNav();
+  }
+}
+
+function show() {
+  showPulse();
+  showBanner();
+  const node = live.status?.node ?? "";
+  put($("node"), node);
+}
+
+function hearKeys() {
+  document.addEventListener("keydown", (event) => {
+    const isTyping = event.target.closest?.("input, textarea, select, [contenteditable]");
+    if (event.key === "/" && !isTyping && !event.ctrlKey && !event.metaKey && !event.altKey) {
+      const search = document.querySelector("[data-search]");
+      if (search !== null) {
+        event.preventDefault();
+        search.focus();
+        search.select();
+      }
+    } else if (event.key === "Escape" && isTyping?.matches("[data-search]")) isTyping.blur();
+  });
+  $("skip").addEventListener("click", (event) => {
+    event.preventDefault();
+    $("content").focus();
+  });
+}
+
+drawNav();
+hearKeys();
+live.listen(show, new AbortController().signal);
+setInterval(show, 1000);
+router.start();
+live.start();
+revealNav();

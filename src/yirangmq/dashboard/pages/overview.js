@@ -1,0 +1,318 @@
+/* Every queue at a glance: how much waits, for how long, how fast it moves. */
+
+import { Refused, get } from "../api.js";
+import { Sparkline } from "../charts.js";
+import { Rows, h, mark, put, replace, walkable } from "../dom.js";
+import { bytes, count, plural, rate, short, span } from "../format.js";
+import { waiting } from "../history.js";
+import { link } from "../router.js";
+import { KEPT, STATES } from "../states.js";
+
+const SECONDS = 300;
+const PER_PAGE = 100;
+const HEALTH_MS = 10_000;
+const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
+/* States that have a column also where nothing is in them. */
+const RATES = { in: "published", out: "acked", fail: "failed" };
+
+export default {
+  route: "/",
+  title: () => "Overview",
+  nav: { label: "Overview", order: 10 },
+  mount: (view) => new Overview(view),
+};
+
+class Overview {
+  constructor(view) {
+    this.view = view;
+    this.sort = view.query.get("sort") ?? "queue";
+    this.find = view.query.get("find") ?? "";
+    this.page = 0;
+    this.order = [];
+    this.tiles = tiles();
+    this.facts = h("dl", { class: "facts" });
+    this.health = h("div", { class: "health", hidden: true });
+    this.columns = [];
+    this.head = h("tr", {});
+    this.body = h("tbody", {});
+    this.rows = new Rows(this.body, (row) => this.makeRow(row));
+    this.empty = h("div", { class: "empty", hidden: true });
+    this.pager = h("div", { class: "pager", hidden: true });
+    this.build();
+    walkable(this.body, "a.queue-name");
+    view.live.listen(() => this.show(), view.signal);
+    this.askHealth();
+  }
+
+  build() {
+    const search = h("input", {
+      type: "search", value: this.find, placeholder: "Find a queue", "aria-label": "Find a queue", "data-search": true,
+    });
+    search.addEventListener("input", () => {
+      this.find = search.value.trim();
+      this.page = 0;
+      this.view.say({ find: this.find });
+      this.show();
+    });
+    const hint = h("kbd", { "aria-hidden": "true" }, "/");
+    this.total = h("span", { class: "muted" });
+    this.table = h("table", { class: "queues" }, h("thead", {}, this.head), this.body);
+    this.view.root.append(
+      h("h1", { class: "quiet" }, "Overview"),
+      this.health,
+      h("div", { class: "tiles" }, this.tiles.map((tile) => tile.node)),
+      h("div", { class: "bar-line" },
+        h("h2", {}, "Queues"), this.total,
+        h("span", { class: "search" }, search, hint),
+        h("a", { class: "button primary", href: "#/publish" }, "Publish")),
+      this.table, this.empty, this.pager, this.facts,
+    );
+  }
+
+  // -- what the server says ------------------------------------------------------------------------------------
+
+  show() {
+    const { live } = this.view;
+    for (const tile of this.tiles) tile.show(live);
+    this.showFacts(live.status);
+    this.drawHead(live.status.queues);
+    const found = this.chosen(live.status.queues);
+    const first = this.page * PER_PAGE;
+    this.rows.show(found.slice(first, first + PER_PAGE), (row) => row.queue);
+    put(this.total, found.length === live.status.queues.length ? "" : `${count(found.length)} of ${count(live.status.queues.length)}`);
+    this.showEmpty(live.status.queues.length, found.length);
+    this.showPager(found.length);
+  }
+
+  /** Those that were searched for, in order. While somebody points at a row the order stays. */
+  chosen(queues) {
+    const wanted = this.find.toLowerCase();
+    const found = queues.filter((row) => row.queue.toLowerCase().includes(wanted));
+    const places = new Map(this.order.map((name, place) => [name, place]));
+    const isHeld = this.body.matches(":hover, :focus-within") && found.every((row) => places.has(row.queue));
+    if (isHeld) found.sort((one, other) => places.get(one.queue) - places.get(other.queue));
+    else {
+      const key = this.sort.replace(/^-/, "");
+      const turn = this.sort.startsWith("-") ? -1 : 1;
+      const worth = (row) => this.worth(row, key);
+      found.sort((one, other) => {
+        const [a, b] = [worth(one), worth(other)];
+        return (a < b ? -1 : a > b ? 1 : 0) * turn || (one.queue < other.queue ? -1 : 1);
+      });
+    }
+    this.order = found.map((row) => row.queue);
+    return found;
+  }
+
+  worth(row, key) {
+    if (key === "queue") return row.queue;
+    if (key === "waiting") return waiting(row);
+    if (key === "age") return row.headAgeSec ?? -1;
+    if (key in RATES) return this.rateOf(row, RATES[key]);
+    return row[key] ?? 0;
+  }
+
+  rateOf(row, metric) {
+    return this.view.live.history.rate(row.queue, metric) ?? row.rates?.[`${metric}PerSec`] ?? 0;
+  }
+
+  // -- the table -------------------------------------------------------------------------------------------------
+
+  drawHead(queues) {
+    const states = KEPT.filter((state) => ALWAYS.includes(state) || queues.some((row) => row[state] > 0));
+    const columns = ["queue", "waiting", ...states, "age", "in", "out", "fail"];
+    if (columns.join() === this.columns.join()) return;
+    this.columns = columns;
+    this.states = states;
+    this.rows.rows.clear();
+    this.body.replaceChildren();
+    replace(this.head, columns.map((column) => this.headCell(column)));
+  }
+
+  headCell(column) {
+    const [text, hint] = headOf(column);
+    const button = h("button", { type: "button", title: hint }, text);
+    const cell = h("th", { scope: "col", class: column === "queue" ? "" : "number", "data-column": column }, button);
+    button.addEventListener("click", () => {
+      const isSame = this.sort.replace(/^-/, "") === column;
+      const falls = isSame ? !this.sort.startsWith("-") : column !== "queue";
+      this.sort = `${falls ? "-" : ""}${column}`;
+      this.order = [];
+      this.page = 0;
+      this.view.say({ sort: this.sort === "queue" ? "" : this.sort });
+      this.markSorted();
+      this.show();
+    });
+    queueMicrotask(() => this.markSorted());
+    return cell;
+  }
+
+  markSorted() {
+    for (const cell of this.head.children) {
+      const isSorted = cell.dataset.column === this.sort.replace(/^-/, "");
+      mark(cell, "aria-sort", isSorted ? (this.sort.startsWith("-") ? "descending" : "ascending") : null);
+    }
+  }
+
+  makeRow(first) {
+    const name = first.queue;
+    const badges = h("span", { class: "badges" });
+    const depth = new Sparkline("waiting", SECONDS);
+    const depthText = h("span", {});
+    const age = h("span", {});
+    const ageLine = new Sparkline("age", SECONDS);
+    const states = this.states.map((state) => {
+      const dead = state === "dead" ? link("queues", name, "dead-letters") : `${link("queues", name)}?state=${state}`;
+      return { state, node: h("a", { href: dead, tabindex: "-1" }) };
+    });
+    const rates = Object.keys(RATES).map((key) => ({ key, node: h("span", {}) }));
+    const number = (label, ...inside) => h("td", { class: "number", "data-label": label }, inside);
+    const node = h("tr", {},
+      h("th", { scope: "row" }, h("a", { class: "queue-name", href: link("queues", name) }, name), badges),
+      h("td", { class: "number with-spark", "data-label": "waiting" }, depth.node, depthText),
+      states.map(({ state, node: cell }) => h("td", { class: "number state", "data-state": state, "data-label": state }, cell)),
+      h("td", { class: "number with-spark", "data-label": "oldest" }, ageLine.node, age),
+      rates.map(({ key, node: cell }) => number(`${key} /s`, cell)));
+    const update = (row) => {
+      const { history } = this.view.live;
+      put(depthText, short(waiting(row)));
+      depth.draw(history.points(name, "waiting", SECONDS));
+      put(age, row.headAgeSec === null ? "–" : span(Math.floor(row.headAgeSec)));
+      ageLine.draw(history.points(name, "age", SECONDS));
+      for (const { state, node: cell } of states) {
+        put(cell, short(row[state] ?? 0));
+        mark(cell.parentNode, "data-zero", (row[state] ?? 0) === 0);
+      }
+      for (const { key, node: cell } of rates) {
+        const value = this.rateOf(row, RATES[key]);
+        put(cell, rate(value));
+        mark(cell.parentNode, "data-zero", value === 0);
+        mark(cell.parentNode, "data-bad", key === "fail" && value > 0);
+      }
+      showBadges(badges, row);
+    };
+    return { node, update };
+  }
+
+  // -- around it -------------------------------------------------------------------------------------------------
+
+  showEmpty(all, found) {
+    this.table.hidden = found === 0;
+    this.empty.hidden = found > 0;
+    if (found > 0 || this.empty.dataset.why === `${all} ${this.find}`) return;
+    this.empty.dataset.why = `${all} ${this.find}`;
+    if (all > 0) {
+      replace(this.empty, h("p", {}, "No queue has ", h("b", {}, this.find), " in its name."));
+      return;
+    }
+    const url = new URL("v1/queues/mail/messages", document.baseURI);
+    replace(this.empty,
+      h("h3", {}, "No queues yet"),
+      h("p", {}, "A queue is there as soon as something is published to it. From a shell:"),
+      h("pre", {}, `yirangmq publish --queue mail '{"to": "ann"}'\ncurl -s ${url} --json '{"to": "ann"}'`),
+      h("p", {}, "Or here: ", h("a", { href: "#/publish" }, "publish the first message"), "."));
+  }
+
+  showPager(found) {
+    const pages = Math.ceil(found / PER_PAGE);
+    this.page = Math.min(this.page, Math.max(0, pages - 1));
+    this.pager.hidden = pages < 2;
+    const say = `${this.page} ${found}`;
+    if (this.pager.hidden || this.pager.dataset.say === say) return;
+    this.pager.dataset.say = say;
+    const turn = (step) => () => {
+      this.page += step;
+      this.order = [];
+      this.show();
+      this.table.scrollIntoView({ block: "nearest" });
+    };
+    const first = this.page * PER_PAGE;
+    replace(this.pager,
+      h("button", { type: "button", disabled: this.page === 0, onclick: turn(-1) }, "Previous"),
+      h("span", {}, `${count(first + 1)}–${count(Math.min(found, first + PER_PAGE))} of ${count(found)}`),
+      h("button", { type: "button", disabled: this.page >= pages - 1, onclick: turn(1) }, "Next"));
+  }
+
+  showFacts(status) {
+    const facts = {
+      version: status.server?.replace("yirangmq ", ""),
+      node: status.node,
+      store: status.store,
+      durability: status.durability,
+      uptime: status.uptimeSec === undefined ? undefined : span(Math.floor(status.uptimeSec)),
+      connections: status.connections,
+      "free on disk": status.diskFreeBytes === undefined ? undefined : bytes(status.diskFreeBytes),
+      addresses: status.addresses?.join(", "),
+    };
+    const given = Object.entries(facts).filter(([, value]) => value !== undefined && value !== "");
+    if (this.facts.children.length !== given.length) {
+      replace(this.facts, given.map(([name]) => h("div", {}, h("dt", {}, name), h("dd", {}))));
+    }
+    given.forEach(([, value], index) => put(this.facts.children[index].lastChild, value));
+  }
+
+  async askHealth() {
+    const { signal } = this.view;
+    while (!signal.aborted) {
+      try {
+        this.showHealth(await get("health", { signal, allow: 503 }));
+      } catch (error) {
+        if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, HEALTH_MS));
+    }
+  }
+
+  showHealth({ status, reasons }) {
+    this.health.hidden = status === "ok";
+    mark(this.health, "data-kind", status);
+    replace(this.health, h("b", {}, status === "fail" ? "The server is not well: " : "Somebody should look: "), reasons.map((reason) => reason.text).join("; "));
+  }
+}
+
+function headOf(column) {
+  const known = {
+    queue: ["Queue", "by name"],
+    waiting: ["Waiting", "messages that nobody has yet: delayed, held, ready; over the last five minutes"],
+    age: ["Oldest", "how long ago the message next in line was published; over the last five minutes"],
+    in: ["In /s", "published per second, the mean of the last ten seconds"],
+    out: ["Out /s", "acknowledged per second, the mean of the last ten seconds"],
+    fail: ["Fail /s", "failed or timed out per second, the mean of the last ten seconds"],
+  };
+  return known[column] ?? [column, STATES[column]];
+}
+
+function showBadges(badges, row) {
+  const wanted = `${row.paused}${row.policyError}`;
+  if (badges.dataset.wanted === wanted) return;
+  badges.dataset.wanted = wanted;
+  replace(badges,
+    row.paused ? h("span", { class: "badge paused" }, "paused") : null,
+    row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null);
+}
+
+function tiles() {
+  const sum = (live, pick) => live.status.queues.reduce((total, row) => total + pick(row), 0);
+  const rated = (metric) => (live) => live.history.rate(null, metric);
+  return [
+    tile("Waiting", "waiting", (live) => short(sum(live, waiting)), (history) => history.points(null, "waiting", SECONDS)),
+    tile("In work", "leased", (live) => short(sum(live, (row) => row.leased)), (history) => history.points(null, "leased", SECONDS)),
+    tile("Dead letters", "dead", (live) => short(sum(live, (row) => row.dead)), (history) => history.points(null, "dead", SECONDS)),
+    tile("In /s", "in", (live) => rate(rated("published")(live)), (history) => history.rates(null, "published", SECONDS)),
+    tile("Out /s", "out", (live) => rate(rated("acked")(live)), (history) => history.rates(null, "acked", SECONDS)),
+    tile("Failures /s", "fail", (live) => rate(rated("failed")(live)), (history) => history.rates(null, "failed", SECONDS)),
+  ];
+}
+
+function tile(name, kind, say, points) {
+  const value = h("b", {}, "–");
+  const line = new Sparkline(kind, SECONDS);
+  const node = h("div", { class: "tile panel", "data-kind": kind }, h("span", { class: "tile-name" }, name), value, line.node);
+  return {
+    node,
+    show(live) {
+      put(value, say(live));
+      line.draw(points(live.history));
+    },
+  };
+}

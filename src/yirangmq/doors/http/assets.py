@@ -1,0 +1,101 @@
+"""The dashboard's files, as a browser asks for them: its page at ``/``, all else under ``/dashboard/``.
+
+Knows: the folder they lie in, their types, what a browser may keep. Does not know: what they do. Every file has a path
+of its own, found once by looking into the folder, so that no path from outside ever touches the disk. A file in
+``pages`` is a page: ``/dashboard/pages.js`` brings them all, so that adding one is adding a file."""
+
+import gzip
+from collections.abc import Iterator
+from functools import cache, partial
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
+from yirangmq.doors.http.router import Api, Params
+
+PREFIX = "/dashboard"
+PAGE = "index.html"
+LISTING = "pages.js"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
+SAFE: Headers = (
+    ("content-security-policy", "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+)
+"""Nothing from elsewhere runs, loads or frames this page: it may steer every queue."""
+KEEP: Headers = (("cache-control", "no-cache"), ("vary", "accept-encoding"))
+"""Kept by the browser, and asked about each time: a new version of the server has new pages."""
+
+
+class Asset(NamedTuple):
+    """One file, ready to be sent."""
+
+    kind: str
+    plain: bytes
+    packed: bytes
+    mark: str
+    """What its ETags begin with: the same as long as its bytes are."""
+
+
+def add_dashboard(api: Api) -> None:
+    """The dashboard's routes. They need no token: the pages hold no data, and ask for a token where one is needed."""
+    for name in names():
+        api.add("GET", f"{PREFIX}/{name}", partial(_send, name))
+    api.add("GET", "/", partial(_send, PAGE))
+
+
+def names() -> list[str]:
+    """Paths below the folder."""
+    return sorted([*_walk(_folder(), ""), LISTING])
+
+
+def _folder() -> Traversable:
+    return files("yirangmq").joinpath("dashboard")
+
+
+def _walk(folder: Traversable, above: str) -> Iterator[str]:
+    for one in folder.iterdir():
+        if one.is_dir():
+            yield from _walk(one, f"{above}{one.name}/")
+        elif _ending(one.name) in TYPES:
+            yield above + one.name
+
+
+def _ending(name: str) -> str:
+    return name[name.rfind(".") :]
+
+
+def _send(name: str, request: Request, exchange: Exchange, params: Params) -> None:
+    asset = load(name)
+    is_packed = "gzip" in request.headers.get("accept-encoding", "")
+    tag = f'"{asset.mark}-{"z" if is_packed else "p"}"'
+    headers = (("etag", tag), *KEEP, *SAFE)
+    if tag in request.headers.get("if-none-match", ""):
+        exchange.answer(Response(304, None, headers))
+        return
+    packing: Headers = (("content-encoding", "gzip"),) if is_packed else ()
+    body = asset.packed if is_packed else asset.plain
+    exchange.answer(Response(200, body, (("content-type", asset.kind), *packing, *headers)))
+
+
+@cache
+def load(name: str) -> Asset:
+    """Read once, when it is first asked for."""
+    plain = _listing() if name == LISTING else _folder().joinpath(*name.split("/")).read_bytes()
+    return Asset(TYPES[_ending(name)], plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:20])
+
+
+def _listing() -> bytes:
+    """A module with every page there is."""
+    pages = [name for name in names() if name.startswith("pages/")]
+    lines = [f'import page{number} from "./{name}";\n' for number, name in enumerate(pages)]
+    every = ", ".join(f"page{number}" for number in range(len(pages)))
+    return f"{''.join(lines)}export default [{every}];\n".encode()

@@ -1,0 +1,110 @@
+"""The dashboard's files, as a browser gets them."""
+
+import gzip
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.doors.http.v1.parts import Line
+from yirangmq.core.errors import QueueError
+from yirangmq.core.reasons import MEANING as REASONS
+from yirangmq.core.states import MEANING as STATES
+from yirangmq.doors.http import assets
+from yirangmq.doors.http.exchange import Request, Response
+from yirangmq.doors.http.router import Api
+
+FOLDER = Path(assets.__file__).parents[2] / "dashboard"
+
+
+def refuse(error: QueueError) -> Response:
+    return Response(400, str(error).encode())
+
+
+def ask(path: str, method: str = "GET", **headers: str) -> Line:
+    api = Api(refuse)
+    assets.add_dashboard(api)
+    line = Line()
+    given = {name.replace("_", "-"): value for name, value in headers.items()}
+    api.find(method, path).handle(Request(method, path, "", given, b"", "127.0.0.1:1"), line)
+    return line
+
+
+def test_the_page_is_at_the_root_and_lets_nothing_from_elsewhere_in() -> None:
+    page = ask("/")
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert page.body == (FOLDER / "index.html").read_bytes()
+    assert page.headers["content-security-policy"].startswith("default-src 'self';")
+    assert page.headers["x-content-type-options"] == "nosniff"
+
+
+@pytest.mark.parametrize("name", assets.names())
+def test_every_file_is_served_with_its_type(name: str) -> None:
+    answer = ask(f"/dashboard/{name}")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == assets.TYPES[name[name.rindex(".") :]]
+    if name != assets.LISTING:
+        assert answer.body == (FOLDER / name).read_bytes()
+
+
+def test_a_browser_that_can_unpack_gets_it_packed() -> None:
+    packed = ask("/dashboard/style.css", accept_encoding="gzip, deflate, br")
+    plain = ask("/dashboard/style.css")
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert gzip.decompress(packed.body) == plain.body
+    assert len(packed.body) < len(plain.body) / 2
+    assert packed.headers["etag"] != plain.headers["etag"]
+    assert packed.headers["vary"] == plain.headers["vary"] == "accept-encoding"
+
+
+def test_what_a_browser_has_is_not_sent_again() -> None:
+    first = ask("/", accept_encoding="gzip")
+    again = ask("/", accept_encoding="gzip", if_none_match=f'"other", {first.headers["etag"]}')
+    assert again.status == 304
+    assert again.body == b""
+    assert again.headers["etag"] == first.headers["etag"]
+    assert ask("/", accept_encoding="gzip", if_none_match='"other"').status == 200
+    assert ask("/", if_none_match=first.headers["etag"]).status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/dashboard/", "/dashboard/nothing.js", "/dashboard/../assets.py", "/dashboard/%2e%2e/assets.py", "/x"]
+)
+def test_there_is_nothing_else(path: str) -> None:
+    assert ask(path).status == 404
+
+
+def test_other_methods_are_refused() -> None:
+    answer = ask("/", "POST")
+    assert answer.status == 405
+    assert "GET" in answer.headers["allow"]
+
+
+def test_a_page_is_there_because_its_file_is() -> None:
+    listing = ask("/dashboard/pages.js").body.decode()
+    pages = sorted(file.name for file in (FOLDER / "pages").glob("*.js"))
+    assert re.findall(r'from "\./pages/(.*)"', listing) == pages
+
+
+def test_nothing_is_fetched_from_elsewhere() -> None:
+    for file in FOLDER.rglob("*.*"):
+        text = file.read_text()
+        found = re.findall(r"""(?:https?:)?//[a-z][^\s"'`)]*""", re.sub(r"(?m)^\s*//.*$", "", text))
+        assert [address for address in found if "www.w3.org" not in address] == [], file
+
+
+def test_data_never_becomes_markup() -> None:
+    for file in FOLDER.rglob("*.js"):
+        text = file.read_text()
+        for word in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"):
+            assert word not in text, (file, word)
+
+
+def test_states_and_reasons_are_those_of_the_rules_in_their_order() -> None:
+    text = (FOLDER / "states.js").read_text()
+    tables = dict(re.findall(r"export const (STATES|REASONS) = \{\n(.*?)\n\};", text, re.DOTALL))
+    said = {name: re.findall(r'  (\w+): "(.*)",', body) for name, body in tables.items()}
+    assert said["STATES"] == [(state.value, about) for state, about in STATES.items()]
+    assert said["REASONS"] == [(reason.value, about) for reason, about in REASONS.items()]
