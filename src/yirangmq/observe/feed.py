@@ -4,6 +4,7 @@ Each event has a number; whoever asks says the last one seen. Knows: events, the
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from yirangmq.core.events import Event
@@ -30,7 +31,7 @@ class Feed:
     def hear(self, events: Sequence[Event]) -> None:
         now = self._clock.now_ms()
         told = [event for event in events if not isinstance(event, UNTOLD)]
-        if now - self._asked_at > FOLLOWED_MS:
+        if now - self._asked_at > FOLLOWED_MS and not self._waiting:
             self._last += len(told)
             self._kept.clear()
             return
@@ -44,12 +45,27 @@ class Feed:
 
     def after(self, seen: int | None, queue: str | None) -> Part:
         """What happened since ``seen`` (None: from now on), in all queues or in one; ``last`` is for the next call."""
-        self._asked_at = self._clock.now_ms()
         if seen is None or seen > self._last:  # the second: numbers of an earlier server
-            return {"last": self._last, "missed": 0, "events": []}
+            seen = self._last
+        missed, steps = self.steps(seen)
+        events = [part for _, part in steps if queue in (None, part["queue"])]
+        return {"last": self._last, "missed": missed, "events": events}
+
+    def steps(self, seen: int) -> tuple[int, list[tuple[int, Part]]]:
+        """Events after number ``seen``, each with its own; and how many of them are no longer known."""
+        self._asked_at = self._clock.now_ms()
         first = self._kept[0][0] if self._kept else self._last + 1
-        events = [part for number, part in self._kept if number > seen and queue in (None, part["queue"])]
-        return {"last": self._last, "missed": max(0, first - seen - 1), "events": events}
+        return max(0, first - seen - 1), list(islice(self._kept, max(0, seen + 1 - first), None))
+
+    def begin(self) -> int:
+        """For somebody who follows from now on: the number of the latest event."""
+        self._asked_at = self._clock.now_ms()
+        return self._last
+
+    @property
+    def last(self) -> int:
+        """The number of the latest event."""
+        return self._last
 
     @property
     def is_followed(self) -> bool:

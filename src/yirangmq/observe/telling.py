@@ -25,6 +25,11 @@ from yirangmq.observe.logs import log, values
 
 VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "extended"}
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
+NAMES = (
+    "published", "leased", *VERBS.values(), "lapsed", "died", "dropped", "redriven", "parked", "refused",
+    *STEPS.values(),
+)  # fmt: skip
+"""Every name that an event may have."""
 UNTOLD = (Committed, Traced)
 NOTEWORTHY: dict[type, int] = {
     Died: logging.INFO,

@@ -2,21 +2,57 @@
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.doors.parts import Server
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
-from yirangmq.doors.http.exchange import Outlet, Request, Response
+from yirangmq.doors.http.exchange import Request, Response
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.http.v1.table import Guard, let_all
+
+
+class Told(NamedTuple):
+    """One event of a stream. ``id`` and ``name`` are empty where it has none."""
+
+    name: str
+    id: str
+    about: Any
+
+
+class Pipe:
+    """``exchange.Outlet``: what a stream writes. ``has_room`` is the test's: False is a client that does not read."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.has_room = True
+        self.is_ended = False
+
+    def write(self, data: bytes) -> bool:
+        assert not self.is_ended
+        self.data += data
+        return self.has_room
+
+    def end(self) -> None:
+        self.is_ended = True
+
+    def told(self) -> list[Told]:
+        """The events since this was last asked."""
+        blocks, self.data = self.data.decode().split("\n\n"), b""
+        found = []
+        for block in blocks:
+            members = dict(line.split(": ", 1) for line in block.splitlines())
+            if "data" in members:
+                found.append(Told(members.get("event", ""), members.get("id", ""), json.loads(members["data"])))
+        return found
 
 
 class Line:
     """The way back to a client, as the protocol has it."""
 
     def __init__(self) -> None:
+        self.outlet = Pipe()
         self.is_gone = False
         self.response: Response | None = None
         self._actions: list[Callable[[], None]] = []
@@ -38,8 +74,6 @@ class Line:
                 action()
         elif self.response.stream is not None:
             self.response.stream.gone()
-
-    outlet: Outlet
 
     @property
     def status(self) -> int:
@@ -66,7 +100,7 @@ class Web:
 
     def __init__(self, store: Store | None = None, guard: Guard = let_all, disk: Disk | None = None) -> None:
         self.server = Server(store, disk=disk)
-        self.api = Api(self.server.house, guard=guard)
+        self.api = Api(self.server.house, self.server.observing.feed, guard=guard)
 
     def send(self, method: str, target: str, body: Any = b"", **headers: str) -> Line:
         """One request; ``headers`` are spelled with underscores, a body that is not bytes is sent as JSON."""

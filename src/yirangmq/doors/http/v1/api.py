@@ -5,9 +5,11 @@ Topics and other parts of the server mount theirs with ``Api.table.add``, before
 from yirangmq.doors.http.exchange import Route
 from yirangmq.doors.http.v1 import letters, messages, openapi, publishing, queues, settling, site
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
+from yirangmq.doors.http.v1.events import Events
 from yirangmq.doors.http.v1.leasing import Leasing
 from yirangmq.doors.http.v1.table import Guard, Table, let_all
 from yirangmq.doors.session import House
+from yirangmq.observe.feed import Feed
 
 PREFIX = "/v1/"
 MAX_BODY = 16 * 1024 * 1024
@@ -15,11 +17,15 @@ MAX_BODY = 16 * 1024 * 1024
 
 
 class Api:
-    """``find`` is what a router asks for every path that begins with ``PREFIX``."""
+    """``find`` is what a router asks for every path that begins with ``PREFIX``. ``feed``: the server's, if it has one
+    that hears what happens."""
 
-    def __init__(self, house: House, max_body: int = MAX_BODY, guard: Guard = let_all) -> None:
+    def __init__(
+        self, house: House, feed: Feed | None = None, *, max_body: int = MAX_BODY, guard: Guard = let_all
+    ) -> None:
         self._version = house.welcome.server.rpartition(" ")[2]
         self._leasing = Leasing()
+        self._events = Events(feed or _own_feed(house), f"{house.clock.now_ms():x}")
         self.table = Table(house, (), guard)
         for endpoint in (
             *publishing.endpoints(max_body),
@@ -29,6 +35,7 @@ class Api:
             *letters.ENDPOINTS,
             *queues.ENDPOINTS,
             *site.ENDPOINTS,
+            *self._events.endpoints,
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),
         ):
             self.table.add(endpoint)
@@ -41,12 +48,24 @@ class Api:
         """Leases that wait for a message."""
         return self._leasing.waiting
 
+    @property
+    def following(self) -> int:
+        """Readers of events."""
+        return self._events.following
+
     def stop(self) -> None:
         """The server is going: who waits is told that there is nothing."""
         self._leasing.stop()
+        self._events.stop()
 
     def _describe(self, ask: Ask) -> None:
         ask.reply(self.document())
 
     def document(self) -> dict[str, object]:
         return openapi.document(self.table.endpoints, self._version)
+
+
+def _own_feed(house: House) -> Feed:
+    feed = Feed(house.clock)
+    house.desk.verbs.happened.listen(feed.hear)
+    return feed

@@ -141,5 +141,7 @@ class Endpoint:
     headers: Sequence[Field] = ()
     refusals: Sequence[str] = ()
     max_body: int = SMALL_BODY
+    media: str = "application/json"
+    """The type of the answer."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further answers of the document: ``{"503": …}``, and further media types of the first."""

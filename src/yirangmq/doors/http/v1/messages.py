@@ -97,7 +97,7 @@ ENDPOINTS = (
     Endpoint("GET", ONE, "One message and its history", show_message, "messages", "look", STORY,
              refusals=("not_found",), more={EVENT_TYPE: {"type": "object"}}),
     Endpoint("GET", f"{ONE}/payload", "The payload's bytes, exactly as sent", show_payload, "messages", "look",
-             {"type": "string"}, refusals=("not_found",), more={"*/*": {}}),
+             {}, refusals=("not_found",), media="*/*"),
     Endpoint("DELETE", ONE, "Give a message up, in whatever state", drop_message, "messages", "admin",
              thing(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
     Endpoint("POST", "/v1/queues/{queue}/drop", "Give many up", drop_many, "messages", "admin", ref("Results"),

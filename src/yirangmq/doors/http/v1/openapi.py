@@ -114,7 +114,7 @@ def object_of(fields: Sequence[Field]) -> Schema:
 
 
 def _responses(endpoint: Endpoint) -> dict[str, Any]:
-    first: dict[str, Any] = {JSON: {"schema": endpoint.answer}}
+    first: dict[str, Any] = {endpoint.media: {"schema": endpoint.answer}}
     first |= {name: {"schema": schema} for name, schema in endpoint.more.items() if "/" in name}
     answers: dict[str, Any] = {"200": {"description": "done", "content": first}}
     codes: dict[str, list[str]] = {}
