@@ -264,6 +264,8 @@ class Connection:
         else:
             turn.is_chunked = not turn.is_old
             self._stream(lambda: stream.start(turn))
+            if self._is_stopping and turn.is_events:
+                self._end_events(turn)
 
     def _bytes(self, turn: Turn, response: Response) -> bytes:
         try:
@@ -325,13 +327,18 @@ class Connection:
         self._is_stopping = True
         self._intake.is_open = False
         for turn in list(self._turns):
-            if turn.is_waiting:
+            if turn.is_waiting and turn.response is None:
                 self._send_away(turn)
-            elif turn.is_events and turn.is_started and turn.stream is not None:
-                self._run([turn.stream.gone])
-                turn.end()
+            elif turn.is_waiting and turn.is_started:
+                self._end_events(turn)
         if not self._turns:
             self._finish()
+
+    def _end_events(self, turn: Turn) -> None:
+        """In good order: who follows them comes again."""
+        if turn.stream is not None:
+            self._run([turn.stream.gone])
+        turn.end()
 
     def send_away(self) -> None:
         """The server goes now: whatever is not answered yet is refused."""
@@ -362,6 +369,8 @@ class Connection:
         return ""
 
     def _finish(self) -> None:
+        if self._is_over:
+            return
         is_clean = not self._rest and self._intake.head is None and not self._intake.in_head
         self.lost()
         self._wire.finish(is_clean)

@@ -87,8 +87,10 @@ class Turn:
 
     @property
     def is_waiting(self) -> bool:
-        """The request itself is not all here, or its route waits for something and asked to be told."""
-        return self.response is None and (not self.is_complete or bool(self._actions))
+        """Its request is not all here, or its route waits for something: it asked to be told, or sends events."""
+        if self.response is not None:
+            return self.is_events and not self.is_ended
+        return not self.is_complete or bool(self._actions)
 
     @property
     def stream(self) -> Stream | None:

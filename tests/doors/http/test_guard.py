@@ -1,0 +1,135 @@
+"""Who may do what, and how often."""
+
+import pytest
+
+from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH, Grant
+from yirangmq.core.errors import NotAllowed, QuotaExceeded
+from yirangmq.doors.http.exchange import Request
+from yirangmq.doors.http.guard import MOST_BUCKETS, Guard, Rate
+
+SHOP = Grant("shop-token", frozenset({PUBLISH}), ("mail", "order-*"))
+WORKER = Grant("worker-token", frozenset({CONSUME}))
+CHIEF = Grant("chief-token")
+LOCAL_CHIEF = Grant("local-chief", frozenset({ADMIN}), ("test-*",))
+
+
+def asked(authorization: str | None = None, peer: str = "10.0.0.1:5") -> Request:
+    headers = {} if authorization is None else {"authorization": authorization}
+    return Request("GET", "/", "", headers, b"", peer)
+
+
+@pytest.mark.parametrize(
+    ("token", "scope", "queue", "may"),
+    [
+        ("shop-token", PUBLISH, "mail", True),
+        ("shop-token", PUBLISH, "order-7", True),
+        ("shop-token", PUBLISH, "order", False),
+        ("shop-token", PUBLISH, "mail2", False),
+        ("shop-token", PUBLISH, "MAIL", False),
+        ("shop-token", PUBLISH, "mail\n", False),
+        ("shop-token", PUBLISH, None, False),
+        ("shop-token", CONSUME, "mail", False),
+        ("shop-token", ADMIN, "mail", False),
+        ("shop-token", LOOK, "mail", True),
+        ("shop-token", LOOK, "other", False),
+        ("shop-token", LOOK, None, True),
+        ("worker-token", CONSUME, "anything", True),
+        ("worker-token", CONSUME, None, True),
+        ("worker-token", PUBLISH, "anything", False),
+        ("chief-token", PUBLISH, "anything", True),
+        ("chief-token", CONSUME, "anything", True),
+        ("chief-token", ADMIN, "anything", True),
+        ("chief-token", ADMIN, None, True),
+        ("local-chief", ADMIN, "test-1", True),
+        ("local-chief", ADMIN, "live-1", False),
+        ("local-chief", ADMIN, None, False),
+    ],
+)
+def test_a_token_allows_what_its_rule_says(token: str, scope: str, queue: str | None, may: bool) -> None:
+    guard = Guard([SHOP, WORKER, CHIEF, LOCAL_CHIEF])
+    if may:
+        guard.check(asked(f"Bearer {token}"), scope, queue)
+        return
+    with pytest.raises(NotAllowed) as caught:
+        guard.check(asked(f"Bearer {token}"), scope, queue)
+    assert caught.value.field == "token"
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None, "", "Bearer", "Bearer ", "Bearer shop-toke", "Bearer shop-token2", "Basic shop-token", "shop-token",
+        "bearer-shop-token", "Bearer é",
+    ],
+)  # fmt: skip
+def test_nobody_is_let_in_by_a_token_that_is_none(authorization: str | None) -> None:
+    with pytest.raises(NotAllowed) as caught:
+        Guard([SHOP]).check(asked(authorization), LOOK, None)
+    assert caught.value.field == "authorization"
+    assert "shop" not in str(caught.value)
+
+
+def test_the_scheme_is_written_in_any_case() -> None:
+    Guard([SHOP]).check(asked("bEARER  shop-token "), PUBLISH, "mail")
+
+
+def test_without_tokens_everybody_may_do_everything() -> None:
+    guard = Guard()
+    assert guard.is_open
+    guard.check(asked(), ADMIN, None)
+    guard.check(asked("Bearer whatever"), ADMIN, "mail")
+
+
+def test_whoever_could_open_the_socket_needs_no_token() -> None:
+    Guard([SHOP]).check(asked(peer="unix:17"), ADMIN, None)
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_client_has_so_many_at_once_and_then_so_many_a_second() -> None:
+    time = Time()
+    guard = Guard(rate=Rate(10, 3, time))
+    for _ in range(3):
+        guard.admit(asked())
+    with pytest.raises(QuotaExceeded) as caught:
+        guard.admit(asked())
+    assert caught.value.retry_after == pytest.approx(0.1)
+    guard.admit(asked(peer="10.0.0.2:5"))
+    time.now = 0.1
+    guard.admit(asked(peer="10.0.0.1:99"))  # the same client on another connection
+    with pytest.raises(QuotaExceeded):
+        guard.admit(asked())
+    time.now = 100.0
+    for _ in range(3):
+        guard.admit(asked())
+    with pytest.raises(QuotaExceeded):
+        guard.admit(asked())
+
+
+def test_a_known_token_is_counted_wherever_it_comes_from_and_an_unknown_one_is_not() -> None:
+    guard = Guard([SHOP], Rate(1, 1, Time()))
+    guard.admit(asked("Bearer shop-token"))
+    with pytest.raises(QuotaExceeded):
+        guard.admit(asked("Bearer shop-token", peer="10.9.9.9:1"))
+    guard.admit(asked("Bearer guess-1"))
+    with pytest.raises(QuotaExceeded):
+        guard.admit(asked("Bearer guess-2"))
+
+
+def test_clients_that_are_counted_have_a_bound() -> None:
+    rate = Rate(1, 1, Time())
+    for number in range(MOST_BUCKETS + 100):
+        rate.take(str(number))
+    assert len(rate._buckets) == MOST_BUCKETS
+
+
+def test_without_a_rate_nobody_is_counted() -> None:
+    guard = Guard([SHOP])
+    for _ in range(10_000):
+        guard.admit(asked())

@@ -1,0 +1,122 @@
+"""Machine-made streams: nearly right, wrong, and cut anywhere. Whatever comes, the connection stays sane."""
+
+import random
+from itertools import pairwise
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.doors.http.live import Answers, request
+from tests.doors.http.parts import Bench
+from yirangmq.doors.http.exchange import Response
+from yirangmq.doors.http.limits import Limits
+
+TOKENS = [
+    b"GET", b"POST", b"HEAD", b"OPTIONS", b"FLY", b" ", b"  ", b"\t", b"/", b"/echo", b"/hold", b"/wait", b"*",
+    b"/nothing", b"/%00", b"/%zz", b"http://a/echo", b"?a=b", b"#", b" HTTP/1.1", b" HTTP/1.0", b" HTTP/9.9", b"\r\n",
+    b"\r\n\r\n", b"\n", b"\r", b":", b"Host: a\r\n", b"Connection: close\r\n", b"Connection: keep-alive\r\n",
+    b"Content-Length: 5\r\n", b"Content-Length: 0\r\n", b"Content-Length: 99999999\r\n", b"Content-Length: -1\r\n",
+    b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"Upgrade: h2c\r\nConnection: upgrade\r\n",
+    b"5\r\nhello\r\n", b"0\r\n\r\n", b"hello", b"ffffffff", b"\x00", b"\xff", b"\xe2\x82", b"x" * 300,
+    b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n", b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+    b"POST /hold HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n",
+]  # fmt: skip
+streams = st.lists(st.sampled_from(TOKENS) | st.binary(max_size=8), max_size=25).map(b"".join)
+MANY = settings(max_examples=5 * settings().max_examples)
+"""They are quick."""
+SMALL = Limits(
+    target_bytes=200, header_bytes=500, header_count=8, pipelined=3, request_memory=200, total_memory=100_000
+)
+
+
+def play(stream: bytes, cuts: list[int], limits: Limits) -> Bench:
+    """Feed it, answer what is held, read on, until nothing moves."""
+    bench = Bench(limits)
+    places = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
+    for start, end in pairwise(places):
+        if bench.connection.read_on(0.0):
+            bench.receive(stream[start:end])
+        else:  # as the socket does: nothing is read until there is room
+            answer_all(bench)
+            assert bench.connection.read_on(0.0) or bench.wire.end or bench.stage.waiting
+            bench.receive(stream[start:end])
+    answer_all(bench)
+    return bench
+
+
+def answer_all(bench: Bench) -> None:
+    for _ in range(1000):
+        todo = [one for one in (*bench.stage.held, *bench.stage.waiting) if one.response is None and not one.is_gone]  # type: ignore[attr-defined]
+        if not todo:
+            return
+        for exchange in todo:
+            exchange.answer(Response(200, b"at last"))
+        bench.connection.read_on(0.0)
+    raise AssertionError("it never ends")
+
+
+@MANY
+@given(streams, st.lists(st.integers(0, 10_000), max_size=6))
+def test_whatever_comes_the_connection_stays_sane(stream: bytes, cuts: list[int]) -> None:
+    bench = play(stream, cuts, SMALL)
+    if b"HEAD" not in stream:
+        Answers().feed(bench.wire.sent)  # it is HTTP
+    assert b"HTTP/1.1 500" not in bench.wire.sent
+    bench.connection.check(1e6)
+    bench.connection.lost()
+    assert bench.shared.held == 0
+
+
+@MANY
+@given(streams, st.integers(0, 2**32))
+def test_cutting_changes_nothing(stream: bytes, seed: int) -> None:
+    dice = random.Random(seed)
+    whole = play(stream, [], Limits())
+    parts = play(stream, [dice.randrange(len(stream) + 1) for _ in range(5)], Limits())
+    assert parts.wire.sent == whole.wire.sent
+    assert parts.stage.seen == whole.stage.seen
+    assert bool(parts.wire.end) == bool(whole.wire.end)
+
+
+class Asked(NamedTuple):
+    path: str
+    body: bytes
+    is_chunked: bool
+
+
+asked = st.builds(Asked, st.sampled_from(["/echo", "/hold"]), st.binary(max_size=40), st.booleans())
+
+
+def _bytes(one: Asked) -> bytes:
+    if not one.is_chunked:
+        return request("POST", one.path, one.body)
+    head = request("POST", one.path, headers={"Transfer-Encoding": "chunked"})
+    pieces = [one.body[at : at + 7] for at in range(0, len(one.body), 7)]
+    return head + b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
+
+
+@MANY
+@given(st.lists(asked, min_size=1, max_size=12), st.integers(0, 2**32))
+def test_every_request_gets_its_own_answer_whatever_the_order_of_the_work(many: list[Asked], seed: int) -> None:
+    dice = random.Random(seed)
+    bench = Bench()
+    stream = b"".join(_bytes(one) for one in many)
+    places = sorted({0, len(stream), *(dice.randrange(len(stream)) for _ in range(6))})
+    todo: list[int] = []
+    for start, end in pairwise(places):
+        before = len(bench.stage.held)
+        bench.receive(stream[start:end])
+        todo += range(before, len(bench.stage.held))
+        dice.shuffle(todo)
+        while todo and dice.random() < 0.5:
+            number = todo.pop()
+            bench.stage.held[number].answer(Response(200, b"%d" % number))
+    for number in todo:
+        bench.stage.held[number].answer(Response(200, b"%d" % number))
+    holds = iter(range(len(many)))
+    wanted = [one.body if one.path == "/echo" else b"%d" % next(holds) for one in many]
+    answers = Answers()
+    answers.feed(bench.wire.sent)
+    assert [answer.body for answer in answers.complete] == wanted
+    assert bench.shared.held == 0
