@@ -134,6 +134,17 @@ def test_a_batch_larger_than_a_segment_has_one_of_its_own(tmp_path: Path) -> Non
         assert log.last == 102
 
 
+def test_a_first_batch_larger_than_the_segment_takes_its_place(tmp_path: Path) -> None:
+    with open_log(tmp_path / "log") as log:
+        epoch = log.epoch
+        log.append(new(30))
+        log.append(new(1))
+        assert [segment.first for segment in log.chain] == [1, 31]
+        assert sequences(log.reader().records(1)) == list(range(1, 32))
+    with open_log(tmp_path / "log") as log:
+        assert (log.epoch, log.last, log.gaps()) == (epoch, 31, [])
+
+
 def test_time_never_goes_back(tmp_path: Path) -> None:
     clock = Nanoseconds()
     with open_log(tmp_path / "log", now_ns=clock) as log:

@@ -56,8 +56,10 @@ class House:
         """A new segment at the end, with room for so many bytes. For the appender, which has the turn."""
         state = old.segment.own_sums.state
         room = max(segment_size(self._most, self.size), HEAD_SIZE + len(write_state(state)) + need)
+        is_empty = old.segment.tail.last < old.segment.first
         epoch = old.segment.head.epoch
-        making = Making(epoch, epoch, old.segment.tail.last + 1, self._now_ns())
+        before = old.segment.head.before if is_empty else epoch
+        making = Making(epoch, before, old.segment.tail.last + 1, self._now_ns())
         spare = self._take_spare() or self._workshop.new_spare(room)
         try:
             spare = self._workshop.longer(spare, room)
@@ -72,8 +74,11 @@ class House:
             self.trouble = "a new segment could not be put in its place"
             raise
         with self._swap:
-            self.chain = (*self.chain, segment)
-        self._errands.run(lambda: self._seal(old))
+            self.chain = (*self.chain[:-1], segment) if is_empty else (*self.chain, segment)
+        if is_empty:  # it had too little room for its first records, and was replaced
+            self._workshop.disk.close(old.file.fd)
+        else:
+            self._errands.run(lambda: self._seal(old))
         return End(segment, spare._replace(path=segment.path))
 
     def prepare(self) -> None:

@@ -28,7 +28,7 @@ _HEAD = struct.Struct(">8sHHI16s16sQQQ24x")
 _SEAL = struct.Struct(">8sHHIQQQQQ8x")
 _FRAME = struct.Struct(">IBBHII")
 HEAD_SIZE, SEAL_SIZE, FRAME_HEAD = _HEAD.size, _SEAL.size, _FRAME.size
-CRC_FROM = 16
+CRC_FROM = 12
 NAME = re.compile(r"([0-9]{20})\.log")
 SPARE = "spare"
 """How the names of files begin that are prepared to become segments."""
@@ -105,10 +105,10 @@ def read_head(data: bytes) -> Head:
     if len(data) < HEAD_SIZE or data[:8] != SIGN:
         raise StoreDamaged("it does not begin as a segment does")
     _, version, _, crc, *fields = _HEAD.unpack_from(data)
-    if version > VERSION:
-        raise StoreTooNew(f"a segment of version {version}; this yirangmq knows {VERSION}")
     if crc != _crc(data[:HEAD_SIZE]):
         raise StoreDamaged("its head does not hold what was written")
+    if version > VERSION:
+        raise StoreTooNew(f"a segment of version {version}; this yirangmq knows {VERSION}")
     return Head(*fields)
 
 
@@ -125,7 +125,8 @@ def read_seal(data: bytes) -> Seal | None:
 
 
 def _crc(data: bytes) -> int:
-    return crc32(data[CRC_FROM:])
+    """Of all but the four bytes that hold it, in every version."""
+    return crc32(data[CRC_FROM + 4 :], crc32(data[:CRC_FROM]))
 
 
 def write_state(state: Mapping[str, Topic]) -> bytes:
