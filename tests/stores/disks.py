@@ -9,7 +9,9 @@ from yirangmq.stores.disk import Disk
 
 CHANGES = (
     "open_write",
+    "open_update",
     "write",
+    "write_at",
     "truncate",
     "fsync",
     "fdatasync",
@@ -21,7 +23,7 @@ CHANGES = (
     "mkdir",
     "rmdir",
 )
-NEED_SPACE = ("open_write", "write", "mkdir")
+NEED_SPACE = ("open_write", "write", "write_at", "mkdir")
 
 
 class UnwillingDisk(Disk):

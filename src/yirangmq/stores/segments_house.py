@@ -1,6 +1,7 @@
 """The segments of a log that is open for writing: new ones come at the end, old ones go at the beginning, damaged ones
 are replaced. Knows: the chain, the spare file, what is done in the background. Does not know: records, callers."""
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -131,8 +132,12 @@ class House:
             while len(self.chain) > 1 and self.chain[0].tail.last < before:
                 segment = self.chain[0]
                 # A file that is still to be sealed would be written to after it was used again.
-                spare = self._workshop.retire(segment, recycle=self._spare is None and segment.seal is not None)
-                self._replace(segment, [])
+                recycle = self._spare is None and segment.seal is not None
+                try:
+                    spare = self._workshop.retire(segment, recycle=recycle)
+                finally:
+                    if not os.path.lexists(segment.path):
+                        self._replace(segment, [])
                 if spare is not None:
                     self._put_spare(spare)
                 count += 1

@@ -137,11 +137,16 @@ class Workshop:
     def retire(self, segment: Segment, *, recycle: bool) -> Spare | None:
         """Take its name away; for certain, when this returns. The file is kept as a spare if nobody reads it."""
         spare = self._reserved(segment) if recycle else None
-        if spare is None:
-            self.disk.unlink(segment.path)
-        else:
-            self.disk.rename(segment.path, spare.path)
-        self.disk.fsync_folder(self.folder)
+        try:
+            if spare is None:
+                self.disk.unlink(segment.path)
+            else:
+                self.disk.rename(segment.path, spare.path)
+            self.disk.fsync_folder(self.folder)
+        except BaseException:
+            if spare is not None:
+                self.disk.close(spare.fd)
+            raise
         return spare
 
     def _reserved(self, segment: Segment) -> Spare | None:

@@ -1,0 +1,281 @@
+"""A log whose disk refuses, and a writer that is killed: at every single step, nothing confirmed is lost, nothing is
+half-done, and what was refused is not there."""
+
+import errno
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, willing
+from tests.stores.logs import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
+from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
+from yirangmq.core.topics import Record
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments import SegmentLog
+from yirangmq.stores.segments_view import SegmentView
+
+TRIMS = {9: 10, 14: 20, 24: 40}
+"""After which append to trim, and to where."""
+APPENDS = 34
+Refuse = Callable[[int, str], int]
+
+
+class TouchyDisk(UnwillingDisk, CarelessDisk):
+    """Refuses as told, and is quick."""
+
+
+class Story:
+    """A little life of a log: appends over several segments, with files retired and used again."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self.folder = folder
+        self.disk = disk
+        self.confirmed: list[int] = []
+        self.errors: list[QueueError] = []
+        self.epochs: set[str] = set()
+
+    def run(self) -> None:
+        try:
+            log = SegmentLog(self.folder, SMALL, disk=self.disk)
+        except QueueError as error:
+            self.errors.append(error)
+            return
+        self.epochs.add(log.epoch)
+        try:
+            for turn in range(APPENDS):
+                self._append(log, turn)
+                if turn in TRIMS:
+                    self._trim(log, TRIMS[turn])
+        finally:
+            self._close(log)
+
+    def _append(self, log: SegmentLog, turn: int) -> None:
+        before = log.last
+        try:
+            done = log.append(new(2, ("trades", "quotes")[turn % 2], 250, turn))
+        except QueueError as error:
+            self.errors.append(error)
+            assert log.last == before
+        else:
+            assert done.first == before + 1
+            self.confirmed += range(done.first, done.last + 1)
+
+    def _trim(self, log: SegmentLog, before: int) -> None:
+        try:
+            log.trim(before)
+        except QueueError as error:
+            self.errors.append(error)
+
+    def _close(self, log: SegmentLog) -> None:
+        try:
+            log.close()
+        except QueueError as error:
+            self.errors.append(error)
+
+    def check(self) -> list[Record]:
+        """Open what is left, with a disk that does what it is asked."""
+        with open_log(self.folder) as log:
+            found = list(log.reader().records(log.first))
+            assert self.epochs <= {log.epoch}
+            assert log.gaps() == []
+            assert sequences(found) == list(range(log.first, log.last + 1))
+            assert {number for number in self.confirmed if number >= log.first} <= set(sequences(found))
+            assert log.first <= max(TRIMS.values())
+            numbers = {topic: [r.topic_sequence for r in found if r.topic == topic] for topic in log.topics()}
+            for mine in numbers.values():
+                assert mine == list(range(mine[0], mine[0] + len(mine))) if mine else True
+            assert log.append(new(1)).first == len(sequences(found)) + log.first
+            return found
+
+
+def calls_of_a_whole_story(tmp_path: Path) -> int:
+    disk = TouchyDisk()
+    story = Story(tmp_path / "whole", disk)
+    story.run()
+    assert story.errors == []
+    assert len(story.confirmed) == 2 * APPENDS
+    return len(disk.calls)
+
+
+@pytest.mark.parametrize("how", [full_once, full_from, dead_from], ids=lambda how: how.__name__)
+def test_whatever_the_disk_refuses_nothing_confirmed_is_lost(tmp_path: Path, how: Callable[[int], Refuse]) -> None:
+    whole = calls_of_a_whole_story(tmp_path)
+    assert whole > 100
+    refused = 0
+    for at in range(1, whole + 1):
+        disk = TouchyDisk()
+        disk.start(how(at))
+        story = Story(tmp_path / f"{at}", disk)
+        story.run()
+        refused += bool(story.errors)
+        disk.start(willing)
+        if story.epochs or story.folder.exists():
+            story.check()
+    assert refused > whole // 3
+
+
+class Killed(BaseException):
+    """Not an error: the process is gone."""
+
+
+class MortalDisk(CarelessDisk):
+    """Dies at one of its calls; of a write, the first part is done."""
+
+    def __init__(self, at: int, share: float) -> None:
+        super().__init__()
+        self._left = at
+        self._share = share
+
+    def _step(self) -> bool:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+        return self._left == 0
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        if self._step():
+            super().write_at(fd, data[: int(len(data) * self._share)], offset)
+            raise Killed
+        super().write_at(fd, data, offset)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._step()
+        super().unlink(path)
+
+    def truncate(self, path: str, size: int) -> None:
+        self._step()
+        super().truncate(path, size)
+
+    def fdatasync(self, fd: int) -> None:
+        self._step()
+
+    def fsync_folder(self, path: str) -> None:
+        self._step()
+
+
+class DyingStory(Story):
+    def _close(self, log: SegmentLog) -> None:
+        """The system lets go of what a killed process held."""
+        log._lock.close()
+        log._appender._disk = CarelessDisk()
+        log._appender.close()
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.5, 1])
+def test_a_writer_killed_between_any_two_steps_leaves_a_log_that_goes_on(tmp_path: Path, share: float) -> None:
+    at, lived = 0, False
+    while not lived:
+        at += 1
+        story = DyingStory(tmp_path / f"{at}", MortalDisk(at, share))
+        try:
+            story.run()
+            lived = True
+        except Killed:
+            pass
+        if story.epochs or story.folder.exists():
+            found = story.check()
+            assert len(found) <= len(story.confirmed) + 2
+    assert at > 100
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_the_append_and_nothing_else(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        before = fill(log, 10)
+        disk.start(lambda number, name: errno.ENOSPC if name == "write_at" else 0)
+        with pytest.raises(StoreError):
+            log.append(new(1))
+        assert list(log.reader().records(1)) == before
+        assert SegmentView(tmp_path / "log").last == 10
+
+
+def test_a_disk_that_was_full_for_a_moment_is_used_again_without_opening(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        before = fill(log, 10)
+        disk.start(full_once(1))
+        with pytest.raises(StoreFull, match="nothing was stored"):
+            log.append(new(1))
+        assert log.append(new(1, "fresh")).first == 11
+        assert list(log.reader().records(1, 11)) == before
+        assert log.topics()["fresh"].topic_sequence == 1
+
+
+def test_after_a_failed_sync_the_log_takes_no_more_until_it_is_opened_again(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        before = fill(log, 10)
+        disk.start(lambda number, name: errno.EIO if name == "fdatasync" and number < 3 else 0)
+        with pytest.raises(StoreError, match="Input/output error"):
+            log.append(new(1))
+        for _ in range(2):  # the next sync would succeed, and say nothing of what was lost
+            with pytest.raises(StoreError, match=r"takes no more: a sync failed .* open it again"):
+                log.append(new(1))
+        with pytest.raises(StoreError):
+            log.trim(11)
+        assert list(log.reader().records(1)) == before
+        assert SegmentView(tmp_path / "log").last == 10
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        assert list(log.reader().records(1)) == before
+        assert log.append(new(1)).first == 11
+
+
+def test_all_who_share_a_write_that_fails_are_told(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        errors: list[QueueError] = []
+
+        def publish() -> None:
+            try:
+                log.append(new(1))
+            except QueueError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=publish) for _ in range(4)]
+        with log.standing_still():
+            disk.start(lambda number, name: errno.ENOSPC if name == "write_at" and number <= 2 else 0)
+            for thread in threads:
+                thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors
+        assert log.last == 4 - len(errors)
+        assert sequences(log.reader().records(1)) == list(range(1, log.last + 1))
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No such file or directory"):
+        open_log(tmp_path / "no" / "where" / "log")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_its_own(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        fill(log, 30)
+    before = {path.name: path.read_bytes() for path in (tmp_path / "log").iterdir()}
+    disk.start(dead_from(1))
+    with pytest.raises(StoreReadOnly):
+        SegmentLog(tmp_path / "log", SMALL, disk=disk)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "log").iterdir()} == before
+    assert sequences(SegmentView(tmp_path / "log").reader().records(1)) == list(range(1, 31))
+
+
+def test_a_new_log_on_a_full_disk_leaves_no_half_of_one(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    disk.start(lambda number, name: errno.ENOSPC if name == "write_at" else 0)
+    with pytest.raises(StoreFull):
+        SegmentLog(tmp_path / "log", SMALL, disk=disk)
+    assert segments(tmp_path / "log") == []
+    disk.start(willing)
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        assert log.append(new(1)).first == 1
