@@ -1,0 +1,256 @@
+"""Durable cursors: one contract for every place they may be kept in."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.stores.disks import UnwillingDisk, full_once
+from tests.stores.logs import CarelessDisk
+from yirangmq.core.errors import BadInput, QueueError, StoreDamaged, StoreError
+from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors
+from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.cursors_file import ROOM, FileCursors
+
+EPOCH = "0123456789abcdef" * 2
+Open = Callable[[], Cursors]
+
+
+def cursor(name: str = "billing", sequence: int = 42, filter: str = "trades.*") -> Cursor:
+    return Cursor(name, EPOCH, sequence, filter, 1_768_296_060_123_456_789)
+
+
+@pytest.fixture(params=["file", "sqlite"])
+def reopen(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
+    return lambda: open_cursors(f"{request.param}:{tmp_path / 'cursors'}")
+
+
+def test_a_cursor_is_there_after_opening_again(reopen: Open) -> None:
+    place = reopen()
+    assert place.all() == []
+    assert place.get("billing") is None
+    place.put([cursor(), cursor("audit", 7, '서울 \n "')])
+    place.close()
+    place = reopen()
+    assert place.all() == [cursor("audit", 7, '서울 \n "'), cursor()]
+    assert place.get("audit") == cursor("audit", 7, '서울 \n "')
+    place.close()
+
+
+def test_the_latest_counts_also_if_it_is_further_back(reopen: Open) -> None:
+    place = reopen()
+    for sequence in (1, 50, 20):
+        place.put([cursor(sequence=sequence)])
+    place.close()
+    place = reopen()
+    assert place.get("billing") == cursor(sequence=20)
+    place.close()
+
+
+def test_the_floor_is_what_the_slowest_needs_next(reopen: Open) -> None:
+    place = reopen()
+    assert place.floor() is None
+    place.put([cursor("a", 10), cursor("b", 5)])
+    assert place.floor() == 6
+    assert place.drop("b")
+    assert place.floor() == 11
+    assert not place.drop("b")
+    assert place.drop("a")
+    place.close()
+    place = reopen()
+    assert place.floor() is None
+    place.close()
+
+
+@pytest.mark.parametrize("sequence", [0, 2**32 - 1, 2**32, 2**63 - 1, 2**63, MOST_SEQUENCE])
+def test_sequences_of_sixty_four_bits_are_kept(reopen: Open, sequence: int) -> None:
+    place = reopen()
+    place.put([cursor(sequence=sequence)])
+    place.close()
+    place = reopen()
+    assert place.get("billing") == cursor(sequence=sequence)
+    place.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        (cursor(name="no/slash"), "name"),
+        (cursor()._replace(epoch="XYZ"), "epoch"),
+        (cursor(sequence=-1), "sequence"),
+        (cursor(sequence=MOST_SEQUENCE + 1), "sequence"),
+        (cursor(sequence=True), "sequence"),
+        (cursor(filter="\ud800"), "filter"),
+        (cursor(filter="x" * 20_000), "filter"),
+        (cursor()._replace(at_ns=-1), "atNs"),
+    ],
+    ids=["name", "epoch", "negative", "too-large", "bool", "half-a-character", "long", "time"],
+)
+def test_what_is_no_cursor_is_refused_by_field_and_nothing_is_kept(reopen: Open, wrong: Cursor, field: str) -> None:
+    place = reopen()
+    with pytest.raises(BadInput) as caught:
+        place.put([cursor("good"), wrong])
+    assert caught.value.field == field
+    assert place.all() == []
+    place.close()
+
+
+@pytest.mark.parametrize("url", ["", "file:", "redis:here", "here"])
+def test_a_place_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(BadInput, match="is no place for cursors"):
+        open_cursors(url)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+
+
+def lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def test_the_file_can_be_read_by_people(tmp_path: Path) -> None:
+    place = FileCursors(tmp_path / "cursors")
+    place.put([cursor()])
+    place.drop("billing")
+    place.close()
+    assert (tmp_path / "cursors").read_text() == (
+        f'e4deab25 {{"cursors":[{{"name":"billing","epoch":"{EPOCH}","sequence":42,"filter":"trades.*",'
+        f'"atNs":1768296060123456789}}]}}\n73155bb3 {{"dropped":"billing"}}\n'
+    )
+
+
+def test_half_a_line_was_never_confirmed_and_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "cursors"
+    place = FileCursors(path)
+    place.put([cursor(sequence=1)])
+    place.put([cursor(sequence=2), cursor("audit")])
+    place.close()
+    whole = path.read_bytes()
+    first = len(lines(path)[0])
+    for at in range(first, len(whole)):
+        path.write_bytes(whole[:at])
+        place = FileCursors(path, disk=CarelessDisk())
+        assert place.all() == [cursor(sequence=1)]
+        place.put([cursor(sequence=3)])
+        place.close()
+        place = FileCursors(path, disk=CarelessDisk())
+        assert place.all() == [cursor(sequence=3)]
+        assert place.notes == []
+        place.close()
+
+
+@given(st.data())
+def test_a_damaged_line_leaves_the_others_and_a_copy(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = tmp_path_factory.mktemp("cursors") / "cursors"
+    place = FileCursors(path, disk=CarelessDisk())
+    for number in range(5):
+        place.put([cursor(f"subscriber-{number}", number)])
+    place.close()
+    content = bytearray(path.read_bytes())
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    place = FileCursors(path, disk=CarelessDisk())
+    found = place.all()
+    assert set(found) <= {cursor(f"subscriber-{number}", number) for number in range(5)}
+    assert len(found) >= 3  # a line break that is none joins two lines
+    place.put([cursor("after")])
+    place.close()
+    is_last = not place.notes
+    assert is_last or (path.parent / "cursors.damaged").read_bytes() == content
+    again = FileCursors(path, disk=CarelessDisk())
+    assert set(again.all()) == {*found, cursor("after")}
+    assert again.notes == []
+    again.close()
+
+
+def test_a_file_much_longer_than_its_cursors_is_made_anew(tmp_path: Path) -> None:
+    path = tmp_path / "cursors"
+    place = FileCursors(path, disk=CarelessDisk())
+    for sequence in range(2000):
+        place.put([cursor(sequence=sequence)])
+        assert path.stat().st_size < ROOM + 1000
+    assert place.all() == [cursor(sequence=1999)]
+    place.close()
+    assert FileCursors(path, disk=CarelessDisk()).all() == [cursor(sequence=1999)]
+    assert [other.name for other in tmp_path.iterdir()] == ["cursors"]
+
+
+def test_whatever_the_disk_refuses_no_confirmed_cursor_is_lost(tmp_path: Path) -> None:
+    class Touchy(UnwillingDisk, CarelessDisk):
+        pass
+
+    filter = "x" * 8000  # so that the file is made anew now and then
+
+    def story(path: Path, disk: Touchy) -> tuple[int, int]:
+        confirmed = tried = 0
+        try:
+            place = FileCursors(path, disk=disk)
+        except QueueError:
+            return 0, 0
+        for sequence in range(1, 40):
+            try:
+                tried = sequence
+                place.put([cursor(sequence=sequence, filter=filter)])
+                confirmed = sequence
+            except QueueError:
+                break
+        place.close()
+        return confirmed, tried
+
+    disk = Touchy()
+    assert story(tmp_path / "whole", disk) == (39, 39)
+    calls = len(disk.calls)
+    assert "rename" in disk.calls
+    for at in range(1, calls + 1):
+        disk.start(full_once(at))
+        path = tmp_path / f"{at}"
+        confirmed, tried = story(path, disk)
+        left = FileCursors(path).get("billing")
+        assert (left.sequence if left else 0) in {confirmed, tried}
+
+
+def test_after_a_failed_sync_that_cannot_be_taken_back_the_file_takes_no_more(tmp_path: Path) -> None:
+    disk = UnwillingDisk()
+    place = FileCursors(tmp_path / "cursors", disk=disk)
+    place.put([cursor()])
+    disk.start(lambda number, name: errno.EIO if name == "fdatasync" else 0)
+    with pytest.raises(StoreError, match="Input/output error"):
+        place.put([cursor(sequence=43)])
+    with pytest.raises(StoreError, match="takes no more: a sync failed"):
+        place.put([cursor(sequence=43)])
+    assert place.all() == [cursor()]
+    place.close()
+
+
+# -- SQLite -----------------------------------------------------------------------------------------------------------
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    theirs = apsw.Connection(str(path))
+    theirs.execute("CREATE TABLE theirs (a)")
+    theirs.close()
+    with pytest.raises(StoreDamaged, match="a SQLite database of something else"):
+        open_cursors(f"sqlite:{path}")
+
+
+def test_two_processes_may_have_the_database_open(tmp_path: Path) -> None:
+    one, other = (open_cursors(f"sqlite:{tmp_path / 'cursors.db'}") for _ in range(2))
+    one.put([cursor("a", 1)])
+    other.put([cursor("b", 2)])
+    assert one.all() == other.all() == [cursor("a", 1), cursor("b", 2)]
+    one.close()
+    other.close()
+
+
+def test_a_database_waits_for_every_sync(tmp_path: Path) -> None:
+    place = open_cursors(f"sqlite:{tmp_path / 'cursors.db'}")
+    assert place._place._db.pragma("synchronous") == 2  # type: ignore[attr-defined]
+    place.close()
