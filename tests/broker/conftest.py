@@ -1,22 +1,27 @@
-"""Queues on every store, and through the socket of a server, with time and chance in the test's hands."""
+"""Queues on every store, and through the doors of a server, with time and chance in the test's hands."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
 import pytest
 
+from tests.doors.http.v1.servers import HttpServer
 from tests.places import KINDS, Place
 from tests.servers import RunningServer
+from tests.webqueues import WebQueues
 from yirangmq.broker.queues import Queues
+from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
+from yirangmq.core.ports import Store
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
-SOCKET = "socket"
-"""The scenarios know nothing of it: the same verbs, on a store behind a server."""
+SOCKET, HTTP = DOORS = ("socket", "http")
+"""The scenarios know nothing of them: the same verbs, on a store behind a server."""
 
 
-@pytest.fixture(params=[*KINDS, SOCKET])
+@pytest.fixture(params=[*KINDS, *DOORS])
 def door(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -24,7 +29,7 @@ def door(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(door: str, tmp_path: Path) -> Iterator[Place]:
     """A home for a store; whatever a test did, a look over it finds nothing wrong."""
-    place = Place("sqlite" if door == SOCKET else door, tmp_path)
+    place = Place("sqlite" if door in DOORS else door, tmp_path)
     try:
         yield place
         assert list(place.reopen().check(repair=False)) == []
@@ -44,12 +49,29 @@ def ids() -> CountingIds:
 
 @pytest.fixture
 def queues(door: str, place: Place, clock: ManualClock, ids: CountingIds, tmp_path: Path) -> Iterator[Queues]:
-    if door != SOCKET:
+    if door not in DOORS:
         yield open_for_test(store=place.open(), clock=clock, ids=ids)
         return
-    server = RunningServer(place.open(), tmp_path, clock, ids).start()
+    make = through_socket if door == SOCKET else through_http
+    with make(place.open(), tmp_path, clock, ids) as client:
+        yield cast("Queues", client)
+
+
+@contextmanager
+def through_socket(store: Store, folder: Path, clock: ManualClock, ids: CountingIds) -> Iterator[Client]:
+    server = RunningServer(store, folder, clock, ids).start()
     try:
         with connect(server.unix, consumer="tester", ids=ids) as client:
-            yield cast("Queues", client)
+            yield client
+    finally:
+        server.stop()
+
+
+@contextmanager
+def through_http(store: Store, folder: Path, clock: ManualClock, ids: CountingIds) -> Iterator[WebQueues]:
+    server = HttpServer(store, clock, ids).start()
+    try:
+        with WebQueues(server.port) as client:
+            yield client
     finally:
         server.stop()

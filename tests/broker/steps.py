@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+from tests.webqueues import WebQueues
 from yirangmq.broker.deadletters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
@@ -54,7 +55,29 @@ class ServerLetters:
         return (Look(*parts) for parts in found)
 
 
-def dead_letters(queues: Queues) -> DeadLetters | ServerLetters:
+class WebLetters:
+    """The same over HTTP."""
+
+    def __init__(self, client: WebQueues) -> None:
+        self._client = client
+
+    def requeue(self, queue: str) -> Moved:
+        return self._moved("redrive", queue)
+
+    def quarantine(self, queue: str) -> Moved:
+        return self._moved("quarantine", queue)
+
+    def _moved(self, verb: str, queue: str) -> Moved:
+        answer = self._client.move_dead(verb, queue)
+        return Moved(answer["count"], answer["ids"])
+
+    def find(self, queue: str) -> Iterator[Look]:
+        return iter(self._client.dead(queue))
+
+
+def dead_letters(queues: Queues) -> DeadLetters | ServerLetters | WebLetters:
     """Through the door that the queues are reached by."""
     door: Any = queues
+    if isinstance(door, WebQueues):
+        return WebLetters(door)
     return ServerLetters(door) if isinstance(door, Client) else DeadLetters(queues)

@@ -4,10 +4,11 @@ import asyncio
 import threading
 from typing import Any
 
-from tests.servers import PATIENCE, Chances
+from tests.servers import PATIENCE
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
@@ -25,7 +26,7 @@ class HttpServer:
     def __init__(self, store: Store, clock: Clock, ids: Ids | None = None) -> None:
         self._store = store
         self._clock = clock
-        self._ids = Chances(ids)
+        self._ids = ids or TimeOrderedIds()
         self._faults: list[dict[str, Any]] = []
         self._thread: threading.Thread | None = None
         self.port = 0

@@ -56,8 +56,9 @@ def test_a_policy_is_checked_without_being_set(web: Web) -> None:
     assert web.good("GET", "/v1/queues/mail/policy")["policy"]["ttlSec"] == 0
     for method, path in (("POST", "/v1/queues/mail/policy/check"), ("PUT", "/v1/queues/mail/policy")):
         assert web.refused(method, path, {"retry": {"limits": 3}}) == (400, "bad_policy", "retry.limits")
-        assert web.refused(method, path, [1]) == (400, "bad_input", "body")
-        assert web.refused(method, path, b"{") == (400, "bad_input", "body")
+        assert web.refused(method, path, [1]) == (400, "bad_policy", "document")
+        for body in (b"{", b"null", b""):
+            assert web.refused(method, path, body) == (400, "bad_input", "body")
 
 
 def test_a_paused_queue_hands_nothing_out(web: Web) -> None:

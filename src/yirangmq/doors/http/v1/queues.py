@@ -4,7 +4,6 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Transaction
-from yirangmq.core.strict import kind
 from yirangmq.doors import looking
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, thing
@@ -49,15 +48,14 @@ def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]
 
 
 def put_policy(ask: Ask) -> None:
-    document = _policy(ask)
-    _set(ask, document)
+    _set(ask, _policy(ask))
 
 
 def reset_policy(ask: Ask) -> None:
     _set(ask, None)
 
 
-def _set(ask: Ask, document: dict[str, Any] | None) -> None:
+def _set(ask: Ask, document: object) -> None:
     queue = ask.values()["queue"]
     ask.call(
         "set_policy",
@@ -75,10 +73,11 @@ def check_policy(ask: Ask) -> None:
     )
 
 
-def _policy(ask: Ask) -> dict[str, Any]:
+def _policy(ask: Ask) -> object:
+    """Not null, which would mean the defaults: that is what DELETE is for."""
     document = ask.document()
-    if not isinstance(document, dict):
-        raise BadInput(f"must be a policy, a JSON object, not {kind(document)}", field="body")
+    if document is None:
+        raise BadInput("must be a policy, not null", field="body")
     return document
 
 
