@@ -15,7 +15,10 @@ from yirangmq.core.ports import Clock, Ids
 from yirangmq.doors import translate
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.consuming import Consuming
+from yirangmq.doors.following import Following
 from yirangmq.doors.health import Disk
+from yirangmq.topics.lines import Line
+from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 
@@ -39,6 +42,7 @@ class House:
     disk: Disk | None = None
     consumers: set[str] = field(default_factory=set)
     """The names under which anything was leased through this door."""
+    topics: Publisher | None = None
 
     def check_room(self) -> None:
         """Raises what a publisher is told while the disk is low, or the store as large as it may be."""
@@ -47,9 +51,17 @@ class House:
 
 
 class Session:
-    """``send`` takes bytes to the client; ``close`` ends the connection once they are sent."""
+    """``send`` takes bytes to the client; ``close`` ends the connection once they are sent. ``line``: for records of
+    topics, where the connection can carry them."""
 
-    def __init__(self, house: House, trusted: bool, send: Callable[[bytes], None], close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        house: House,
+        trusted: bool,
+        send: Callable[[bytes], None],
+        close: Callable[[], None],
+        line: Line | None = None,
+    ) -> None:
         self._house = house
         self._desk = house.desk
         self._send = send
@@ -58,6 +70,7 @@ class Session:
         """It may ask for things: it has shown its token, or needs none."""
         self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
         self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
+        self.following: Following = Following(self, house.topics, line)
         self.client = ""
         self.closed = False
         self.frames = 0
@@ -95,7 +108,7 @@ class Session:
     @property
     def is_waiting(self) -> bool:
         """It has asked for messages, or for anything else, and may well be silent."""
-        return self.consuming.is_waiting or self.pending > 0
+        return self.consuming.is_waiting or self.following.is_waiting or self.pending > 0
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
         """Say why, and close."""
@@ -128,6 +141,7 @@ class Session:
         """The client is gone: it waits for nothing any more."""
         self.closed = True
         self.consuming.end()
+        self.following.end()
 
     def unclog(self) -> None:
         """It reads again."""
@@ -137,7 +151,7 @@ class Session:
     def describe(self) -> dict[str, Any]:
         """For an operator."""
         about = {"client": self.client, "pending": self.pending, "clogged": self.is_clogged}
-        return about | self.consuming.describe()
+        return about | self.consuming.describe() | self.following.describe()
 
     # -- bytes out ------------------------------------------------------------------------------------------------
 
@@ -146,9 +160,12 @@ class Session:
             self._send(calls.frame(kind, request, body))
 
     def submit(self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1) -> None:
-        self._desk.submit(work, self._answering(request, reply, weight))
+        self._desk.submit(work, self.answering(request, reply, weight))
 
-    def _answering(
+    def check_room(self) -> None:
+        self._house.check_room()
+
+    def answering(
         self, request: int, reply: Callable[[Any], None], weight: int
     ) -> Callable[[Any, QueueError | None], None]:
         """What to do when a request is done. From here on it is pending."""
@@ -190,7 +207,7 @@ class Session:
 
     def _call(self, request: int, body: calls.Call) -> None:
         begin = self._house.methods.find(body.method)
-        done = self._answering(
+        done = self.answering(
             request, lambda value: self.answer(Kind.RESULT, request, calls.Result(value)), CALL_WEIGHT
         )
         try:
@@ -216,6 +233,11 @@ _ACTS: dict[int, Callable[[Session, int, Any], None]] = {
     Kind.NACK: lambda session, request, body: session.consuming.nack(request, body),
     Kind.EXTEND: lambda session, request, body: session.consuming.extend(request, body),
     Kind.RELEASE: lambda session, request, body: session.consuming.release(request, body),
+    Kind.TOPIC_PUBLISH: lambda session, request, body: session.following.publish(request, body),
+    Kind.TOPIC_SUBSCRIBE: lambda session, request, body: session.following.subscribe(request, body),
+    Kind.RECOVERY_REQUEST: lambda session, request, body: session.following.recover(request, body),
+    Kind.CONFIRM: lambda session, request, body: session.following.confirm(request, body),
+    Kind.UNSUBSCRIBE: lambda session, request, body: session.following.unsubscribe(request, body),
     Kind.CALL: Session._call,
     Kind.PING: Session._ping,
     Kind.BYE: Session._bye,

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from yirangmq.core.errors import TimedOut, Unavailable
+from yirangmq.core.errors import QueueError, TimedOut, Unavailable
+from yirangmq.doors.line import SessionLine
 from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.doors.sender import Sender
 from yirangmq.doors.session import House, Session
 from yirangmq.wire.calls import failed, frame
 from yirangmq.wire.frames import Kind
@@ -72,16 +74,16 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, door: Door, trusted: bool) -> None:
         self._door = door
         self._trusted = trusted
-        self._session = Session(door.house, trusted, self._collect, self.shut)
+        self._sender = Sender(door.limits.write_buffer, door.limits.client_memory, self._mark, self.cut)
+        line = SessionLine(self._sender, self, door.house.topics)
+        self._session = Session(door.house, trusted, self._sender.send, self.shut, line)
         self._session.most_pending = door.limits.pending
-        self._out: list[bytes] = []
-        self._out_size = 0
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = True
         self._stopping = False
         self._frames = 0
-        self._peer = "unix"
+        self.peer = "unix"
         self._since = self._heard_at = self._frame_began = 0.0
 
     # -- asyncio --------------------------------------------------------------------------------------------------
@@ -97,8 +99,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(frame(Kind.ERROR, 0, failed(error)))
             self._transport.close()
             return
-        self._transport.set_write_buffer_limits(high=limits.write_buffer, low=limits.write_buffer // 4)
-        self._peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
+        self._sender.begin(self._transport)
+        self.peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
         self._door.accepted += 1
         self._door.connections.add(self)
 
@@ -131,37 +133,28 @@ class Connection(asyncio.BufferedProtocol):
         self._door.dirty.discard(self)
         self._session.end()
         self._transport = None
-        self._out.clear()
+        self._sender.end()
 
     def pause_writing(self) -> None:
         """It does not read what it asked for: nothing more is kept for it until it does."""
+        self._sender.paused()
         self._session.is_clogged = True
         self._read_or_not()
 
     def resume_writing(self) -> None:
         self._session.unclog()
+        self._sender.resumed()
         self._read_or_not()
 
     # -- ours -----------------------------------------------------------------------------------------------------
 
-    def _collect(self, data: bytes) -> None:
-        self._out.append(data)
-        self._out_size += len(data)
-        if self._out_size > self._door.limits.client_memory:
-            self._give_up()
-        elif self not in self._door.dirty and self._loop is not None:
+    def _mark(self) -> None:
+        if self not in self._door.dirty and self._loop is not None:
             self._door.dirty.add(self)
             self._loop.call_soon(self._door.flush)
 
     def flush(self) -> None:
-        transport = self._transport
-        data, self._out, self._out_size = self._out, [], 0
-        if transport is None or transport.is_closing():
-            return
-        if data:
-            transport.write(b"".join(data) if len(data) > 1 else data[0])
-            if transport.get_write_buffer_size() > self._door.limits.client_memory:
-                self._give_up()
+        self._sender.flush()
         if not self._reading:
             self._read_or_not()
 
@@ -180,10 +173,14 @@ class Connection(asyncio.BufferedProtocol):
                 self._reading = True
                 transport.resume_reading()
 
-    def _give_up(self) -> None:
-        """Too much waits for a client that does not read."""
-        self._door.count("slow")
-        self._out, self._out_size = [], 0
+    def refuse(self, error: QueueError) -> None:
+        """Say why, and close."""
+        self._session.refuse(error)
+
+    def cut(self, reason: str) -> None:
+        """At once: too much waits for a client that does not read, or it is of no use any more."""
+        self._door.count(reason)
+        self._sender.drop()
         self._session.end()
         if self._transport is not None:
             self._transport.abort()
@@ -223,12 +220,11 @@ class Connection(asyncio.BufferedProtocol):
             session.refuse(TimedOut(f"nothing was heard for {limits.idle_seconds:g} seconds", field="idle"))
 
     def describe(self, now: float) -> dict[str, Any]:
-        waiting = self._transport.get_write_buffer_size() if self._transport is not None else 0
         return {
-            "peer": self._peer,
+            "peer": self.peer,
             "connectedSec": round(now - self._since, 3),
             "silentSec": round(now - self._heard_at, 3),
-            "bytesHeld": self._session.held + waiting,
+            "bytesHeld": self._session.held + self._sender.waiting,
             **self._session.describe(),
         }
 

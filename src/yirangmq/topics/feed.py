@@ -1,0 +1,224 @@
+"""The publish path: everything published in one turn of the loop is one append and one sync, then each publisher's
+answer, then the stored bytes to every subscriber that is online.
+
+Knows: the log, who is online. Does not know: how one gets there (``follows``), sockets, asyncio. Used from one thread,
+the loop's; because that thread alone appends, whatever it captures is in step with publishing."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, NoReturn
+
+from yirangmq.core.errors import BadInput, QueueError, StoreError, Unavailable
+from yirangmq.core.topic_filter import Filter
+from yirangmq.core.topics import Appended, Log, NewRecord
+from yirangmq.topics.lines import Dialect
+from yirangmq.topics.stage import Loop, Settings
+from yirangmq.topics.subscriber import Subscriber
+from yirangmq.topics.tail import Cutter, Live, Tail
+from yirangmq.wire.records import read_head
+
+MOST_PER_PUBLISH = 10_000
+Hear = Callable[[Live], None]
+
+
+class Stored(NamedTuple):
+    """Of one publish: it is on disk. ``topics``: the sequence of the last record in each of its topics."""
+
+    epoch: str
+    first: int
+    last: int
+    at_ns: int
+    topics: dict[str, int]
+
+
+Done = Callable[[Stored | None, QueueError | None], None]
+
+
+class Publish(NamedTuple):
+    records: Sequence[NewRecord]
+    size: int
+    done: Done
+
+
+class Feed:
+    """``lagging`` is told of a subscriber that does not keep up; ``troubled`` of an append that the log refused."""
+
+    def __init__(self, log: Log, loop: Loop, settings: Settings) -> None:
+        self.log = log
+        self.loop = loop
+        self.settings = settings
+        self.tail = Tail(settings.buffer_bytes)
+        self.after_turn: list[Callable[[], None]] = []
+        self.hearers: list[Hear] = []
+        """Called after each commit, on the loop's thread: be brief."""
+        self.lagging: Callable[[Subscriber], None] = _nobody
+        self.troubled: Callable[[StoreError | None], None] = _nobody
+        self.published = 0
+        self.published_bytes = 0
+        self.commits = 0
+        self._cutter = Cutter()
+        self._online: dict[tuple[Dialect, Filter], dict[Subscriber, None]] = {}
+        self._waiting: deque[Publish] = deque()
+        self._is_planned = False
+        self._is_stopped = False
+
+    # -- publishing -----------------------------------------------------------------------------------------------
+
+    def publish(self, records: Sequence[NewRecord], done: Done) -> None:
+        """They join the next commit; ``done(stored, error)`` when that is on disk, or refused."""
+        if not 0 < len(records) <= MOST_PER_PUBLISH:
+            raise BadInput(f"from 1 to {MOST_PER_PUBLISH} at once, not {len(records)}", field="records")
+        if self._is_stopped:
+            raise Unavailable("the server is stopping")
+        self._waiting.append(Publish(records, sum(len(record.payload) for record in records), done))
+        self._plan()
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked for that is not answered."""
+        return not self._waiting and not self._is_planned
+
+    def stop(self) -> None:
+        self._is_stopped = True
+
+    def _plan(self) -> None:
+        if not self._is_planned:
+            self._is_planned = True
+            self.loop.soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_planned = False
+        if self._waiting:
+            self._commit(self._taken())
+        for action in self.after_turn:
+            action()
+        if self._waiting:
+            self._plan()
+
+    def _taken(self) -> list[Publish]:
+        """As many as go into one commit; one at least."""
+        taken = [self._waiting.popleft()]
+        size = taken[0].size
+        while self._waiting and size + self._waiting[0].size <= self.settings.commit_bytes:
+            taken.append(self._waiting.popleft())
+            size += taken[-1].size
+        return taken
+
+    def _commit(self, publishes: list[Publish]) -> None:
+        records = publishes[0].records
+        if len(publishes) > 1:
+            records = [record for publish in publishes for record in publish.records]
+        try:
+            appended = self.log.append(records)
+        except BadInput as error:
+            if len(publishes) == 1:
+                self._tell(publishes[0].done, None, error)
+            for publish in publishes if len(publishes) > 1 else ():
+                self._commit([publish])  # what is wrong with one is no fault of the others
+        except QueueError as error:
+            for publish in publishes:
+                self._tell(publish.done, None, error)
+            if isinstance(error, StoreError):
+                self.troubled(error)
+        else:
+            self._confirm(publishes, appended)
+            self._spread(Live(appended, [record.topic for record in records]))
+            self.troubled(None)
+
+    def _confirm(self, publishes: list[Publish], appended: Appended) -> None:
+        self.commits += 1
+        self.published += len(appended.offsets)
+        self.published_bytes += len(appended.data)
+        at = 0
+        for publish in publishes:
+            self._tell(publish.done, self._stored(publish, appended, at), None)
+            at += len(publish.records)
+
+    def _stored(self, publish: Publish, appended: Appended, at: int) -> Stored:
+        latest = {record.topic: at + place for place, record in enumerate(publish.records)}
+        topics: dict[str, int] = {}
+        for topic, place in latest.items():
+            head = read_head(appended.data, appended.offsets[place])
+            topics[topic] = 0 if head is None else head.topic_sequence
+        first = appended.first + at
+        return Stored(self.log.epoch, first, first + len(publish.records) - 1, appended.at_ns, topics)
+
+    def _tell(self, done: Done, stored: Stored | None, error: QueueError | None) -> None:
+        """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
+        try:
+            done(stored, error)
+        except Exception as fault:
+            self.loop.soon(partial(_throw, fault))
+
+    # -- live -----------------------------------------------------------------------------------------------------
+
+    def join(self, subscriber: Subscriber) -> None:
+        """It has everything up to the end of the log; from now on it is sent what is appended."""
+        self._online.setdefault((subscriber.dialect, subscriber.filter), {})[subscriber] = None
+
+    def leave(self, subscriber: Subscriber) -> None:
+        key = subscriber.dialect, subscriber.filter
+        group = self._online.get(key, {})
+        group.pop(subscriber, None)
+        if not group and key in self._online:
+            del self._online[key]
+            if not any(filter == subscriber.filter for _, filter in self._online):
+                self._cutter.forget(subscriber.filter)
+
+    @property
+    def online(self) -> list[Subscriber]:
+        return [subscriber for group in self._online.values() for subscriber in group]
+
+    def _spread(self, live: Live) -> None:
+        self.tail.add(live)
+        for (dialect, filter), group in list(self._online.items()):
+            try:
+                batch = self._cutter.cut(live, filter, dialect)
+            except QueueError as error:  # this dialect has no words for it
+                for subscriber in list(group):
+                    subscriber.line.fail(error)
+                continue
+            size = len(batch.data)
+            for subscriber in list(group):
+                if size and not subscriber.line.has_room(size):
+                    self.lagging(subscriber)
+                    continue
+                if size:
+                    subscriber.line.send(batch.data)
+                    subscriber.count(batch.records)
+                subscriber.cursor = live.appended.last
+        self._cutter.rest()
+        for hear in self.hearers:
+            hear(live)
+
+    # -- taking over from a worker ----------------------------------------------------------------------------------
+
+    def is_near(self, sequence: int) -> bool:
+        """Whether the loop could go on after this sequence by itself; asked by workers."""
+        last = self.log.last
+        first = self.tail.first
+        return sequence >= last or 0 < first <= sequence + 1
+
+    def missing(self, sequence: int) -> list[Live] | None:
+        """What was committed after this sequence, if it is at hand; None: it must come from the log."""
+        return [] if sequence >= self.log.last else self.tail.since(sequence)
+
+    def take_over(self, subscriber: Subscriber, missing: list[Live]) -> None:
+        """Send it these, and from now on what is appended."""
+        for live in missing:
+            batch = self._cutter.cut(live, subscriber.filter, subscriber.dialect)
+            if batch.data:
+                subscriber.line.send(batch.data)
+                subscriber.count(batch.records)
+            subscriber.cursor = live.appended.last
+        self._cutter.rest()
+        self.join(subscriber)
+
+
+def _throw(error: Exception) -> NoReturn:
+    raise error
+
+
+def _nobody(told: object) -> None:
+    """Until somebody wants to know."""

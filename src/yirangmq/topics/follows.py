@@ -1,0 +1,237 @@
+"""How a subscriber gets on, behind, up to date again and off: subscribing, recovering, falling behind, leaving.
+
+Knows: subscribers, the feed, the recovery workers. Does not know: cursors' disks, frames, sockets. Used from one
+thread, the loop's, and so every target is captured in step with publishing."""
+
+from collections.abc import Callable
+from functools import partial
+
+from yirangmq.core.errors import BadInput, QueueError, Retired, WrongState
+from yirangmq.core.feeds import ClientState, ClientVerb
+from yirangmq.topics.feed import Feed
+from yirangmq.topics.lines import Outlet, Subscribed
+from yirangmq.topics.recovery import Recovery, Worker
+from yirangmq.topics.run import Outcome, Run, Task
+from yirangmq.topics.subscriber import Subscriber
+from yirangmq.topics.tail import Live
+
+Over = Callable[[], None]
+
+
+class Follows:
+    """All who follow one feed."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._loop = feed.loop
+        self._pool: Recovery | None = None
+        self._runs: dict[Run, tuple[Subscriber, Worker]] = {}
+        self._endings: dict[Subscriber, Over] = {}
+        self._holders: set[Subscriber] = set()
+        self._is_stopping = False
+        self.subscribers: dict[int, Subscriber] = {}
+        feed.lagging = self.lag
+
+    @property
+    def pool(self) -> Recovery:
+        """Made when it is first needed."""
+        if self._pool is None:
+            settings = self._feed.settings
+            self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.stall_seconds)
+        return self._pool
+
+    @property
+    def workers(self) -> list[Worker]:
+        return [] if self._pool is None else self._pool.workers
+
+    # -- coming and going -----------------------------------------------------------------------------------------
+
+    def begin(self, subscriber: Subscriber, next: int, request: int, *, resumed: bool) -> None:
+        """It follows from sequence ``next`` on; what is there already is sent as history."""
+        log = self._feed.log
+        self.check_kept(next)
+        self.subscribers[subscriber.number] = subscriber
+        gaps = [gap for gap in log.gaps() if gap.last >= next]
+        about = Subscribed(log.epoch, next, log.first, log.last, gaps, resumed)
+        subscriber.line.send(subscriber.dialect.subscribed(request, about))
+        subscriber.cursor, subscriber.sent = next - 1, 0
+        subscriber.told_at = self._loop.seconds()
+        subscriber.move(ClientVerb.SUBSCRIBE)
+        if next <= log.last:
+            self._recover(subscriber, request)
+        else:
+            self._feed.join(subscriber)
+
+    def check_kept(self, sequence: int) -> None:
+        first = self._feed.log.first
+        if sequence < first:
+            raise Retired(
+                f"sequence {sequence} is no longer kept; the log begins at {first}",
+                field="start",
+                asked=sequence,
+                first=first,
+            )
+
+    def recover(self, subscriber: Subscriber, after: int, request: int) -> None:
+        """Send it again everything wanted after this sequence."""
+        last = self._feed.log.last
+        if subscriber.state is not ClientState.ONLINE:
+            raise WrongState(f"a subscriber that is {subscriber.state} cannot ask for a recovery")
+        if not 0 <= after <= last:
+            raise BadInput(f"must be from 0 to {last}, not {after}", field="after")
+        self.check_kept(after + 1)
+        self._feed.leave(subscriber)
+        subscriber.cursor = after
+        self._recover(subscriber, request)
+
+    def lag(self, subscriber: Subscriber) -> None:
+        """It does not read as fast as records come: the rest waits in the log."""
+        self._feed.leave(subscriber)
+        subscriber.move(ClientVerb.LAG)
+        self._lend(subscriber, None)
+
+    def unsubscribe(self, subscriber: Subscriber, over: Over) -> None:
+        """``over`` when the last record is sent."""
+        if subscriber in self._endings:
+            raise WrongState("it is being unsubscribed already")
+        if subscriber.run is not None:
+            self._endings[subscriber] = over
+            subscriber.run.cancel()
+            return
+        self._feed.leave(subscriber)
+        self._forget(subscriber, ClientVerb.UNSUBSCRIBE)
+        over()
+
+    def leave(self, subscriber: Subscriber) -> None:
+        """Its connection is gone."""
+        if subscriber.state is ClientState.OFFLINE:
+            return
+        self._endings.pop(subscriber, None)
+        self._feed.leave(subscriber)
+        run, subscriber.run = subscriber.run, None
+        if run is not None:
+            run.abandon()
+            self._runs[run][1].wake()
+        self._forget(subscriber, ClientVerb.LEAVE)
+
+    def dismiss(self, subscriber: Subscriber, why: QueueError) -> None:
+        """It is told why, unless it is in the middle of a frame, and closed."""
+        is_lent = subscriber.run is not None
+        self.leave(subscriber)
+        if is_lent:
+            subscriber.line.cut(why.code)
+        else:
+            subscriber.line.fail(why)
+
+    def _forget(self, subscriber: Subscriber, verb: ClientVerb) -> None:
+        self.subscribers.pop(subscriber.number, None)
+        subscriber.is_lending = False
+        self._let_go(subscriber)
+        subscriber.move(verb)
+
+    def stop(self) -> None:
+        """Recoveries end where the next frame would begin; nobody gets back to live."""
+        self._is_stopping = True
+        for run in self._runs:
+            run.cancel()
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._runs
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.stop()
+
+    # -- recovery ---------------------------------------------------------------------------------------------------
+
+    def _recover(self, subscriber: Subscriber, request: int) -> None:
+        """From its cursor to what is the last sequence now."""
+        subscriber.move(ClientVerb.RECOVER)
+        target = self._feed.log.last
+        self._lend(subscriber, Task(subscriber.filter, subscriber.dialect, subscriber.cursor, target, request))
+
+    def _lend(self, subscriber: Subscriber, task: Task | None) -> None:
+        """Its line goes to a worker as soon as everything sent is out. Without a task it is one who fell behind: what
+        it needs is known only then."""
+        worker = self.pool.choose()
+        subscriber.is_lending, subscriber.waits_since = True, self._loop.seconds()
+        if subscriber not in self._holders:
+            self._holders.add(subscriber)
+            self._feed.tail.hold()
+        subscriber.line.lend(partial(self._take, subscriber, worker, task), worker.wake)
+
+    def _take(self, subscriber: Subscriber, worker: Worker, task: Task | None, outlet: Outlet) -> None:
+        if not subscriber.is_lending or self._is_stopping:  # it wants no more, or we do not
+            outlet.close()
+            subscriber.line.give_back()
+            return
+        subscriber.is_lending = False
+        if task is None:
+            subscriber.move(ClientVerb.RECOVER)
+            target = self._feed.log.last
+            task = Task(subscriber.filter, subscriber.dialect, subscriber.cursor, target, is_counted=False)
+        subscriber.recoveries += 1
+        subscriber.run = run = Run(
+            task,
+            self._feed.log.reader(),
+            outlet,
+            owed=subscriber.line.owed,
+            is_near=self._feed.is_near,
+            completed=lambda run: self._loop.call(partial(self._completed, subscriber, run)),
+            times=lambda: (self._loop.seconds(), self._loop.now_ns()),
+        )
+        self._runs[run] = subscriber, worker
+        worker.add(run)
+
+    def _completed(self, subscriber: Subscriber, run: Run) -> None:
+        if subscriber.run is run:
+            subscriber.move(ClientVerb.COMPLETE)
+
+    def _ended(self, run: Run, outcome: Outcome) -> None:
+        """A worker has let go of it."""
+        subscriber, worker = self._runs.pop(run)
+        if subscriber.run is not run:
+            run.close()
+            return
+        if outcome is Outcome.GONE:
+            self._end_run(subscriber, run)
+            subscriber.line.cut("stalled")
+            return
+        subscriber.cursor = run.cursor
+        missing = None if run.error or run.is_cancelled else self._feed.missing(run.cursor)
+        if missing is None and not run.error and not run.is_cancelled:
+            self._runs[run] = subscriber, worker  # it fell behind again on the way here
+            worker.add(run)
+            return
+        subscriber.sent = run.sent
+        subscriber.total += run.sent
+        self._end_run(subscriber, run)
+        subscriber.line.give_back()
+        self._return(subscriber, run.error, missing)
+
+    def _end_run(self, subscriber: Subscriber, run: Run) -> None:
+        run.close()
+        subscriber.run = None
+        self._let_go(subscriber)
+
+    def _let_go(self, subscriber: Subscriber) -> None:
+        if subscriber in self._holders:
+            self._holders.discard(subscriber)
+            self._feed.tail.let_go()
+
+    def _return(self, subscriber: Subscriber, error: QueueError | None, missing: list[Live] | None) -> None:
+        """Back on the loop: to the live ones, or off."""
+        over = self._endings.pop(subscriber, None)
+        if error is not None:
+            subscriber.line.fail(error)
+        elif over is not None:
+            self._forget(subscriber, ClientVerb.UNSUBSCRIBE)
+            over()
+        elif missing is not None:
+            try:
+                self._feed.take_over(subscriber, missing)
+            except QueueError as problem:
+                subscriber.line.fail(problem)
+                return
+            subscriber.move(ClientVerb.ARRIVE)

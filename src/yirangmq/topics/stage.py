@@ -1,0 +1,46 @@
+"""What a feed stands on: the loop it is handed, and its settings. Knows: numbers and their reasons. Does not know:
+where they were set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from yirangmq.core.topics import Retention
+
+MASKED = ("TOPIC1", "TOPIC2", "MISC")
+WEEK_SECONDS = 7 * 86400.0
+KEEP_A_WEEK = Retention(round(WEEK_SECONDS * 1e9))
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``soon``: when the current turn is over. ``later``: after some seconds. ``call``: the same as ``soon``, from any
+    thread. ``seconds`` only grow; ``now_ns``: since 1970."""
+
+    soon: Callable[[Callable[[], None]], Any]
+    later: Callable[[float, Callable[[], None]], Any]
+    call: Callable[[Callable[[], None]], Any]
+    seconds: Callable[[], float]
+    now_ns: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    buffer_bytes: int = 2 << 20
+    """Bytes waiting for one subscriber past which it is sent the rest from the log."""
+    commit_bytes: int = 512 << 10
+    """Payload bytes in one commit; past this it only gets later, not cheaper."""
+    workers: int = 2
+    masked: tuple[str, ...] = MASKED
+    """Topics that have a bit in masks: 1, 2, 4 …"""
+    stall_seconds: float = 600.0
+    """A subscriber that reads nothing at all for so long, while something waits for it, is closed."""
+    retention: Retention = KEEP_A_WEEK
+    retention_seconds: float = 30.0
+    """How often the log is trimmed."""
+    cursor_seconds: float = WEEK_SECONDS
+    """A durable subscriber that was not heard of for so long holds the log back no longer."""
+    lag_limit: int = 1000
+    """Records a subscriber may be behind before somebody should look; 0: never."""
+    publisher_id: int = 1000
+    publisher_name: str = "yirangmq"

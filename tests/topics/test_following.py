@@ -1,0 +1,180 @@
+"""Publish, follow, recover, fall behind: over real sockets, on both loops."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.topics.live import LOOPS, Follower, Live, dial, live, run, until
+from yirangmq.core.topics import NewRecord
+from yirangmq.topics.stage import Settings
+from yirangmq.wire import feeds
+from yirangmq.wire.frames import Kind
+
+pytestmark = pytest.mark.parametrize("kind", LOOPS)
+
+
+def is_whole(follower: Follower, first: int, last: int) -> bool:
+    return follower.sequences == list(range(first, last + 1))
+
+
+def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower, dial(server, tcp=True) as publisher:
+            said = await follower.follow(start="new")
+            assert said.kind is Kind.TOPIC_SUBSCRIBED
+            assert (said.value.next, said.value.first, said.value.last) == (1, 1, 0)
+            body = feeds.TopicPublish([feeds.TopicRecord("a", b"1"), feeds.TopicRecord("b", b"2", "k", {"h": "v"})])
+            stored = (await publisher.ask(Kind.TOPIC_PUBLISH, body)).value
+            assert (stored.first, stored.last, stored.topics) == (1, 2, {"a": 1, "b": 1})
+            assert stored.epoch == said.value.epoch
+            await follower.until(lambda: len(follower.records) == 2)
+            assert [(r.topic, r.payload, r.key, dict(r.headers)) for r in follower.records] == [
+                ("a", b"1", None, {}),
+                ("b", b"2", "k", {"h": "v"}),
+            ]
+            assert server.states() == ["online"]
+
+    run(kind, main())
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp_path: Path, tcp: bool) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server, tcp=tcp) as follower:
+            await server.fill(5000)
+            feeding = asyncio.create_task(server.fill(5000))
+            await follower.follow()
+            await feeding
+            await server.fill(10)
+            await follower.until(lambda: len(follower.records) == 10_010)
+            assert is_whole(follower, 1, 10_010)
+            [response] = follower.told(Kind.RECOVERY_RESPONSE)
+            [complete] = follower.told(Kind.RECOVERY_COMPLETE)
+            assert response.start == 1
+            assert response.end == response.count == complete.sequence == complete.sent
+            place = next(one.after for one in follower.said if one.kind is Kind.RECOVERY_COMPLETE)
+            assert place == complete.sent
+            await until(lambda: server.states()[-1] == "online")
+            assert server.states() == ["online", "recovering", "catching_up", "online"]
+
+    run(kind, main())
+
+
+def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(3000)
+            feeding = asyncio.create_task(server.fill(3000))
+            await follower.follow("b", "x*")
+            await feeding
+            await follower.until(lambda: len(follower.records) == 2000)
+            assert follower.sequences == list(range(2, 6000, 3))
+            assert [record.topic_sequence for record in follower.records] == list(range(1, 2001))
+            [response] = follower.told(Kind.RECOVERY_RESPONSE)
+            [complete] = follower.told(Kind.RECOVERY_COMPLETE)
+            assert response.count == complete.sent == (response.end + 1) // 3
+
+    run(kind, main())
+
+
+def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = Settings(buffer_bytes=100_000)
+        async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
+            await follower.follow(start="new")
+            for _ in range(20):
+                await server.fill(100, 2000)
+            await until(lambda: "recovery_needed" in server.states())
+            [connection] = server.door.connections
+            assert connection.describe(0)["bytesHeld"] <= 100_000
+            await follower.until(lambda: len(follower.records) == 2000)
+            assert is_whole(follower, 1, 2000)
+            await until(lambda: server.states()[-1] == "online")
+            assert server.states()[:5] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
+            assert {one.request for one in follower.said if one.kind is Kind.RECOVERY_RESPONSE} == {0}
+            await server.fill(3)
+            await follower.until(lambda: len(follower.records) == 2003)
+            assert is_whole(follower, 1, 2003)
+
+    run(kind, main())
+
+
+def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(50)
+            await follower.follow(start="sequence", at=41)
+            await follower.until(lambda: len(follower.records) == 10)
+            await until(lambda: server.states()[-1] == "online")
+            follower.records.clear()
+            said = await follower.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(20))
+            assert said.kind is Kind.RECOVERY_RESPONSE
+            assert (said.value.start, said.value.end, said.value.count) == (21, 50, 30)
+            await follower.until(lambda: len(follower.records) == 30)
+            assert is_whole(follower, 21, 50)
+
+    run(kind, main())
+
+
+@pytest.mark.parametrize("size", [0, 1, 4064, 4065, 1 << 20])
+def test_a_payload_of_any_size_comes_live_and_in_recovery(kind: str, tmp_path: Path, size: int) -> None:
+    async def main() -> None:
+        payload = bytes(n % 251 for n in range(256)) * (size // 256 + 1)
+        async with live(tmp_path) as server, dial(server) as early, dial(server) as late:
+            await early.follow(start="new")
+            for _ in range(3):
+                await server.publish(NewRecord("a", payload[:size]))
+            await late.follow()
+            for follower in (early, late):
+                await follower.until(lambda follower=follower: len(follower.records) == 3)  # type: ignore[misc]
+                assert [record.payload for record in follower.records] == [payload[:size]] * 3
+
+    run(kind, main())
+
+
+def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server:
+            await server.fill(20)
+            async with dial(server) as follower:
+                await follower.follow(name="ledger")
+                await follower.until(lambda: len(follower.records) == 20)
+                said = await follower.ask(Kind.CONFIRM, feeds.Confirm(15))
+                assert (said.kind, said.value.sequence) == (Kind.CONFIRMED, 15)
+                back = await follower.ask(Kind.CONFIRM, feeds.Confirm(3))
+                assert back.value.sequence == 15
+            await server.fill(5)
+            async with dial(server) as follower:
+                said = await follower.follow(name="ledger", start="new")
+                assert said.value.resumed
+                assert said.value.next == 16
+                await follower.until(lambda: len(follower.records) == 10)
+                assert is_whole(follower, 16, 25)
+
+    run(kind, main())
+
+
+async def _no_sooner(server: Live, follower: Follower) -> None:
+    await server.fill(1)
+    await follower.until(lambda: bool(follower.records))
+
+
+def test_unsubscribing_ends_it_and_another_may_begin(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(2000)
+            await follower.follow()
+            said = await follower.ask(Kind.UNSUBSCRIBE, feeds.Unsubscribe())
+            assert said.value.value is True
+            assert follower.sequences == list(range(1, len(follower.records) + 1))
+            follower.records.clear()
+            again = await follower.ask(Kind.UNSUBSCRIBE, feeds.Unsubscribe())
+            assert again.value.value is False
+            await server.fill(5)
+            await follower.follow(start="new")
+            await _no_sooner(server, follower)
+            assert follower.sequences == [2006]
+            assert server.states()[-2:] == ["connected", "online"]
+
+    run(kind, main())
