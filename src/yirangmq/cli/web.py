@@ -11,6 +11,7 @@ from time import monotonic
 
 from yirangmq.config import Config
 from yirangmq.core.access import Grant
+from yirangmq.doors.http.assets import add_dashboard
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.plain import Pages
@@ -29,7 +30,9 @@ def build(config: Config, house: House, grants: Iterable[Grant]) -> HttpDoor:
 
 def mounts(house: House, guard: Guard) -> Mounts:
     """Each API under its prefix; what is under none is answered in plain words."""
-    return Mounts(fallback=Pages(house, guard).routes())
+    plain = Pages(house, guard).routes()
+    add_dashboard(plain)
+    return Mounts(fallback=plain)
 
 
 def _rate(config: Config) -> Rate | None:

@@ -6,6 +6,7 @@ import { count } from "./format.js";
 const WIDTH = 100;
 const HEIGHT = 24;
 const MOST_POINTS = 60;
+const LEAST_SECONDS = 30;
 
 /** A line without axes; its last value stands beside it in words. */
 export class Sparkline {
@@ -26,15 +27,22 @@ export class Sparkline {
       return;
     }
     const end = drawn[drawn.length - 1][0];
+    const seconds = reach(drawn, this.seconds);
     const most = Math.max(1, ...drawn.map(([, value]) => value));
     const spots = drawn.map(([at, value]) => {
-      const x = WIDTH - ((end - at) / this.seconds) * WIDTH;
+      const x = WIDTH - ((end - at) / seconds) * WIDTH;
       return `${x.toFixed(1)} ${(HEIGHT - 1.5 - (value / most) * (HEIGHT - 3)).toFixed(1)}`;
     });
     const path = `M${spots.join("L")}`;
     mark(this.line, "d", path);
     mark(this.area, "d", `${path}L${WIDTH} ${HEIGHT}L${spots[0].split(" ")[0]} ${HEIGHT}Z`);
   }
+}
+
+/** Seconds that a drawing shows: as long as little is known, that little. */
+export function reach(points, most) {
+  const known = points.length === 0 ? 0 : points[points.length - 1][0] - points[0][0];
+  return Math.min(most, Math.max(LEAST_SECONDS, known));
 }
 
 /** At most so many points: of neighbours the larger one stays, so that no peak is lost. */

@@ -5,11 +5,11 @@ import { h } from "./dom.js";
 const NOTE_MS = 6000;
 
 /** Open a dialog around `content`; the answer is what `close(value)` was given, null if it was left. */
-export function open(title, content, { wide = false, kind = "" } = {}) {
+export function open(title, content, { kind = "" } = {}) {
   return new Promise((resolve) => {
     let answer = null;
     const heading = h("h2", { id: "dialog-title" }, title);
-    const dialog = h("dialog", { class: `${wide ? "wide " : ""}${kind}`, "aria-labelledby": "dialog-title" });
+    const dialog = h("dialog", { class: kind, "aria-labelledby": "dialog-title" });
     const close = (value) => {
       answer = value;
       dialog.close();
@@ -23,6 +23,7 @@ export function open(title, content, { wide = false, kind = "" } = {}) {
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) close(null);
     });
+    if (dialog.querySelector("[autofocus]") === null) dialog.setAttribute("autofocus", "");
     document.body.append(dialog);
     dialog.showModal();
   });
@@ -31,8 +32,8 @@ export function open(title, content, { wide = false, kind = "" } = {}) {
 /** Yes or no. With `typed` the word must be typed before yes is possible. */
 export function confirm(title, { text, yes, typed = null, isDanger = false }) {
   return open(title, (close) => {
-    const agree = h("button", { class: isDanger ? "danger" : "primary", disabled: typed !== null }, yes);
-    const word = h("input", { type: "text", autocomplete: "off", spellcheck: "false", "aria-label": `Type ${typed} to confirm` });
+    const agree = h("button", { class: isDanger ? "danger" : "primary", disabled: typed !== null, autofocus: typed === null }, yes);
+    const word = h("input", { type: "text", autocomplete: "off", spellcheck: "false", "aria-label": `Type ${typed} to confirm`, autofocus: true });
     word.addEventListener("input", () => (agree.disabled = word.value !== typed));
     const submit = (event) => {
       event.preventDefault();
@@ -51,7 +52,7 @@ export function confirm(title, { text, yes, typed = null, isDanger = false }) {
 /** The bearer token of this server, or null. It is kept until the tab is closed. */
 export function askToken(wasWrong) {
   return open("This server wants a token", (close) => {
-    const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", name: "token" });
+    const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", name: "token", autofocus: true });
     const submit = (event) => {
       event.preventDefault();
       close(input.value.trim());

@@ -38,6 +38,14 @@ export function span(seconds) {
   return two(Math.floor(whole / 3600), 24, "d", "h");
 }
 
+/** The same, short enough for an axis. */
+export function brief(seconds) {
+  for (const [unit, size] of [["d", 86_400], ["h", 3600], ["min", 60]]) {
+    if (seconds >= size) return `${trim(seconds / size)} ${unit}`;
+  }
+  return `${Math.round(seconds)} s`;
+}
+
 function two(value, base, large, small) {
   const rest = value % base;
   return `${Math.floor(value / base)} ${large}${rest ? ` ${rest} ${small}` : ""}`;

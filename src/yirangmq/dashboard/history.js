@@ -4,6 +4,7 @@ export const KEPT = 600;
 /* Samples; at one a second ten minutes. */
 const METRICS = ["waiting", "age", "leased", "dead", "published", "acked", "failed"];
 const RATE_SECONDS = 10;
+const SMOOTH_SECONDS = 3;
 
 /** Samples of all queues, taken at the same moments: one ring of moments, and one of numbers for each. */
 export class History {
@@ -51,13 +52,16 @@ export class History {
     return found.reverse();
   }
 
-  /** Per second, of a counter: `[[seconds, rate], …]`. A counter that fell began anew. */
+  /** Per second, of a counter, each the mean of a few: `[[seconds, rate], …]`. A counter that fell began anew. */
   rates(queue, metric, seconds) {
-    const points = this.points(queue, metric, seconds + 1);
-    return points.slice(1).map(([at, value], index) => {
-      const [before, earlier] = points[index];
-      return [at, at > before ? Math.max(0, (value - earlier) / (at - before)) : 0];
-    });
+    const points = this.points(queue, metric, seconds + SMOOTH_SECONDS);
+    const found = [];
+    for (let first = 0, last = 1; last < points.length; last += 1) {
+      while (points[last][0] - points[first + 1][0] >= SMOOTH_SECONDS) first += 1;
+      const [[before, earlier], [at, value]] = [points[first], points[last]];
+      if (at > before) found.push([at, Math.max(0, (value - earlier) / (at - before))]);
+    }
+    return found;
   }
 
   /** The mean of the last seconds; null as long as there are not two samples. */

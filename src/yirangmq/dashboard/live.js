@@ -12,7 +12,9 @@ const HIDDEN_MS = 10_000;
 const QUIET_MS = 5000;
 /* With events, and none came: ages and rates change all the same. */
 const SOONEST_MS = 250;
-/* Between two questions, however much happens. */
+/* Between two questions, however much happens, and at least */
+const SHARE = 10;
+/* times as long as the answer took. */
 const LONGEST_RETRY_MS = 5000;
 const STATUS_PATIENCE_MS = 10_000;
 
@@ -30,6 +32,7 @@ class Live {
   #isDirty = false;
   #isAsking = false;
   #timer = 0;
+  #rest = SOONEST_MS;
   #stream = null;
 
   start() {
@@ -54,7 +57,7 @@ class Live {
 
   /** Something was done that the numbers will show. */
   touch() {
-    if (!this.#isDirty) this.#plan(SOONEST_MS);
+    if (!this.#isDirty) this.#plan(this.#rest);
     this.#isDirty = true;
   }
 
@@ -78,7 +81,7 @@ class Live {
   #plan(milliseconds) {
     clearTimeout(this.#timer);
     const since = Date.now() - this.#askedAt;
-    this.#timer = setTimeout(() => this.#round(), Math.max(milliseconds, SOONEST_MS - since, 0));
+    this.#timer = setTimeout(() => this.#round(), Math.max(0, milliseconds - since));
   }
 
   async #round() {
@@ -87,7 +90,9 @@ class Live {
     this.#askedAt = Date.now();
     this.#isDirty = false;
     try {
-      this.#took(await get("status", { patience: STATUS_PATIENCE_MS }));
+      const status = await get("status", { patience: STATUS_PATIENCE_MS });
+      this.#rest = Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt));
+      this.#took(status);
     } catch (error) {
       this.#missed(error);
     } finally {
@@ -99,7 +104,7 @@ class Live {
   #pause() {
     if (this.phase !== "live") return Math.min(LONGEST_RETRY_MS, TICK_MS * 2 ** Math.min(this.#failures - 1, 4));
     if (document.hidden) return HIDDEN_MS;
-    if (this.#isDirty) return SOONEST_MS;
+    if (this.#isDirty) return this.#rest;
     return this.#stream?.isOpen ? QUIET_MS : TICK_MS;
   }
 

@@ -3,7 +3,8 @@
  * A page is a module in pages/ that exports
  *   route     "/queues/{queue}/policy": names and values
  *   title     (values) => text
- *   mount     (view) => void; view: {root, values, query, signal, live, pages, say}. `signal` aborts when it is left
+ *   mount     (view) => anything; view: {root, values, query, signal, live, pages, say}. `signal` aborts when it is left.
+ *             What has a method `turn(query)` is kept when only the query changes
  *   nav       {label, order}: a link at the top; optional
  *   tab       {label, order}: a tab of a queue's page; optional
  *   needs     "/v1/topics": shown where the server has this path; optional */
@@ -12,6 +13,7 @@ import { h } from "./dom.js";
 
 export class Router {
   #leaving = null;
+  #shown = null;
 
   constructor(pages, root, live) {
     this.pages = pages;
@@ -28,6 +30,7 @@ export class Router {
   #go(isMove) {
     const { path, query } = place();
     const found = this.pages.map((page) => ({ page, values: match(page.route, path) })).find(({ values }) => values !== null);
+    if (isMove && this.#turned(found, path, query)) return;
     this.#leaving?.abort();
     this.#leaving = new AbortController();
     this.root.replaceChildren();
@@ -36,11 +39,19 @@ export class Router {
     const values = found?.values ?? {};
     document.title = `${page.title(values)} · Yi-Rang MQ`;
     this.changed(page, values);
-    page.mount({ root: this.root, values, query, signal: this.#leaving.signal, live: this.live, pages: this.pages, say: sayQuery });
+    this.#shown = { path, page, mounted: null };
+    this.#shown.mounted = page.mount({ root: this.root, values, query, signal: this.#leaving.signal, live: this.live, pages: this.pages, say: sayQuery });
     if (isMove) {
       scrollTo(0, 0);
       this.root.focus({ preventScroll: true });
     }
+  }
+
+  /** The page that is shown may be able to go on with another query by itself. */
+  #turned(found, path, query) {
+    if (this.#shown?.path !== path || this.#shown.page !== found?.page || !this.#shown.mounted?.turn) return false;
+    this.#shown.mounted.turn(query);
+    return true;
   }
 }
 

@@ -1,8 +1,8 @@
 /* Lines over the last minutes, with axes; under the pointer the numbers of that moment. */
 
-import { thinned } from "./charts.js";
+import { reach, thinned } from "./charts.js";
 import { h, mark, put, svg } from "./dom.js";
-import { clock } from "./format.js";
+import { clock, span } from "./format.js";
 
 const HEIGHT = 150;
 const LEFT = 44;
@@ -59,6 +59,7 @@ export class TimeChart {
 
   #paint() {
     const all = this.lines.flatMap((line) => line.points);
+    this.reach = Math.max(...this.lines.map((line) => reach(line.points, this.seconds)));
     this.end = all.reduce((late, [at]) => Math.max(late, at), 0);
     this.most = roundUp(all.reduce((high, [, value]) => Math.max(high, value), 0));
     mark(this.drawing, "viewBox", `0 0 ${this.width} ${HEIGHT}`);
@@ -77,12 +78,12 @@ export class TimeChart {
       const text = svg("text", { x: LEFT - 6, y: Number(y) + 3.5, "text-anchor": "end" }, say(this.most * share));
       return [svg("line", { x1: LEFT, x2: this.width, y1: y, y2: y }), text];
     });
-    const ago = svg("text", { x: LEFT, y: HEIGHT - 3 }, `${Math.round(this.seconds / 60)} min ago`);
+    const ago = svg("text", { x: LEFT, y: HEIGHT - 3 }, `${span(Math.round(this.reach))} ago`);
     return [...marks, ago, svg("text", { x: this.width, y: HEIGHT - 3, "text-anchor": "end" }, "now")];
   }
 
   #x(at) {
-    return (this.width - ((this.end - at) / this.seconds) * (this.width - LEFT)).toFixed(1);
+    return (this.width - ((this.end - at) / this.reach) * (this.width - LEFT)).toFixed(1);
   }
 
   #y(value) {
@@ -92,7 +93,7 @@ export class TimeChart {
   /** The numbers under the pointer, or the latest. */
   #read() {
     mark(this.cursor, "visibility", this.over === null ? "hidden" : "visible");
-    const at = this.over === null ? this.end : this.end - ((this.width - this.over) / (this.width - LEFT)) * this.seconds;
+    const at = this.over === null ? this.end : this.end - ((this.width - this.over) / (this.width - LEFT)) * this.reach;
     if (this.over !== null) {
       mark(this.cursor, "x1", this.over);
       mark(this.cursor, "x2", this.over);

@@ -5,6 +5,7 @@ import { Sparkline } from "../charts.js";
 import { Rows, h, mark, put, replace, walkable } from "../dom.js";
 import { bytes, count, plural, rate, short, span } from "../format.js";
 import { waiting } from "../history.js";
+import { stateLink } from "../queueframe.js";
 import { link } from "../router.js";
 import { KEPT, STATES } from "../states.js";
 
@@ -162,8 +163,7 @@ class Overview {
     const age = h("span", {});
     const ageLine = new Sparkline("age", SECONDS);
     const states = this.states.map((state) => {
-      const dead = state === "dead" ? link("queues", name, "dead-letters") : `${link("queues", name)}?state=${state}`;
-      return { state, node: h("a", { href: dead, tabindex: "-1" }) };
+      return { state, node: h("a", { href: stateLink(name, state), tabindex: "-1" }) };
     });
     const rates = Object.keys(RATES).map((key) => ({ key, node: h("span", {}) }));
     const number = (label, ...inside) => h("td", { class: "number", "data-label": label }, inside);
@@ -171,7 +171,7 @@ class Overview {
       h("th", { scope: "row" }, h("a", { class: "queue-name", href: link("queues", name) }, name), badges),
       h("td", { class: "number with-spark", "data-label": "waiting" }, depth.node, depthText),
       states.map(({ state, node: cell }) => h("td", { class: "number state", "data-state": state, "data-label": state }, cell)),
-      h("td", { class: "number with-spark", "data-label": "oldest" }, ageLine.node, age),
+      h("td", { class: "number with-spark", "data-label": "age" }, ageLine.node, age),
       rates.map(({ key, node: cell }) => number(`${key} /s`, cell)));
     const update = (row) => {
       const { history } = this.view.live;
@@ -274,7 +274,7 @@ function headOf(column) {
   const known = {
     queue: ["Queue", "by name"],
     waiting: ["Waiting", "messages that nobody has yet: delayed, held, ready; over the last five minutes"],
-    age: ["Oldest", "how long ago the message next in line was published; over the last five minutes"],
+    age: ["Age", "how long ago the message next in line was published; over the last five minutes"],
     in: ["In /s", "published per second, the mean of the last ten seconds"],
     out: ["Out /s", "acknowledged per second, the mean of the last ten seconds"],
     fail: ["Fail /s", "failed or timed out per second, the mean of the last ten seconds"],

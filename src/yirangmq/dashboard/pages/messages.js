@@ -1,0 +1,101 @@
+/* A queue's first page: how it moves, and its messages state by state. */
+
+import { get, path, withQuery } from "../api.js";
+import { h, put } from "../dom.js";
+import { FilterBox } from "../filterbox.js";
+import { brief, rate, short } from "../format.js";
+import { showMessage } from "../message.js";
+import { COLUMNS_OF, MessageList, PER_PAGE } from "../messagelist.js";
+import { QueueFrame } from "../queueframe.js";
+import { link } from "../router.js";
+import { KEPT, STATES } from "../states.js";
+import { TimeChart } from "../timechart.js";
+
+const SECONDS = 300;
+const EXAMPLE = "payload.to=ann and attempt>=2";
+
+const page = {
+  route: "/queues/{queue}",
+  title: ({ queue }) => queue,
+  tab: { label: "Messages", order: 10 },
+  mount: (view) => new Messages(view),
+};
+export default page;
+
+class Messages {
+  constructor(view) {
+    this.view = view;
+    this.queue = view.values.queue;
+    const asked = view.query.get("state");
+    this.state = KEPT.includes(asked) ? asked : "ready";
+    this.filter = view.query.get("filter") ?? "";
+    this.seen = "";
+    this.rates = new TimeChart("Per second", [
+      { name: "in", kind: "in", say: rate }, { name: "out", kind: "out", say: rate }, { name: "failed", kind: "fail", say: rate },
+    ], SECONDS);
+    this.depth = new TimeChart("Waiting", [{ name: "", kind: "waiting", say: (value) => short(Math.round(value)) }], SECONDS);
+    this.age = new TimeChart("Age of the next in line", [{ name: "", kind: "age", say: brief }], SECONDS);
+    this.title = h("h2", {});
+    this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(this.state, text));
+    this.list = new MessageList(view, { load: (cursor) => this.load(cursor), columns: COLUMNS_OF[this.state], empty: () => this.nothing() });
+    this.frame = new QueueFrame(view, page, { told: (row) => this.show(row), chosen: () => this.state });
+    this.frame.body.append(
+      h("div", { class: "charts" }, this.rates.node, this.depth.node, this.age.node),
+      h("div", { class: "bar-line" }, this.title, h("span", { class: "muted" }, STATES[this.state])), this.box.node, this.list.node);
+    this.name();
+    this.list.refresh();
+    const wanted = view.query.get("message");
+    if (wanted !== null) showMessage(view, this.queue, wanted, () => this.list.refresh());
+  }
+
+  show(row) {
+    const { history } = this.view.live;
+    this.rates.draw(["published", "acked", "failed"].map((metric) => history.rates(this.queue, metric, SECONDS)));
+    this.depth.draw([history.points(this.queue, "waiting", SECONDS)]);
+    this.age.draw([history.points(this.queue, "age", SECONDS)]);
+    const seen = row === null ? "" : `${row.counts[this.state]} ${JSON.stringify(row.totals)}`;
+    if (seen !== this.seen && this.seen !== null) this.list.refresh();
+    this.seen = seen;
+  }
+
+  name() {
+    put(this.title, `${this.state[0].toUpperCase()}${this.state.slice(1)} messages`);
+    put(this.title.nextSibling, STATES[this.state]);
+  }
+
+  /** Another query of the same page: a state's box was clicked. */
+  turn(query) {
+    this.box.input.value = query.get("filter") ?? "";
+    const asked = query.get("state") ?? "ready";
+    this.choose(KEPT.includes(asked) ? asked : "ready", this.box.value);
+    this.title.scrollIntoView({ block: "nearest" });
+  }
+
+  choose(state, filter) {
+    this.state = state;
+    this.filter = filter;
+    this.view.say({ state: state === "ready" ? "" : state, filter });
+    this.name();
+    this.frame.turn();
+    this.list.begin(COLUMNS_OF[state]);
+  }
+
+  async load(cursor) {
+    const query = { state: this.state, filter: this.filter, limit: PER_PAGE, cursor };
+    try {
+      const found = await get(withQuery(path`queues/${this.queue}/messages`, query), { signal: this.view.signal });
+      this.box.good();
+      return found;
+    } catch (error) {
+      if (error.code !== "bad_filter") throw error;
+      this.box.blame(error.message);
+      return null;
+    }
+  }
+
+  nothing() {
+    if (this.filter) return h("p", {}, "No ", h("b", {}, this.state), " message fits the filter.");
+    const hint = this.state === "ready" ? h("p", {}, h("a", { href: link("queues", this.queue, "publish") }, "Publish one"), ", or look at another state.") : null;
+    return [h("p", {}, "No message is ", h("b", {}, this.state), ": ", STATES[this.state], "."), hint];
+  }
+}

@@ -1,0 +1,214 @@
+/* Publishing one message. What the server refuses is said at the field that it names. */
+
+import { path, post } from "./api.js";
+import { complain, note } from "./dialogs.js";
+import { h, mark, replace } from "./dom.js";
+import { Complaint, Editor } from "./editor.js";
+import { mistake } from "./jsontext.js";
+import { link } from "./router.js";
+
+const KINDS = { json: "JSON", text: "Text", file: "File" };
+const FIELDS = [
+  { name: "type", label: "Type", hint: "such as order.created" },
+  { name: "priority", label: "Priority", hint: "0 goes first, none last", isNumber: true },
+  { name: "delaySec", label: "Delay", hint: "seconds until it may be taken", isNumber: true },
+  { name: "ttlSec", label: "Time to live", hint: "seconds; then given up if nobody took it", isNumber: true },
+  { name: "groupId", label: "Group", hint: "one at a time, in order" },
+  { name: "targetConsumerId", label: "For consumer", hint: "only this one gets it" },
+  { name: "messageId", label: "Id", hint: "made up if empty" },
+  { name: "deduplicationKey", label: "Deduplication key", hint: "a second one is not stored" },
+];
+
+export class PublishForm {
+  /** `queue` null: it is asked for. */
+  constructor(view, queue) {
+    this.view = view;
+    this.queue = queue;
+    this.kind = "json";
+    this.fields = new Map();
+    this.editor = new Editor("Payload", { rows: 12, changed: () => this.#clear("payload") });
+    this.editor.value = '{\n  "to": "ann"\n}';
+    this.file = h("input", { type: "file", "aria-label": "File", hidden: true });
+    this.attributes = new Editor("Attributes", { rows: 3, changed: () => this.#clear("attributes") });
+    this.send = h("button", { class: "primary" }, "Publish");
+    this.result = h("p", { class: "published", role: "status" });
+    this.kinds = h("span", { class: "choices", role: "group", "aria-label": "Payload is" });
+    this.node = h("form", { class: "publish panel", novalidate: true, onsubmit: (event) => this.#submit(event) },
+      queue === null ? this.#field({ name: "queue", label: "Queue", hint: "made if it is not there" }) : null,
+      this.#payload(),
+      h("div", { class: "fields" }, FIELDS.map((field) => this.#field(field))),
+      this.#labelled("attributes", "Attributes", "a JSON object", this.attributes.node, this.attributes),
+      h("div", { class: "buttons" }, this.send, this.result));
+    this.node.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.node.requestSubmit();
+    });
+  }
+
+  #payload() {
+    replace(this.kinds, Object.entries(KINDS).map(([kind, label]) =>
+      h("button", { type: "button", class: "small", "aria-pressed": String(kind === this.kind), onclick: (event) => this.#choose(kind, event.target) }, label)));
+    const field = this.#labelled("payload", "Payload", "Ctrl+Enter publishes", h("div", {}, this.editor.node, this.file), this.editor);
+    field.firstChild.append(this.kinds);
+    return field;
+  }
+
+  #choose(kind, button) {
+    this.kind = kind;
+    for (const other of this.kinds.children) mark(other, "aria-pressed", String(other === button));
+    this.editor.node.hidden = kind === "file";
+    this.file.hidden = kind !== "file";
+    this.#clear("payload");
+  }
+
+  #field({ name, label, hint, isNumber = false }) {
+    const input = h("input", { type: "text", name, inputmode: isNumber ? "decimal" : null, autocomplete: "off", spellcheck: "false" });
+    input.addEventListener("input", () => this.#clear(name));
+    return this.#labelled(name, label, hint, input, input);
+  }
+
+  #labelled(name, label, hint, node, input) {
+    const complaint = new Complaint();
+    this.fields.set(name, { input, complaint });
+    return h(input instanceof Editor ? "div" : "label", { class: "field", "data-field": name },
+      h("span", { class: "field-head" }, label), node, h("span", { class: "hint" }, hint), complaint.node);
+  }
+
+  // -- what is wrong ---------------------------------------------------------------------------------------------
+
+  #clear(name) {
+    const { input, complaint } = this.fields.get(name);
+    complaint.say(null);
+    if (input instanceof Editor) input.blame(null);
+    else mark(input, "aria-invalid", null);
+  }
+
+  #blame(name, text, place = null) {
+    const { input, complaint } = this.fields.get(name);
+    complaint.say(text);
+    if (input instanceof Editor) input.blame(place, complaint.id);
+    else {
+      mark(input, "aria-invalid", "true");
+      mark(input, "aria-describedby", complaint.id);
+    }
+    (input instanceof Editor ? input.area : input).focus();
+  }
+
+  /** The server's name for a field to ours. */
+  #blameServer(error) {
+    const renamed = { "attributes.priority": "priority", delay: "delaySec", ttl: "ttlSec", document: "payload", body: "payload", payloadBase64: "payload", maxBytes: "payload" };
+    const field = renamed[error.field] ?? error.field ?? "";
+    const name = this.fields.has(field) ? field : this.fields.has(field.split(".")[0]) ? field.split(".")[0] : null;
+    if (name === null) complain(error);
+    else this.#blame(name, error.message);
+  }
+
+  // -- what is sent ----------------------------------------------------------------------------------------------
+
+  async #submit(event) {
+    event.preventDefault();
+    for (const name of this.fields.keys()) this.#clear(name);
+    const queue = this.queue ?? this.node.elements.queue.value.trim();
+    if (queue === "") {
+      this.#blame("queue", "is needed");
+      return;
+    }
+    const body = await this.#document();
+    if (body === null) return;
+    this.send.disabled = true;
+    try {
+      const answer = await post(path`queues/${queue}/messages`, body);
+      this.#told(queue, answer.messages[0]);
+      this.view.live.touch();
+    } catch (error) {
+      this.#blameServer(error);
+    } finally {
+      this.send.disabled = false;
+    }
+  }
+
+  #told(queue, receipt) {
+    const id = h("a", { class: "mono", href: `${link("queues", queue)}?message=${encodeURIComponent(receipt.messageId)}` }, receipt.messageId);
+    const words = receipt.refused ? `is among the dead letters: ${receipt.refused}` : receipt.duplicate ? "was there already; nothing was stored" : "is published and on disk";
+    replace(this.result, id, ` ${words}.`);
+    note(`${receipt.messageId} ${words}.`, receipt.refused ? "bad" : "good");
+  }
+
+  /** The envelope as text: the payload's own text stands in it untouched. Null where something is wrong. */
+  async #document() {
+    const members = this.#members();
+    const payload = members === null ? null : await this.#payloadMember();
+    if (payload === null) return null;
+    const parts = Object.entries({ ...members, ...payload.more }).map(([name, value]) => `${JSON.stringify(name)}:${JSON.stringify(value)}`);
+    return `{${[...parts, payload.text].join(",")}}`;
+  }
+
+  #members() {
+    const attributes = this.attributes.value.trim() === "" ? {} : this.#attributesGiven();
+    if (attributes === null) return null;
+    const members = { messageId: this.#text("messageId") || newId() };
+    for (const { name, isNumber } of FIELDS) {
+      const text = this.#text(name);
+      if (text === "") continue;
+      if (isNumber && !Number.isFinite(Number(text))) {
+        this.#blame(name, "must be a number");
+        return null;
+      }
+      if (name === "priority") attributes.priority = Number(text);
+      else members[name] = isNumber ? Number(text) : text;
+    }
+    return Object.keys(attributes).length > 0 ? { ...members, attributes } : members;
+  }
+
+  #attributesGiven() {
+    const wrong = mistake(this.attributes.value);
+    if (wrong !== null) {
+      this.#blame("attributes", wrong.text, wrong);
+      return null;
+    }
+    const value = JSON.parse(this.attributes.value);
+    if (typeof value === "object" && value !== null && !Array.isArray(value)) return value;
+    this.#blame("attributes", "must be a JSON object");
+    return null;
+  }
+
+  async #payloadMember() {
+    if (this.kind === "file") {
+      const [file] = this.file.files;
+      if (file !== undefined) return coded(new Uint8Array(await file.arrayBuffer()), file.type || "application/octet-stream");
+      this.#blame("payload", "choose a file");
+      this.file.focus();
+      return null;
+    }
+    const text = this.editor.value;
+    if (this.kind === "text") return coded(new TextEncoder().encode(text), "text/plain; charset=utf-8");
+    const wrong = mistake(text);
+    if (wrong === null) return { more: {}, text: `"payload":${text}` };
+    this.#blame("payload", `is not JSON: ${wrong.text}`, wrong);
+    return null;
+  }
+
+  #text(name) {
+    return this.node.elements[name].value.trim();
+  }
+}
+
+/** Any bytes as a member of an envelope. */
+function coded(raw, contentType) {
+  let letters = "";
+  for (let at = 0; at < raw.length; at += 8192) letters += String.fromCharCode(...raw.subarray(at, at + 8192));
+  return { more: { contentType }, text: `"payloadBase64":"${btoa(letters)}"` };
+}
+
+/** A UUID that sorts by time (version 7). Made here, so that sending twice stores once. */
+function newId() {
+  const raw = crypto.getRandomValues(new Uint8Array(16));
+  let now = Date.now();
+  for (let place = 5; place >= 0; place -= 1) {
+    raw[place] = now % 256;
+    now = Math.floor(now / 256);
+  }
+  raw[6] = (raw[6] & 0x0f) | 0x70;
+  raw[8] = (raw[8] & 0x3f) | 0x80;
+  const text = Array.from(raw, (byte) => byte.toString(16).padStart(2, "0")).join("");
+  return text.replace(/^(.{8})(.{4})(.{4})(.{4})(.{12})$/, "$1-$2-$3-$4-$5");
+}

@@ -1,0 +1,147 @@
+/* What every page of one queue has above it: its name, its counts, what can be done with it, and its tabs. */
+
+import { Refused, del, get, path, post } from "./api.js";
+import { complain, confirm, note } from "./dialogs.js";
+import { h, mark, put, replace } from "./dom.js";
+import { count, plural } from "./format.js";
+import { purge } from "./purge.js";
+import { link } from "./router.js";
+import { KEPT, STATES } from "./states.js";
+
+const ALWAYS = ["delayed", "ready", "leased", "dead", "parked", "done"];
+
+/** Draw it into the view; `body` is the place below it. `told(row)` is called with the queue after every change,
+ * `chosen()` says which state the page shows. */
+export class QueueFrame {
+  constructor(view, page, { told = () => {}, chosen = () => null } = {}) {
+    this.view = view;
+    this.chosen = chosen;
+    this.queue = view.values.queue;
+    this.told = told;
+    this.row = null;
+    this.isAsking = false;
+    this.badges = h("span", { class: "badges" });
+    this.pause = h("button", { type: "button", hidden: true, onclick: () => this.#pause() });
+    this.purge = h("button", { type: "button", hidden: true, onclick: () => purge(this.view, this.queue, this.row.counts) }, "Purge…");
+    this.remove = h("button", { type: "button", class: "plain-danger", hidden: true, onclick: () => this.#delete() }, "Delete queue…");
+    this.states = h("div", { class: "states" });
+    this.missing = h("div", { class: "empty", hidden: true });
+    this.body = h("div", { class: "tab-body" });
+    view.root.append(
+      h("nav", { class: "crumbs", "aria-label": "Back" }, h("a", { href: "#/" }, "‹ Overview")),
+      h("div", { class: "bar-line queue-head" }, h("h1", {}, this.queue, this.badges), h("span", { class: "buttons" }, this.pause, this.purge, this.remove)),
+      this.states, this.#tabs(page), this.missing, this.body,
+    );
+    view.live.listen(() => this.#ask(), view.signal);
+  }
+
+  #tabs(page) {
+    const tabs = this.view.pages.filter((other) => other.tab).sort((one, other) => one.tab.order - other.tab.order);
+    this.tabCounts = new Map();
+    return h("nav", { class: "tabs", "aria-label": "Of this queue" }, tabs.map((other) => {
+      const number = h("span", { class: "tab-count" });
+      this.tabCounts.set(other.tab.counts ?? "", number);
+      const where = `#${other.route.replace("{queue}", encodeURIComponent(this.queue))}`;
+      return h("a", { href: where, "aria-current": other === page ? "page" : null }, other.tab.label, number);
+    }));
+  }
+
+  async #ask() {
+    if (this.isAsking) return;
+    this.isAsking = true;
+    try {
+      this.row = await get(path`queues/${this.queue}`, { signal: this.view.signal });
+    } catch (error) {
+      if (error instanceof Refused && error.status === 404) this.row = null;
+      else return;
+    } finally {
+      this.isAsking = false;
+    }
+    this.#show();
+    this.told(this.row);
+  }
+
+  /** Another state is shown. */
+  turn() {
+    if (this.row !== null) this.#show();
+  }
+
+  #show() {
+    const { row } = this;
+    const isThere = row !== null;
+    this.pause.hidden = this.purge.hidden = this.remove.hidden = this.states.hidden = !isThere;
+    this.#showMissing(isThere);
+    if (!isThere) return;
+    put(this.pause, row.paused ? "Resume" : "Pause");
+    mark(this.pause, "class", row.paused ? "primary" : null);
+    this.#showStates(row.counts);
+    put(this.tabCounts.get("dead") ?? h("i"), row.counts.dead ? count(row.counts.dead) : "");
+    const wanted = `${row.paused}${row.policyError}`;
+    if (this.badges.dataset.wanted === wanted) return;
+    this.badges.dataset.wanted = wanted;
+    replace(this.badges,
+      row.paused ? h("span", { class: "badge paused" }, "paused") : null,
+      row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null);
+  }
+
+  #showStates(counts) {
+    const shown = KEPT.filter((state) => ALWAYS.includes(state) || counts[state] > 0);
+    if (this.states.dataset.shown !== shown.join()) {
+      this.states.dataset.shown = shown.join();
+      replace(this.states, shown.map((state) => {
+        return h("a", { class: "state-box panel", "data-state": state, href: stateLink(this.queue, state), title: STATES[state] }, h("span", {}, state), h("b", {}));
+      }));
+    }
+    shown.forEach((state, index) => {
+      put(this.states.children[index].lastChild, count(counts[state]));
+      mark(this.states.children[index], "data-zero", counts[state] === 0);
+      mark(this.states.children[index], "aria-current", state === this.chosen() ? "true" : null);
+    });
+  }
+
+  #showMissing(isThere) {
+    this.missing.hidden = isThere;
+    if (isThere || this.missing.childElementCount > 0) return;
+    const sources = this.view.live.status.queues.filter((row) => row.dlqQueue === this.queue);
+    if (sources.length > 0) {
+      replace(this.missing, h("p", {}, "This is the name of the dead letters of ", sources.map((row, index) => [
+        index ? ", " : "", h("a", { href: link("queues", row.queue, "dead-letters") }, row.queue)]), "."));
+      return;
+    }
+    replace(this.missing, h("h3", {}, "This queue is not there"), h("p", {}, "It will be as soon as something is ",
+      h("a", { href: link("queues", this.queue, "publish") }, "published to it"), "."));
+  }
+
+  async #pause() {
+    const wish = this.row.paused ? "resume" : "pause";
+    try {
+      await post(path`queues/${this.queue}/${wish}`);
+      note(wish === "pause" ? `${this.queue} is paused: nothing is handed out. Publishing goes on.` : `${this.queue} is handed out again.`);
+      this.view.live.poke();
+    } catch (error) {
+      complain(error);
+    }
+  }
+
+  async #delete() {
+    const { counts } = this.row;
+    const all = KEPT.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
+    const text = `All ${plural(all, "message")} of ${this.queue} go with it, and its policy. This cannot be undone.`;
+    if (!(await confirm("Delete this queue?", { text, yes: "Delete it", typed: this.queue, isDanger: true }))) return;
+    try {
+      const { deleted } = await del(path`queues/${this.queue}`, { patience: 0 });
+      note(`${this.queue} is deleted, and ${plural(deleted, "message")} with it.`);
+      location.hash = "#/";
+      this.view.live.poke();
+    } catch (error) {
+      complain(error);
+    }
+  }
+}
+
+/** Where the messages of a state are shown. */
+export function stateLink(queue, state) {
+  if (state === "dead") return link("queues", queue, "dead-letters");
+  if (state === "parked") return `${link("queues", queue, "dead-letters")}?state=parked`;
+  return `${link("queues", queue)}${state === "ready" ? "" : `?state=${state}`}`;
+}
