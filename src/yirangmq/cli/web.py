@@ -17,6 +17,7 @@ from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.plain import Pages
 from yirangmq.doors.http.router import Mounts
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.session import House
 
@@ -32,7 +33,9 @@ def mounts(house: House, guard: Guard) -> Mounts:
     """Each API under its prefix; what is under none is answered in plain words."""
     plain = Pages(house, guard).routes()
     add_dashboard(plain)
-    return Mounts(fallback=plain)
+    found = Mounts(fallback=plain)
+    found.mount("/v1", Api(house, guard=guard.check))
+    return found
 
 
 def _rate(config: Config) -> Rate | None:

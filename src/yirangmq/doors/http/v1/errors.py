@@ -4,6 +4,7 @@ from typing import Any
 
 from yirangmq.core.errors import QueueError, QuotaExceeded
 from yirangmq.doors.http.exchange import Headers, Response
+from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.format.jsontext import dumps
 from yirangmq.wire.calls import failed
 
@@ -76,5 +77,7 @@ def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) 
     after = retry_after(error)
     if after is not None:
         headers += (("retry-after", str(max(1, round(after + 0.5)))),)
+    if error.code == "not_allowed" and error.field == UNKNOWN:
+        status, headers = 401, (*headers, CHALLENGE)
     chosen = STATUS_OF.get(error.code, 500) if status is None else status
     return Response(chosen, dumps({"error": document(error)}), JSON + headers)
