@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from yirangmq.torture.backends import BACKENDS
+from yirangmq.torture.games import game_of
 from yirangmq.torture.journal import Journal
 from yirangmq.torture.shadow import Shadow, apply_all
 from yirangmq.torture.tree import Tree, read_tree
-from yirangmq.torture.workload import tell
 
 
 def all_kept(journal: Journal) -> Tree:
@@ -23,10 +23,10 @@ def all_kept(journal: Journal) -> Tree:
 @pytest.mark.parametrize("backend", sorted(BACKENDS))
 @pytest.mark.parametrize("seed", range(3))
 def test_a_disk_on_which_all_was_kept_is_the_disk_that_is_there(backend: str, seed: int, tmp_path: Path) -> None:
-    made = BACKENDS[backend]()
-    story = tell(made, tmp_path, seed, 40)
+    game = game_of(BACKENDS[backend]())
+    story = game.tell(tmp_path, seed, 40)
     assert story.complaints == []
-    there = {path: content for path, content in read_tree(tmp_path).items() if made.is_recorded(path)}
+    there = {path: content for path, content in read_tree(tmp_path).items() if game.is_recorded(path)}
     assert all_kept(story.journal) == there
 
 
@@ -35,7 +35,7 @@ def test_the_same_seed_tells_the_same_story(backend: str, tmp_path: Path) -> Non
     stories = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        stories.append(tell(BACKENDS[backend](), tmp_path / name, 5, 20))
+        stories.append(game_of(BACKENDS[backend]()).tell(tmp_path / name, 5, 20))
     first, second = stories
     assert [call.text for call in first.calls] == [call.text for call in second.calls]
     assert [call.after for call in first.calls] == [call.after for call in second.calls]

@@ -13,6 +13,7 @@ from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_layout import (
     HEAD_SIZE,
+    SEAL_SIZE,
     SPARE,
     Head,
     Topic,
@@ -121,14 +122,16 @@ class Workshop:
     # -- staying --------------------------------------------------------------------------------------------------
 
     def seal(self, segment: Segment, fd: int) -> Segment:
-        """Nothing will be added to it: write its index and its seal, and cut off what lies behind."""
+        """Nothing will be added to it: write its index, then its seal, and cut off what lies behind. A seal on disk
+        means that the index is, too."""
         sums = segment.sums
         if sums is None:
             return segment
-        seal = sums.seal(segment.first)
-        ending = write_index(sums.summary()) + write_seal(seal)
-        self.disk.write_at(fd, ending, sums.end)
-        self.disk.truncate(segment.path, sums.end + len(ending))
+        index, seal = write_index(sums.summary()), sums.seal(segment.first)
+        self.disk.write_at(fd, index, sums.end)
+        self.disk.fdatasync(fd)
+        self.disk.write_at(fd, write_seal(seal), sums.end + len(index))
+        self.disk.truncate(segment.path, sums.end + len(index) + SEAL_SIZE)
         self.disk.fdatasync(fd)
         return Segment(segment.path, segment.head, seal=seal)
 

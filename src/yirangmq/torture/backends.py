@@ -115,4 +115,17 @@ class FilesBackend:
         return sum(1 for path in (top / STORE).glob("*/quarantine/*.tmp"))
 
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"fs": FilesBackend, "sqlite": SqliteBackend}
+class LogBackend:
+    """``yirangmq torture --backend log``: a log of topics and its cursors; no store of queues (log_workload.py)."""
+
+    name = "log"
+
+    def disk(self, journal: Journal) -> Disk:
+        return RecordingDisk(journal, use_syncfs=False)
+
+
+BACKENDS: dict[str, Callable[[], Backend | LogBackend]] = {
+    "fs": FilesBackend,
+    "log": LogBackend,
+    "sqlite": SqliteBackend,
+}

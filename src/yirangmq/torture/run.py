@@ -8,14 +8,13 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from yirangmq.torture.backends import STORE, Backend
+from yirangmq.torture.backends import STORE, Backend, LogBackend
 from yirangmq.torture.cuts import Wreck, wrecks
+from yirangmq.torture.games import Moment, game_of
 from yirangmq.torture.journal import Called, Event, Journal, Returned
-from yirangmq.torture.judge import Expected, judge
 from yirangmq.torture.shadow import Shadow
-from yirangmq.torture.snapshot import NOTHING, take
 from yirangmq.torture.tree import Tree, lay_out
-from yirangmq.torture.workload import START_MS, Call, tell
+from yirangmq.torture.workload import Call
 
 MEMORY = Path("/dev/shm")
 """Wrecks are made by the thousand and thrown away; where there is a disk in memory, it spares the real one."""
@@ -28,7 +27,7 @@ MOST_LOSSES = 20
 
 
 class Plan(NamedTuple):
-    backend: Backend
+    backend: Backend | LogBackend
     steps: int
     seed: int
     states: int
@@ -73,6 +72,7 @@ def torture(plan: Plan, progress: Callable[[int, int], None] = lambda done, tota
 class _Torture:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
+        self._game = game_of(plan.backend)
         self._folder = folder
         self._calls: list[Call] = []
         self._debris: Tree = {}
@@ -87,9 +87,9 @@ class _Torture:
     def run(self, progress: Callable[[int, int], None]) -> Report:
         day = self._folder / "day"
         day.mkdir()
-        story = tell(self._plan.backend, day, self._plan.seed, self._plan.steps)
+        story = self._game.tell(day, self._plan.seed, self._plan.steps)
         self._calls = story.calls
-        self._debris = self._plan.backend.debris(day)
+        self._debris = self._game.debris(day)
         if story.complaints:
             self._losses.append(Loss(-1, story.calls[-1].text, "no cut at all", story.complaints, None))
         events = story.journal.events
@@ -114,14 +114,11 @@ class _Torture:
             self._under_way = False
             self._returned = event.call + 1
 
-    def _expected(self) -> Expected:
+    def _moment(self) -> Moment:
         returned = self._returned
-        before = self._calls[returned - 1].after if returned else NOTHING
-        now = self._calls[returned - 1].now_ms if returned else START_MS
-        if not self._under_way or returned >= len(self._calls):
-            return Expected(before, before, now, self._plan.backend.is_atomic)
-        call = self._calls[returned]
-        return Expected(before, call.after, call.now_ms, self._plan.backend.is_atomic)
+        done = self._calls[returned - 1] if returned else None
+        is_under_way = self._under_way and returned < len(self._calls)
+        return Moment(done, self._calls[returned] if is_under_way else None)
 
     def _cut(self, point: int, shadow: Shadow) -> None:
         chance = Random(f"cut {self._plan.seed} {point}")
@@ -142,10 +139,7 @@ class _Torture:
         folder = self._laid_out(wreck)
         journal = Journal(folder, wreck.tree)
         try:
-            with self._plan.backend.recorded(folder, journal) as open_store:
-                store = open_store()
-                take(store)
-                store.close()
+            self._game.open_recorded(folder, journal)
         finally:
             shutil.rmtree(folder)
         shadow = Shadow(wreck.tree)
@@ -159,7 +153,8 @@ class _Torture:
         self._states += 1
         folder = self._laid_out(wreck)
         try:
-            complaints = self._judged(folder)
+            complaints = self._game.judge(folder, self._moment())
+            self._set_aside += self._game.set_aside(folder)
         finally:
             shutil.rmtree(folder)
         if complaints:
@@ -167,18 +162,6 @@ class _Torture:
             disk = first + wreck.story
             self._losses.append(Loss(point, call, disk, complaints, self._kept(point, wreck, disk, complaints)))
         return not complaints
-
-    def _judged(self, folder: Path) -> list[str]:
-        try:
-            store = self._plan.backend.plain(folder)
-        except Exception as error:  # as in the judge
-            return [f"does not open: {type(error).__name__}: {error}"]
-        try:
-            left = [f"{path} is half-written and was not set aside" for path in self._plan.backend.half_written(folder)]
-            self._set_aside += self._plan.backend.set_aside(folder)
-            return [*left, *judge(store, self._expected())]
-        finally:
-            store.close()
 
     def _laid_out(self, wreck: Wreck) -> Path:
         folder = self._folder / "wreck"

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from yirangmq.broker.queues import Queues
 from yirangmq.core import decide
@@ -16,7 +16,7 @@ from yirangmq.format.envelope import NewMessage
 from yirangmq.torture.backends import Backend, OpenStore
 from yirangmq.torture.journal import Called, Journal, Returned
 from yirangmq.torture.ledger import Ledger
-from yirangmq.torture.snapshot import NOTHING, Snapshot, take
+from yirangmq.torture.snapshot import NOTHING, take
 
 START_MS = 1_768_296_060_000
 """2026-01-13T09:21:00Z: any instant will do, if it is always the same."""
@@ -30,11 +30,12 @@ MORNING = ("publish many", "publish", "lease", "ack")
 
 
 class Call(NamedTuple):
-    """One call of the workload: what it was, when, and everything the store knew after it."""
+    """One call of the workload: what it was, when, and everything the store knew after it (of a store of queues a
+    ``Snapshot``)."""
 
     text: str
     now_ms: int
-    after: Snapshot
+    after: Any
 
 
 class Story(NamedTuple):

@@ -1,0 +1,169 @@
+"""A busy little day of a log of topics and its cursors, the same for the same seed: appends of every size over many
+small segments, trims, files used again, cursors that move, closing and opening in between. Knows: the log.
+Does not know: disks; it only tells the journal when it calls."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from yirangmq.core.topics import Cursor, NewRecord, Record, Retention
+from yirangmq.stores.cursors_file import FileCursors
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.torture.backends import STORE, LogBackend
+from yirangmq.torture.journal import Called, Journal, Returned
+from yirangmq.torture.workload import START_MS, Call, Story
+
+TOPICS = ("trades", "quotes", "rare")
+NAMES = ("billing", "audit")
+SETTINGS = LogSettings(segment_bytes=4096, ahead=False)
+"""Small, so that there are many; and nothing in the background, so that a run can be repeated."""
+KEPT_BYTES = 9_000
+MORNING = ("append", "append many", "append", "confirm")
+
+
+class LogSnapshot(NamedTuple):
+    """Everything a log knows, as one value that can be compared."""
+
+    epoch: str
+    first: int
+    records: dict[int, Record]
+    cursors: dict[str, Cursor]
+
+    @property
+    def last(self) -> int:
+        return max(self.records, default=self.first - 1)
+
+
+NO_LOG = LogSnapshot("", 1, {}, {})
+
+
+class OpenLog(NamedTuple):
+    log: SegmentLog
+    cursors: FileCursors
+
+    def close(self) -> None:
+        self.cursors.close()
+        self.log.close()
+
+
+def open_all(top: Path, disk: Disk | None, now_ms: int, chance: Random) -> OpenLog:
+    log = SegmentLog(
+        top / STORE, SETTINGS, disk=disk, now_ns=lambda: now_ms * 1_000_000, new_epoch=lambda: chance.randbytes(16)
+    )
+    try:
+        return OpenLog(log, FileCursors(top / STORE / "cursors", disk=disk))
+    except BaseException:
+        log.close()
+        raise
+
+
+def take_log(opened: OpenLog) -> LogSnapshot:
+    log = opened.log
+    records = {record.sequence: record for record in log.reader().records(log.first)}
+    return LogSnapshot(log.epoch, log.first, records, {cursor.name: cursor for cursor in opened.cursors.all()})
+
+
+def tell_log(backend: LogBackend, top: Path, seed: int, steps: int) -> Story:
+    """Live through the day below ``top``, an empty folder, and keep the journal of it."""
+    journal = Journal(top)
+    day = _Day(top, backend.disk(journal), journal, Random(f"log {seed}"))
+    try:
+        day.run(steps)
+    finally:
+        day.close()
+    return Story(journal, day.calls, day.complaints)
+
+
+class _Day:
+    def __init__(self, top: Path, disk: Disk, journal: Journal, chance: Random) -> None:
+        self._top = top
+        self._disk = disk
+        self._journal = journal
+        self._chance = chance
+        self._now_ms = START_MS
+        self._opened: OpenLog | None = None
+        self._known: dict[int, Record] = {}
+        self.calls: list[Call] = []
+        self.complaints: list[str] = []
+
+    def run(self, steps: int) -> None:
+        verbs: dict[str, tuple[int, Callable[[], object]]] = {
+            "append": (8, lambda: self._append(1)),
+            "append many": (8, lambda: self._append(self._chance.choice((2, 3, 9)))),
+            "trim": (2, self._trim),
+            "retain": (3, self._retain),
+            "confirm": (4, self._confirm),
+            "forget": (1, self._forget),
+            "open again": (2, self._open),
+        }
+        self._call("open", self._open)
+        weights = [weight for weight, _ in verbs.values()]
+        drawn = self._chance.choices(list(verbs), weights, k=steps)
+        for text in [*MORNING, *drawn][:steps]:
+            self._now_ms += self._chance.choice((0, 1, 300, 2_000))
+            self._call(text, verbs[text][1])
+            if self.complaints:
+                return
+
+    def _call(self, text: str, work: Callable[[], object]) -> None:
+        number = len(self.calls)
+        self._journal.add(Called(number))
+        work()
+        self._journal.add(Returned(number))
+        after = take_log(self._there)
+        self.calls.append(Call(text, self._now_ms, after))
+        wrong = [n for n, record in after.records.items() if self._known.setdefault(n, record) != record]
+        missing = [n for n in range(after.first, max(self._known, default=0) + 1) if n not in after.records]
+        self.complaints = [f"after call {number} ({text}): record {n} is not what was appended" for n in wrong]
+        self.complaints += [f"after call {number} ({text}): record {n} is gone" for n in missing]
+
+    @property
+    def _there(self) -> OpenLog:
+        if self._opened is None:
+            raise RuntimeError("the day has not begun")
+        return self._opened
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    # -- verbs ----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        self.close()
+        self._opened = open_all(self._top, self._disk, self._now_ms, self._chance)
+
+    def _append(self, count: int) -> None:
+        sizes = (0, 1, 40, 300, 700) if count > 1 else (0, 1, 300, 700, 2_000, 5_000)
+        batch = [
+            NewRecord(
+                self._chance.choices(TOPICS, (8, 8, 1))[0],
+                self._chance.randbytes(self._chance.choice(sizes)),
+                self._chance.choice((None, None, "key")),
+            )
+            for _ in range(count)
+        ]
+        done = self._there.log.append(batch)
+        self._known |= {
+            number: record for number, record in take_log(self._there).records.items() if number >= done.first
+        }
+
+    def _trim(self) -> None:
+        log = self._there.log
+        log.trim(self._chance.randint(log.first, log.last + 1))
+
+    def _retain(self) -> None:
+        floor = min((cursor.sequence + 1 for cursor in self._there.cursors.all()), default=None)
+        self._there.log.retain(Retention(size=KEPT_BYTES), floor)
+
+    def _confirm(self) -> None:
+        log = self._there.log
+        names = self._chance.sample(NAMES, self._chance.randint(1, len(NAMES)))
+        at = self._chance.randint(max(0, log.first - 1), log.last)
+        self._there.cursors.put([Cursor(name, log.epoch, at, "trades.*" * 40, self._now_ms) for name in names])
+
+    def _forget(self) -> None:
+        self._there.cursors.drop(self._chance.choice(NAMES))
