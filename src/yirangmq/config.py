@@ -22,6 +22,7 @@ from yirangmq.core.settings import (
     one_of,
     plain_name,
     token_rules,
+    topic_names,
     whole_number,
     yes_or_no,
 )
@@ -134,6 +135,52 @@ class Config:
     backlog_limit: int = _setting(
         0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )
+    topics: str = _setting(
+        "", a_text, "folder for the log of the topics, made when it is first used, or `off`", shown="DATA/topics"
+    )
+    topic_durability: str = _setting(
+        "full", one_of("full", "os"), "the same for records of topics; `os` is for feeds that prefer speed"
+    )
+    topic_cursors: str = _setting(
+        "",
+        a_text,
+        "where durable subscribers' cursors are kept: `file:FILE` or `sqlite:FILE`",
+        shown="file:TOPICS/cursors",
+    )
+    topic_retention_seconds: float = _setting(
+        604800.0, a_number(0, 10**10), "records are kept for so long, and longer if somebody needs them; 0: for ever"
+    )
+    topic_retention_bytes: int = _setting(
+        0, byte_size(0, 2**60), "bytes of the log past which the oldest records go first; 0: no limit", shown="0"
+    )
+    topic_cursor_seconds: float = _setting(
+        604800.0,
+        a_number(0, 10**10),
+        "a durable subscriber that was not heard of for so long holds the log back no longer",
+    )
+    topic_buffer_bytes: int = _setting(
+        2 * MIB,
+        byte_size(4096, 1024 * MIB),
+        "bytes waiting for a subscriber past which it is sent the rest from the log",
+        shown="2MiB",
+    )
+    topic_lag_limit: int = _setting(
+        1000, whole_number(0, 2**53), "records a subscriber may be behind before `health` says degraded; 0: any number"
+    )
+    topic_masks: tuple[str, ...] = _setting(
+        ("TOPIC1", "TOPIC2", "MISC"),
+        topic_names,
+        "topics that have a bit in masks, up to 32 with commas between: that of the first is 1, then 2, 4 …",
+        shown="TOPIC1,TOPIC2,MISC",
+    )
+    recovery_workers: int = _setting(2, whole_number(1, 64), "threads that send history to subscribers")
+    publisher_id: int = _setting(1000, whole_number(0, 9999), "the number of this server as a publisher of topics")
+    feed_socket: str = _setting(
+        OFF, a_text, "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"
+    )
+    feed_tcp: str = _setting(
+        OFF, a_text, "`HOST:PORT` for such subscribers, or `off`; they show no token: other machines need `insecure`"
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
 
@@ -158,6 +205,24 @@ class Config:
         if self.http.startswith("unix:"):
             return self.http.removeprefix("unix:")
         return _host_and_port(self.http, "http")
+
+    @property
+    def topics_folder(self) -> str:
+        """ "" is off."""
+        return "" if self.topics == OFF else self.topics or f"{self.data}/topics"
+
+    @property
+    def cursors_url(self) -> str:
+        return self.topic_cursors or f"file:{self.topics_folder}/cursors"
+
+    @property
+    def feed_path(self) -> str:
+        """ "" is off."""
+        return "" if self.feed_socket == OFF else self.feed_socket
+
+    @property
+    def feed_address(self) -> tuple[str, int] | None:
+        return None if self.feed_tcp in ("", OFF) else _host_and_port(self.feed_tcp, "feed_tcp")
 
     @property
     def node_name(self) -> str:
@@ -230,11 +295,14 @@ def checked(config: Config) -> Config:
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
     if config.write_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
+    if config.topic_buffer_bytes > config.client_memory_bytes:
+        raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
     if config.max_store_bytes and not config.store_url.startswith("sqlite:"):
         raise BadInput("only an SQLite store can tell its size; disk_low_bytes works for all", field="max_store_bytes")
     if config.tcp_address is None and not config.socket_path and config.http_address is None:
         raise BadInput("is off, and so are tcp and http: nobody could reach the server", field="socket")
     has_token = bool(config.token or config.token_file or config.insecure)
+    _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
     _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
     _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")
     return config

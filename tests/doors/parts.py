@@ -14,6 +14,7 @@ from yirangmq.doors.health import Disk, Health
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House, Session
+from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire import calls
@@ -91,6 +92,7 @@ class Server:
         )
         self.calls = Calls(self.verbs, self.pages, site)
         self.observing.begin(self.verbs.happened, self.calls)
+        TopicCalls(None, self.clock).begin(self.calls, self.observing.feed.hear)
         welcome = calls.Welcome("yirangmq test", "here", "full", MAX_FRAME)
         self.house = House(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)
 

@@ -18,11 +18,13 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.cli.entrance import Entrance
+from yirangmq.cli.feeding import publisher_of
 from yirangmq.cli.listener import Listener
 from yirangmq.cli.notify import notify
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.config import Config
 from yirangmq.core.access import Grant
+from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
@@ -31,6 +33,7 @@ from yirangmq.doors.health import Disk, Health
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
+from yirangmq.doors.topics import TopicCalls
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.observe.prometheus import Samples
@@ -71,10 +74,13 @@ class Daemon:
         self._ticking = Ticking(self._desk, clock)
         observing = Observing(clock, self._samples)
         rates = observing.metrics.rates
-        health = Health(clock, self._disk, config.backlog_limit)
+        self._topics = publisher_of(config)
+        self._topic_calls = TopicCalls(self._topics, clock)
+        health = Health(clock, self._disk, config.backlog_limit, (self._topic_calls.reasons,))
         site = Site(clock, health, self._facts, lambda: self._entrance.describe(), Consumers(clock), rates)
         calls = Calls(verbs, self._pages, site)
         observing.begin(verbs.happened, calls)
+        self._topic_calls.begin(calls, observing.feed.hear)
         traces = load_traces()
         if traces is not None:
             verbs.happened.listen(traces.hear)
@@ -87,6 +93,7 @@ class Daemon:
             Welcome(f"yirangmq {__version__}", config.node_name, store.durability(), config.max_frame_bytes),
             secrets.token,
             self._disk,
+            topics=self._topics,
         )
         self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
         self._sent_away: dict[str, int] = {}
@@ -101,7 +108,7 @@ class Daemon:
         try:
             self._tick()
             self._desk.submit(self._house.desk.verbs.sweep, _ignore)
-            await self._entrance.open()
+            await self._open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._ticking.start()
@@ -111,8 +118,24 @@ class Daemon:
         finally:
             self._entrance.close()
             self._pages.stop()
+            if self._topics is not None:
+                self._topics.close()
             if listener is not None:
                 listener.stop()
+
+    async def _open(self) -> None:
+        """First the log of the topics, if there is one; then whoever wants it can come."""
+        if self._topics is None:
+            await self._entrance.open()
+            return
+        self._topics.start()
+        try:
+            await self._entrance.open()
+        except QueueError as error:
+            self._topics.fail(error)
+            raise
+        self._topics.listening()
+        self._topics.online()
 
     # -- stopping -------------------------------------------------------------------------------------------------
 
@@ -124,14 +147,19 @@ class Daemon:
         self._entrance.close()
         self._entrance.stop()
         self._pages.stop()
+        if self._topics is not None:
+            self._topics.stop()
         until = self._loop.time() + self._config.stop_seconds
-        await self._until(lambda: self._desk.is_idle and self._pages.is_idle, until)
+        await self._until(lambda: self._desk.is_idle and self._pages.is_idle and self._are_topics_idle(), until)
         if self._config.on_stop == "release":
             log.info("released", extra=values(leases=await self._release_leases()))
         self._entrance.say_bye()
         await self._until(lambda: not self._entrance.clients, until)
         self._entrance.abort()
         await asyncio.sleep(0)  # so that the aborted ones are told
+
+    def _are_topics_idle(self) -> bool:
+        return self._topics is None or self._topics.is_idle
 
     async def _until(self, is_done: Callable[[], bool], until: float) -> None:
         while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none tells when it is)
@@ -200,6 +228,7 @@ class Daemon:
             "connections": self._entrance.clients,
             "accepted": self._entrance.accepted,
             "sentAway": self._entrance.sent_away(),
+            "topics": self._topic_calls.facts(),
         }
 
     def _samples(self) -> dict[str, Samples]:
@@ -217,7 +246,8 @@ class Daemon:
             "yirangmq_disk_free_bytes": None if self._disk is None else self._disk.free,
             "yirangmq_store_used_bytes": None if self._disk is None else self._disk.used,
         }
-        return found | {name: [({}, value)] for name, value in measured.items() if value is not None}
+        found |= {name: [({}, value)] for name, value in measured.items() if value is not None}
+        return found | self._topic_calls.samples()
 
 
 def _disk_of(config: Config, store: Store) -> Disk | None:

@@ -32,6 +32,10 @@ class Entrance:
         house.desk.after_commit.append(self._door.flush)
         if self._web is not None:
             house.desk.after_commit.append(self._web.door.flush)
+        if house.topics is not None:
+            house.topics.after_turn += (
+                [self._door.flush] if self._web is None else [self._door.flush, self._web.door.flush]
+            )
 
     async def open(self) -> None:
         config = self._config

@@ -3,6 +3,7 @@ log lines and whoever watches a queue all read the same events. They are told af
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,21 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Steered:
-    """``what`` an operator did to the queue: ``policy``, ``pause``, ``resume`` or ``delete``."""
+    """``what`` an operator did to the queue: ``policy``, ``pause``, ``resume``, ``clear`` or ``delete``."""
 
     queue: str
     what: str
+
+
+@dataclass(frozen=True, slots=True)
+class FeedMoved:
+    """A change of state in the feed of topics. ``who``: ``publisher``, or the name or number of a subscriber."""
+
+    queue: ClassVar[str] = ""
+    who: str
+    before: str
+    after: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,7 @@ class Traced:
     outcome: str = "ok"
 
 
-OfQueue = Published | Leased | Settled | Lapsed | Died | Dropped | Redriven | Parked | Refused | Steered
+OfQueue = Published | Leased | Settled | Lapsed | Died | Dropped | Redriven | Parked | Refused | Steered | FeedMoved
 Event = OfQueue | Traced | Committed
 
 

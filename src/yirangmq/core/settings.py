@@ -9,8 +9,9 @@ from typing import Any
 
 from yirangmq.core.access import TokenRule, read_rules
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import check_consumer
+from yirangmq.core.names import check_consumer, check_queue
 from yirangmq.core.strict import kind
+from yirangmq.core.topic_filter import MOST_MASKED
 
 MIB = 1024 * 1024
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
@@ -87,6 +88,17 @@ def file_mode(value: object) -> int:
 def plain_name(value: object) -> str:
     try:
         return check_consumer(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def topic_names(value: object) -> tuple[str, ...]:
+    """Up to 32 topics: an array, or a text with commas between them."""
+    given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(given, list) or not 0 < len(given) <= MOST_MASKED or len(set(map(str, given))) != len(given):
+        raise ValueError(f"must be from 1 to {MOST_MASKED} topics, each once, with commas between them, not {value!r}")
+    try:
+        return tuple(check_queue(name, "") for name in given)
     except BadInput as error:
         raise ValueError(str(error)) from None
 

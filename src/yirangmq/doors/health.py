@@ -67,6 +67,8 @@ class Health:
     disk: Disk | None
     backlog_limit: int = 0
     """Waiting messages of one queue past which we worry; 0: never."""
+    others: tuple[Callable[[], list[Reason]], ...] = ()
+    """More that can be wrong, as other parts of the server see it."""
 
     def signs(self, transaction: Transaction) -> Signs:
         """Inside a commit that really writes: a number given out and not used."""
@@ -82,7 +84,7 @@ class Health:
         return Signs(late, backlogs)
 
     def judged(self, signs: Signs | None, error: QueueError | None) -> dict[str, Any]:
-        reasons = [*self._of_store(signs, error), *self._of_disk()]
+        reasons = [*self._of_store(signs, error), *self._of_disk(), *(one for other in self.others for one in other())]
         levels = {reason.level for reason in reasons}
         status = "fail" if "fail" in levels else "degraded" if levels else "ok"
         return {"status": status, "reasons": [reason._asdict() for reason in reasons]}

@@ -41,6 +41,18 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_refused_total": ("counter", "messages not taken in, by the code of the error"),
     "yirangmq_wait_seconds": ("histogram", "from the moment a message could be taken to its lease"),
     "yirangmq_processing_seconds": ("histogram", "from lease to ack"),
+    # of the topics, where there are any
+    "yirangmq_topic_last_sequence": ("gauge", "sequence of the latest record of the topic"),
+    "yirangmq_topic_bytes": ("gauge", "bytes of the topic's records that are kept"),
+    "yirangmq_feed_last_sequence": ("gauge", "sequence of the latest record of all topics"),
+    "yirangmq_feed_published_total": ("counter", "records published since the start"),
+    "yirangmq_feed_published_bytes_total": ("counter", "bytes of their frames"),
+    "yirangmq_feed_commits_total": ("counter", "commits they shared"),
+    "yirangmq_feed_online": ("gauge", "1 while records are taken and sent"),
+    "yirangmq_feed_recovering": ("gauge", "subscribers that recovery workers are busy with"),
+    "yirangmq_subscribers": ("gauge", "subscribers, by state"),
+    "yirangmq_subscriber_lag": ("gauge", "records between a subscriber and the end of the log"),
+    "yirangmq_subscriber_late": ("gauge", "connected subscribers that are behind by more than topic_lag_limit"),
     # of the server
     "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),

@@ -9,6 +9,7 @@ from yirangmq.core.events import (
     Died,
     Dropped,
     Event,
+    FeedMoved,
     Lapsed,
     Leased,
     OfQueue,
@@ -47,7 +48,7 @@ def describe(event: OfQueue, at_ms: int) -> dict[str, Any]:
     """``{"at", "event", "queue", "count", …}``; times in seconds, as everywhere outside."""
     name, more = _DETAILS[type(event)](event)
     about: dict[str, Any] = {"at": iso(at_ms), "event": name, "queue": event.queue}
-    if not isinstance(event, Steered):
+    if not isinstance(event, Steered | FeedMoved):
         about["count"] = event.count
     return about | more
 
@@ -67,6 +68,10 @@ _DETAILS: dict[type, Callable[[Any], tuple[str, dict[str, Any]]]] = {
     Parked: lambda event: ("parked", {}),
     Refused: lambda event: ("refused", {"code": event.code}),
     Steered: lambda event: (STEPS[event.what], {}),
+    FeedMoved: lambda event: (
+        "moved",
+        {"who": event.who, "before": event.before, "after": event.after} | ({"why": event.why} if event.why else {}),
+    ),
 }
 
 

@@ -51,7 +51,6 @@ class Feed:
         self.tail = Tail(settings.buffer_bytes)
         self.after_turn: list[Callable[[], None]] = []
         self.hearers: list[Hear] = []
-        """Called after each commit, on the loop's thread: be brief."""
         self.lagging: Callable[[Subscriber], None] = _nobody
         self.troubled: Callable[[StoreError | None], None] = _nobody
         self.published = 0

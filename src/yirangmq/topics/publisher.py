@@ -13,7 +13,7 @@ from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, Publish
 from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
 from yirangmq.topics.aside import Aside
 from yirangmq.topics.asking import Ask, begins_at, check_epoch, resumed
-from yirangmq.topics.feed import Done, Feed
+from yirangmq.topics.feed import Done, Feed, Hear
 from yirangmq.topics.follows import Follows, Over
 from yirangmq.topics.ledger import Ledger
 from yirangmq.topics.lines import Dialect, Line
@@ -52,6 +52,8 @@ class Publisher:
         """Why it is in ERROR."""
         self.aside = Aside(loop.call)
         self.after_turn: list[Callable[[], None]] = []
+        self.hearers: list[Hear] = []
+        """Called after each commit, on the loop's thread: be brief."""
         self.state_heard: list[StateHeard] = []
         self.moved_heard: list[Moved] = []
         self._numbers = count(1)
@@ -116,7 +118,7 @@ class Publisher:
             log.close()
             raise
         feed = Feed(log, self._loop, self.settings)
-        feed.after_turn = self.after_turn
+        feed.after_turn, feed.hearers = self.after_turn, self.hearers
         feed.troubled = self._troubled
         follows = Follows(feed)
         return Open(feed, follows, ledger, Ticking(feed, follows, ledger, self.aside))

@@ -1,0 +1,298 @@
+"""Named methods of topics, and what a server says of them in ``status``, ``health`` and its metrics. Looking opens no
+log that nobody has used; what may have to wait for the disk is done aside."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
+from itertools import islice
+from typing import Any
+
+from yirangmq.broker.desk import Desk
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.events import Event, FeedMoved
+from yirangmq.core.feeds import ClientState, PublisherState
+from yirangmq.core.ports import Clock
+from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, Record, TopicState, check_subscriber
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.health import Reason
+from yirangmq.doors.paged import Done, Given
+from yirangmq.doors.values import Values, reading
+from yirangmq.format.envelope import iso
+from yirangmq.observe.numbers import Minute, window_seconds
+from yirangmq.observe.prometheus import Samples
+from yirangmq.topics.publisher import Publisher
+from yirangmq.topics.subscriber import Subscriber
+from yirangmq.topics.tail import Live
+from yirangmq.topics.ticking import reached
+
+PAGE_BYTES = 1 << 20
+"""Payload bytes on one page of records, but for a single one that is larger."""
+Tell = Callable[[Sequence[Event]], None]
+
+
+class TopicCalls:
+    """``topics`` is None where the server has none."""
+
+    def __init__(self, topics: Publisher | None, clock: Clock) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._since = clock.now_ms()
+        self._rates: dict[str, Minute] = {}
+        self._latest: dict[str, TopicState] = {}
+
+    def begin(self, calls: Calls, tell: Tell) -> None:
+        """From here on it can be asked, and tells of every change of state."""
+        for name, entry in {
+            "topics": self._list,
+            "topic_read": self._read,
+            "topic_subscribers": self._list_subscribers,
+            "topic_cursors": self._list_cursors,
+            "topic_cursor_drop": self._drop_cursor,
+            "topic_trim": self._trim,
+        }.items():
+            calls.add_entry(name, entry)
+        if self._topics is not None:
+            self._topics.hearers.append(self._count)
+            self._topics.state_heard.append(
+                lambda before, after, why: tell([FeedMoved("publisher", str(before or ""), str(after), why)])
+            )
+            self._topics.moved_heard.append(
+                lambda one, before, after: tell([FeedMoved(_called(one), str(before), str(after))])
+            )
+
+    def _count(self, live: Live) -> None:
+        now = self._clock.now_ms()
+        for topic, count in Counter(live.topics).items():
+            self._rates.setdefault(topic, Minute()).add(now, published=count)
+
+    def _there(self) -> Publisher:
+        if self._topics is None:
+            raise BadInput("this server has no topics", field="method")
+        return self._topics
+
+    # -- methods that look ----------------------------------------------------------------------------------------
+
+    def _list(self, desk: Desk, given: Given, done: Done) -> None:
+        """Every topic with its numbers, and the log they lie in."""
+        reading(given, lambda values: None)
+        topics = self._there()
+        if not topics.is_open:
+            done({**(self.facts() or {}), "topics": []}, None)
+            return
+        log = topics.opened().feed.log
+        topics.aside.run(
+            log.topics, lambda found, error: done(None, error) if error else done(self._rows(log, found), None)
+        )
+
+    def _rows(self, log: Log, found: dict[str, TopicState]) -> dict[str, Any]:
+        self._latest = dict(found)
+        now = self._clock.now_ms()
+        seconds = window_seconds(now, self._since)
+        rows = [
+            {
+                "topic": topic,
+                "topicSequence": state.topic_sequence,
+                "sequence": state.sequence,
+                "at": _iso_ns(state.at_ns),
+                "records": state.records,
+                "bytes": state.size,
+                "publishedPerSec": round(self._published(topic, now) / seconds, 3),
+            }
+            for topic, state in sorted(found.items())
+        ]
+        return {**(self.facts() or {}), "gaps": [list(gap) for gap in log.gaps()], "topics": rows}
+
+    def _published(self, topic: str, now: int) -> int:
+        minute = self._rates.get(topic)
+        return minute.sums(now).get("published", 0) if minute is not None else 0
+
+    def _read(self, desk: Desk, given: Given, done: Done) -> None:
+        """A page of records, from a sequence or a time on, of all topics or some."""
+        start, at_ns, filter, limit = reading(given, _read_read)
+        topics = self._there()
+        log = topics.opened().feed.log
+        topics.aside.run(partial(_page, log, start, at_ns, filter, limit), done)
+
+    def _list_subscribers(self, desk: Desk, given: Given, done: Done) -> None:
+        """Everybody who follows, and every durable subscriber that does not."""
+        reading(given, lambda values: None)
+        done(self.subscribers(), None)
+
+    def _list_cursors(self, desk: Desk, given: Given, done: Done) -> None:
+        reading(given, lambda values: None)
+        topics = self._there()
+        if not topics.is_open:
+            done([], None)
+            return
+        parts = topics.opened()
+        last = parts.feed.log.last
+        done([_cursor_row(cursor, last, parts.feed.log.epoch) for cursor in parts.ledger.all()], None)
+
+    # -- methods that change --------------------------------------------------------------------------------------
+
+    def _drop_cursor(self, desk: Desk, given: Given, done: Done) -> None:
+        """Forget a durable subscriber, which must not be connected; the log is held back by it no longer."""
+        name = reading(given, lambda values: check_subscriber(values.take("name", None)))
+        parts = self._there().opened()
+        if any(one.name == name for one in parts.follows.subscribers.values()):
+            raise BadInput(f"{name!r} is connected", field="name")
+        if parts.ledger.get(name) is None:
+            raise NotFound(f"there is no durable subscriber {name!r}")
+        parts.ledger.drop(name, done)
+
+    def _trim(self, desk: Desk, given: Given, done: Done) -> None:
+        """Give up every record before this sequence, as far as whole segments go; whoever needs them is not asked."""
+        before = reading(given, lambda values: values.whole("before", 0, least=1, most=MOST_SEQUENCE))
+        topics = self._there()
+        log = topics.opened().feed.log
+        topics.aside.run(
+            partial(log.trim, before),
+            lambda trimmed, error: done(None, error) if error else done(dict(trimmed._asdict()), None),
+        )
+
+    # -- for status, health and metrics ---------------------------------------------------------------------------
+
+    def facts(self) -> dict[str, Any] | None:
+        if self._topics is None:
+            return None
+        about: dict[str, Any] = {"state": str(self._topics.state or ""), "reason": self._topics.reason}
+        about["publisher"] = self._topics.settings.publisher_id
+        if self._topics.is_open:
+            parts = self._topics.opened()
+            log = parts.feed.log
+            about |= {"epoch": log.epoch, "first": log.first, "last": log.last}
+            about["subscribers"] = len(parts.follows.subscribers)
+            about["recovering"] = [worker.runs for worker in parts.follows.workers]
+        return about
+
+    def reasons(self) -> list[Reason]:
+        """What keeps the server from being well."""
+        topics = self._topics
+        if topics is None:
+            return []
+        found = []
+        if topics.state is PublisherState.ERROR:
+            found.append(Reason("degraded", "topics", f"topics: {topics.reason}"))
+        if topics.is_open:
+            parts = topics.opened()
+            lags = parts.ticking.lags()
+            for number in sorted(parts.ticking.alarms & lags.keys()):
+                name = _called(parts.follows.subscribers[number])
+                found.append(Reason("degraded", "lag", f"subscriber {name} is {lags[number]} records behind"))
+        return found
+
+    def subscribers(self) -> list[dict[str, Any]]:
+        if self._topics is None or not self._topics.is_open:
+            return []
+        parts = self._topics.opened()
+        log = parts.feed.log
+        rows = [_subscriber_row(one, log.last) for one in parts.follows.subscribers.values()]
+        there = {one.name for one in parts.follows.subscribers.values() if one.name}
+        away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
+        return rows + [{**_cursor_row(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
+
+    def samples(self) -> dict[str, Samples]:
+        """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
+        topics = self._topics
+        if topics is None or not topics.is_open:
+            return {}
+        parts = topics.opened()
+        self._latest = dict(parts.feed.log.topics())
+        rows = self.subscribers()
+        feed = parts.feed
+        return {
+            "yirangmq_topic_last_sequence": _by_topic(self._latest, lambda state: state.topic_sequence),
+            "yirangmq_topic_bytes": _by_topic(self._latest, lambda state: state.size),
+            "yirangmq_feed_last_sequence": [({}, feed.log.last)],
+            "yirangmq_feed_published_total": [({}, feed.published)],
+            "yirangmq_feed_published_bytes_total": [({}, feed.published_bytes)],
+            "yirangmq_feed_commits_total": [({}, feed.commits)],
+            "yirangmq_feed_online": [({}, float(topics.state is PublisherState.ONLINE))],
+            "yirangmq_feed_recovering": [({}, sum(worker.runs for worker in parts.follows.workers))],
+            "yirangmq_subscribers": [
+                ({"state": state}, count) for state, count in sorted(Counter(row["state"] for row in rows).items())
+            ],
+            "yirangmq_subscriber_lag": [({"subscriber": row["subscriber"]}, row["lag"]) for row in rows],
+            "yirangmq_subscriber_late": [({}, len(parts.ticking.alarms))],
+        }
+
+
+def _by_topic(found: dict[str, TopicState], number: Callable[[TopicState], int]) -> Samples:
+    return [({"topic": topic}, number(state)) for topic, state in sorted(found.items())]
+
+
+def _called(subscriber: Subscriber) -> str:
+    """The name of a durable one, the number of another."""
+    return subscriber.name or str(subscriber.number)
+
+
+def _subscriber_row(subscriber: Subscriber, last: int) -> dict[str, Any]:
+    sequence = reached(subscriber)
+    sent = subscriber.total + (subscriber.run.sent if subscriber.run is not None else 0)
+    return {
+        "subscriber": _called(subscriber),
+        "name": subscriber.name,
+        "state": str(subscriber.state),
+        "filter": subscriber.filter.text,
+        "sequence": sequence,
+        "confirmed": subscriber.confirmed if subscriber.name else None,
+        "lag": max(0, last - sequence),
+        "sent": sent,
+        "recoveries": subscriber.recoveries,
+        "peer": subscriber.line.peer,
+    }
+
+
+def _cursor_row(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
+    is_ours = cursor.epoch == epoch
+    return {
+        "subscriber": cursor.name,
+        "name": cursor.name,
+        "filter": cursor.filter,
+        "sequence": cursor.sequence,
+        "confirmed": cursor.sequence,
+        "lag": max(0, last - cursor.sequence) if is_ours else last,
+        "heardAt": _iso_ns(cursor.at_ns),
+        "epoch": cursor.epoch,
+    }
+
+
+def _iso_ns(nanoseconds: int) -> str:
+    return iso(nanoseconds // 1_000_000)
+
+
+def _read_read(values: Values) -> tuple[int | None, int | None, Filter, int]:
+    start, at_ns, topics = _number(values, "start"), _number(values, "at_ns"), values.take("topics", [])
+    if not isinstance(topics, list):
+        raise BadInput("must be a list of names and patterns", field="topics")
+    return start, at_ns, make_filter(topics), values.limit(100)
+
+
+def _number(values: Values, field: str) -> int | None:
+    given = values.take(field, None)
+    return None if given is None else names.check_count(given, field, least=0, most=MOST_SEQUENCE)
+
+
+def _page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
+    """On a thread of its own."""
+    with closing(log.reader()) as reader:
+        if start is None:
+            start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
+        last = reader.last
+        about = {"epoch": reader.epoch, "first": reader.first, "last": last}
+        found = list(_some(islice(reader.records(start, None, filter.wants), limit)))
+    is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
+    after = last + 1 if is_all or not found else found[-1].sequence + 1
+    return {**about, "next": after, "records": [list(one) for one in found]}
+
+
+def _some(records: Iterable[Record]) -> Iterable[Record]:
+    size = 0
+    for record in records:
+        yield record
+        size += len(record.payload)
+        if size >= PAGE_BYTES:
+            return
