@@ -62,13 +62,15 @@ class Ask:
 
     def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], None]) -> None:
         """``work`` joins the next commit; ``reply`` is called with its value when that is on disk."""
-        self.house.desk.submit(work, self._told(reply))
+        self.house.desk.submit(work, self.told(reply))
 
     def call(self, method: str, given: Mapping[str, Any], reply: Callable[[Any], None]) -> None:
         """A method of ``doors.calls``, by name."""
-        self.house.methods.find(method)(self.house.desk, given, self._told(reply))
+        self.house.methods.find(method)(self.house.desk, given, self.told(reply))
 
-    def _told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
+    def told(self, reply: Callable[[Answer], None]) -> Callable[[Answer, QueueError | None], None]:
+        """What to do when work is done elsewhere: ``reply`` with its value, or refuse with its error."""
+
         def told(value: Answer, error: QueueError | None) -> None:
             if error is not None:
                 self.exchange.answer(errors.refuse(error))

@@ -119,7 +119,11 @@ SCHEDULE = thing(
     queue=TEXT, name=TEXT, cron=TEXT, timezone=TEXT, nextAt=some(INSTANT), nextLocal=some(TEXT), error=some(TEXT)
 )
 
+BATCH: Schema = thing(
+    query=TEXT, batch=COUNT, step=TEXT, first=FLAG, queueRows=COUNT, deadRows=COUNT, topicRows=COUNT, at=INSTANT
+)
 COMPONENTS: dict[str, Schema] = {
+    "Batch": BATCH,
     "Error": ERROR_SCHEMA,
     "Problem": ERROR_SCHEMA["properties"]["error"],
     "Envelope": ENVELOPE,

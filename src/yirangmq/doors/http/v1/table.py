@@ -10,6 +10,7 @@ from yirangmq.core.errors import BadInput, NotAllowed, NotFound
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
 from yirangmq.doors.http.v1 import errors
+from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER, ID, QUEUE, Field
 from yirangmq.doors.session import House
@@ -101,6 +102,8 @@ def _values(fields: tuple[Field, ...], values: list[str]) -> dict[str, str]:
 def path_field(endpoint: Endpoint, name: str) -> Field:
     if name == "queue":
         return QUEUE
+    if endpoint.path.startswith("/v1/batches/"):
+        return BATCH_PATH[name]
     return CONSUMER if "/consumers/" in endpoint.path else ID
 
 

@@ -1,0 +1,268 @@
+"""Batches of a pipeline, each in once, whatever is repeated: rows are staged task by task, then committed together.
+
+One commit of the store takes the rows for queues and dead letters and the ledger's entry. Rows for topics go to their
+log right after it; the entry says ``pending`` until they are there, and each carries the batch's name, so that whoever
+is stopped in between finishes and never repeats. Used from one thread, the loop's; files are read and written aside.
+
+Knows: the desk, the verbs, the ledger. Does not know: HTTP, what a stage lies in, who made it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+from zlib import crc32
+
+from yirangmq.broker import ledger
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.groups import swap
+from yirangmq.broker.room import make_room, newcomers
+from yirangmq.core import decide
+from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, check_rows
+from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
+from yirangmq.core.message import Envelope
+from yirangmq.core.ports import Change, Clock, Ids, Transaction
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.format.rows import Rows, sort
+from yirangmq.wire.records import RecordReader
+
+MOST_PER_APPEND = 5_000
+Done = Callable[[Any, QueueError | None], None]
+Aside = Callable[[Callable[[], Any], Done], None]
+"""Work off the loop's thread; ``done(value, error)`` on it."""
+
+
+class Stages(Protocol):
+    """Where stages lie. What ``put`` was given is on disk when it returns."""
+
+    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
+
+    def read(self, query: str, batch: int, stage: str, piece: int) -> bytes: ...
+
+    def drop(self, query: str, batch: int) -> None: ...
+
+    def batches(self) -> Iterator[tuple[str, int, int]]: ...
+
+
+class Topics(Protocol):
+    """The feed, as far as batches need it."""
+
+    def last(self) -> int: ...
+
+    def publish(self, records: Sequence[NewRecord], done: Done) -> None: ...
+
+    def records_after(self, sequence: int) -> Iterator[Record]:
+        """Called aside."""
+
+
+class Received(NamedTuple):
+    rows: int
+    checksum: int
+
+
+class Batches:
+    def __init__(self, desk: Desk, stages: Stages, aside: Aside, clock: Clock, ids: Ids) -> None:
+        self._desk = desk
+        self._stages = stages
+        self._aside = aside
+        self._clock = clock
+        self._ids = ids
+        self.topics: Topics | None = None
+        self._under_way: dict[tuple[str, int], list[Done]] = {}
+
+    # -- stages -----------------------------------------------------------------------------------------------------
+
+    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes, done: Done) -> None:
+        """``done(Received)`` when the piece is on disk. Rows that cannot be read are refused here, by the task."""
+
+        def work() -> Received:
+            rows = sum(1 for _ in _records(data))
+            self._stages.put(query, batch, stage, piece, data)
+            return Received(rows, crc32(data))
+
+        self._aside(work, done)
+
+    def sweep(self, done: Done) -> None:
+        """Stages that nobody committed in an hour."""
+        edge = self._clock.now_ms() - STAGE_AGE_MS
+        kept = {(entry.query, entry.batch) for entry in self._pending()}
+
+        def work() -> int:
+            old = [(query, batch) for query, batch, at in self._stages.batches() if at < edge]
+            going = [key for key in old if key not in kept and key not in self._under_way]
+            for query, batch in going:
+                self._stages.drop(query, batch)
+            return len(going)
+
+        self._aside(work, done)
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done) -> None:
+        """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in."""
+        waiting = self._under_way.setdefault((query, batch), [])
+        waiting.append(done)
+        if len(waiting) > 1:
+            return
+        known = self._desk.read(lambda transaction: ledger.find(transaction, query, batch))
+        if known is None:
+            self._aside(partial(self._loaded, query, batch, stages), partial(self._store, query, batch, stages))
+        elif known.step is Step.PENDING:
+            self._resume(known)
+        else:
+            self._end(query, batch, (known, False), None)
+
+    def finish_pending(self) -> None:
+        """What a server that died left half-way; to be called once at the start."""
+        for entry in self._pending():
+            self._under_way[entry.query, entry.batch] = []
+            self._resume(entry)
+
+    def _pending(self) -> list[Entry]:
+        found = self._desk.read(ledger.entries)
+        return [entry for entry in found if entry.step is Step.PENDING]
+
+    def _loaded(self, query: str, batch: int, stages: Sequence[Stage]) -> Rows:
+        mark = MARK, f"{query}/{batch}"
+        return sort(self._rows(query, batch, stages), self._ids, self._clock.now_ms(), mark)
+
+    def _rows(self, query: str, batch: int, stages: Sequence[Stage]) -> Iterator[Record]:
+        """In the order of the stages, each checked against what its task said of it."""
+        for stage in stages:
+            rows = checksum = 0
+            found: list[Record] = []
+            for piece in range(stage.pieces):
+                data = self._stages.read(query, batch, stage.id, piece)
+                checksum = crc32(data, checksum)
+                found += _records(data)
+            rows = len(found)
+            check_rows(stage, rows, checksum)
+            yield from found
+
+    def _store(
+        self, query: str, batch: int, stages: Sequence[Stage], rows: Rows | None, error: QueueError | None
+    ) -> None:
+        if rows is None:
+            self._end(query, batch, None, error)
+            return
+        if rows.records and self.topics is None:
+            self._end(query, batch, None, Unavailable("this server has no topics", field="target"))
+            return
+        entry = Entry(
+            query,
+            batch,
+            Step.PENDING if rows.records else Step.DONE,
+            rows.queue_rows,
+            rows.dead_rows,
+            len(rows.records),
+            self.topics.last() if rows.records and self.topics is not None else 0,
+            self._clock.now_ms(),
+            tuple(stages) if rows.records else (),
+        )
+        work = partial(self._admit, entry=entry, rows=rows)
+        self._desk.submit(work, lambda value, problem: self._stored(entry, rows, problem))
+
+    def _admit(self, transaction: Transaction, entry: Entry, rows: Rows) -> None:
+        """Everything is looked at before anything is written: a batch goes in whole or not at all."""
+        now = self._clock.now_ms()
+        for queue, envelopes in rows.queues.items():
+            _check_fit(transaction, queue, envelopes, now)
+        for queue, found in rows.dead.items():
+            _check_fit(transaction, queue, [envelope for envelope, _ in found], now)
+        ledger.enter(transaction, entry)
+        verbs = self._desk.verbs
+        for queue, envelopes in rows.queues.items():
+            verbs.publish(transaction, queue, envelopes)
+        for queue, found in rows.dead.items():
+            self._bury(transaction, queue, found, now)
+
+    def _bury(self, transaction: Transaction, queue: str, found: list[tuple[Envelope, str]], now: int) -> None:
+        policy = transaction.policy(queue)
+        stored = transaction.add([envelope for envelope, _ in found], now, now)
+        changes = []
+        for receipt, (envelope, why) in zip(stored, found, strict=True):
+            if not receipt.duplicate:
+                before = decide.fresh(envelope, receipt.seq, now)
+                outcome = decide.refuse(before, policy, now, why)
+                changes.append(Change(before, outcome.message, outcome.failure))
+        swap(transaction, changes, now, self._desk.verbs.touched)
+        self._desk.verbs.happened.refused(changes, now)
+
+    def _stored(self, entry: Entry, rows: Rows, error: QueueError | None) -> None:
+        if error is not None:
+            self._end(entry.query, entry.batch, None, error)
+        elif entry.step is Step.DONE:
+            self._end(entry.query, entry.batch, (entry, True), None)
+        else:
+            self._append(entry, rows.records, is_first=True)
+
+    # -- topics -----------------------------------------------------------------------------------------------------
+
+    def _resume(self, entry: Entry) -> None:
+        """The queues have it: bring the topics what they lack."""
+
+        def work() -> list[NewRecord]:
+            if self.topics is None:
+                raise Unavailable("this server has no topics", field="target")
+            there = sum(
+                1
+                for record in self.topics.records_after(entry.behind)
+                if record.headers.get(MARK) == f"{entry.query}/{entry.batch}"
+            )
+            return self._loaded(entry.query, entry.batch, entry.stages).records[there:]
+
+        def loaded(records: list[NewRecord] | None, error: QueueError | None) -> None:
+            if records is None:
+                self._end(entry.query, entry.batch, None, error)
+            else:
+                self._append(entry, records, is_first=False)
+
+        self._aside(work, loaded)
+
+    def _append(self, entry: Entry, records: list[NewRecord], *, is_first: bool) -> None:
+        """Part by part; the last one is followed by the ledger's last word."""
+        if not records or self.topics is None:
+            done = entry._replace(step=Step.DONE, stages=())
+            self._desk.submit(
+                lambda transaction: ledger.write(transaction, done),
+                lambda _, error: self._end(entry.query, entry.batch, (done, is_first), error),
+            )
+            return
+
+        def told(_: Any, error: QueueError | None) -> None:
+            if error is not None:
+                self._end(entry.query, entry.batch, None, error)
+            else:
+                self._append(entry, records[MOST_PER_APPEND:], is_first=is_first)
+
+        try:
+            self.topics.publish(records[:MOST_PER_APPEND], told)
+        except QueueError as error:
+            self._end(entry.query, entry.batch, None, error)
+
+    def _end(self, query: str, batch: int, result: tuple[Entry, bool] | None, error: QueueError | None) -> None:
+        waiting = self._under_way.pop((query, batch), [])
+        if error is None:
+            self._aside(lambda: self._stages.drop(query, batch), _ignore)
+        for number, done in enumerate(waiting):
+            entry_first = None if result is None else (result[0], result[1] and number == 0)
+            done(entry_first, error)
+
+
+def _records(data: bytes) -> list[Record]:
+    reader = RecordReader()
+    found = list(reader.feed(data))
+    if reader.held:
+        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
+    return found
+
+
+def _check_fit(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:
+    policy = transaction.policy(queue)
+    largest = max(len(envelope.payload) for envelope in envelopes)
+    if largest > policy.max_body:
+        raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="value")
+    if policy.quota.is_set:
+        make_room(transaction, policy, queue, newcomers(transaction, policy, queue, envelopes), now)
+
+
+def _ignore(value: Any, error: QueueError | None) -> None:
+    """Stages that could not be removed are swept later."""

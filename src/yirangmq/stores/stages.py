@@ -1,0 +1,82 @@
+"""Stages of batches as files: ``<query>/<batch>/<stage>.<piece>``. Each is whole and on disk before it is told of.
+
+Knows: files. Does not know: what is in them, ledgers."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from yirangmq.core.errors import NotFound, StoreError, StoreFull
+
+
+class StageFiles:
+    """``core.stages``'s port in a folder of its own, made at first use."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None:
+        """Temp, fsync, rename, fsync folder. The same piece again replaces the one before."""
+        folder = self._of(query, batch)
+        path = folder / f"{stage}.{piece:06d}"
+        try:
+            made = not folder.exists()
+            folder.mkdir(parents=True, exist_ok=True)
+            _write(path, data)
+            if made:
+                for above in (folder.parent, self._folder, self._folder.parent):
+                    _sync(above)
+        except OSError as error:
+            kind = StoreFull if error.errno in (28, 122) else StoreError
+            raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
+
+    def read(self, query: str, batch: int, stage: str, piece: int) -> bytes:
+        path = self._of(query, batch) / f"{stage}.{piece:06d}"
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages") from None
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read: {error.strerror or error}") from None
+
+    def drop(self, query: str, batch: int) -> None:
+        """Every stage of a batch, those of failed tasks included."""
+        shutil.rmtree(self._of(query, batch), ignore_errors=True)
+
+    def batches(self) -> Iterator[tuple[str, int, int]]:
+        """(query, batch, when it was last written to, in milliseconds)."""
+        if not self._folder.is_dir():
+            return
+        for query in self._folder.iterdir():
+            for batch in query.iterdir() if query.is_dir() else ():
+                if batch.name.isdecimal():
+                    yield query.name, int(batch.name), batch.stat().st_mtime_ns // 1_000_000
+
+    def _of(self, query: str, batch: int) -> Path:
+        return self._folder / query / f"{batch:016d}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    temp = path.with_suffix(f"{path.suffix}.tmp")
+    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(handle, view) :]
+        os.fsync(handle)
+    except BaseException:
+        temp.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(handle)
+    temp.replace(path)
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,297 @@
+"""Batches of a pipeline: in once, whole or not at all, whatever is repeated, lost or cut off in between."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from yirangmq.broker.batches import Batches
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
+from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge, Unavailable, WrongState
+from yirangmq.core.message import Counts
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.stores.segments import SegmentLog
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.stages import StageFiles
+from yirangmq.testing import ManualClock
+from yirangmq.wire.records import encode_batch
+
+QUERY = "q-1"
+Done = Callable[[Any, QueueError | None], None]
+
+
+class LogTopics:
+    """``broker.batches.Topics`` on a real log. ``dies_after``: the power goes when so many calls were appended."""
+
+    def __init__(self, log: SegmentLog) -> None:
+        self._log = log
+        self.dies_after: int | None = None
+
+    def last(self) -> int:
+        return self._log.last
+
+    def publish(self, records: Sequence[NewRecord], done: Done) -> None:
+        if self.dies_after is not None:
+            if self.dies_after == 0:
+                return  # nobody is ever told
+            self.dies_after -= 1
+        self._log.append(records)
+        done(None, None)
+
+    def records_after(self, sequence: int) -> Iterator[Record]:
+        return self._log.reader().records(sequence + 1)
+
+    def seen(self) -> list[tuple[str, bytes]]:
+        return [(record.topic, record.payload) for record in self._log.reader().records(1)]
+
+
+class House:
+    """A server without a network: its turns are the test's."""
+
+    def __init__(self, folder: Path, store: Any, log: SegmentLog | None) -> None:
+        self.clock = ManualClock()
+        self.store = store
+        self._soon: list[Callable[[], None]] = []
+        self.stages = StageFiles(folder / "stages")
+        self.topics = None if log is None else LogTopics(log)
+        self.begin()
+
+    def begin(self) -> None:
+        """A server starts, on what the one before it left."""
+        self._soon.clear()
+        verbs = Verbs(self.clock, TimeOrderedIds())
+        self.desk = Desk(self.store, verbs, self.clock, self._soon.append, lambda seconds, act: None)
+        self.batches = Batches(self.desk, self.stages, self._aside, self.clock, TimeOrderedIds())
+        self.batches.topics = self.topics
+
+    def _aside(self, work: Callable[[], Any], done: Done) -> None:
+        try:
+            value, problem = work(), None
+        except QueueError as error:
+            value, problem = None, error
+        self._soon.append(lambda: done(value, problem))
+
+    def turn(self) -> None:
+        while self._soon:
+            self._soon.pop(0)()
+
+    def stage(self, batch: int, stage: str, *rows: tuple[str, bytes, dict[str, str]], pieces: int = 1) -> Stage:
+        """Laid down in so many pieces."""
+        checksum = 0
+        size = -(-len(rows) // pieces)
+        told: list[Any] = []
+        for piece in range(pieces):
+            data = frames(*rows[piece * size : (piece + 1) * size])
+            self.batches.put(QUERY, batch, stage, piece, data, lambda *answer: told.append(answer))
+            self.turn()
+            received, error = told.pop()
+            assert error is None
+            assert received.checksum == crc32(data)
+            checksum = crc32(data, checksum)
+        return Stage(stage, pieces, len(rows), checksum)
+
+    def commit(self, batch: int, *stages: Stage) -> tuple[Entry, bool]:
+        told: list[Any] = []
+        self.batches.commit(QUERY, batch, stages, lambda *answer: told.append(answer))
+        self.turn()
+        [(result, error)] = told
+        if error is not None:
+            raise error
+        entry, is_first = result
+        return entry, is_first
+
+    def counts(self, queue: str) -> Counts:
+        return self.desk.read(lambda transaction: transaction.counts(queue))
+
+    def payloads(self, queue: str) -> list[bytes]:
+        return self.desk.read(lambda transaction: [sent.payload for _, sent in transaction.heads(queue, 10_000)])
+
+
+def frames(*rows: tuple[str, bytes, dict[str, str]]) -> bytes:
+    records = [NewRecord(target, payload, None, headers) for target, payload, headers in rows]
+    return encode_batch(records, 1, 1, {}, synced=False).data if records else b""
+
+
+def row(target: str, value: object, **headers: str) -> tuple[str, bytes, dict[str, str]]:
+    return target, str(value).encode(), headers
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
+    store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "queue.db", durability="os")
+    log = SegmentLog(tmp_path / "log")
+    yield House(tmp_path, store, log)
+    log.close()
+    store.close()
+
+
+def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: House) -> None:
+    first = house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2), row("dlq:a", 3, reason="no amount"))
+    second = house.stage(0, "1-0", row("queue:b", 4), row("topic:t", 5), row("queue:a", 6), pieces=2)
+    entry, is_first = house.commit(0, first, second)
+    assert is_first
+    assert (entry.step, entry.queue_rows, entry.dead_rows, entry.topic_rows) == (Step.DONE, 3, 1, 2)
+    assert house.payloads("a") == [b"1", b"6"]
+    assert house.payloads("b") == [b"4"]
+    assert house.counts("a").dead == 1
+    assert house.topics is not None
+    assert house.topics.seen() == [("t", b"2"), ("t", b"5")]
+    assert list(house.stages.batches()) == []
+
+
+def test_a_batch_said_twice_is_in_once(house: House) -> None:
+    stages = [house.stage(7, "0-0", row("queue:a", 1), row("topic:t", 2))]
+    once, _ = house.commit(7, *stages)
+    house.stage(7, "0-1", row("queue:a", 1), row("topic:t", 2))
+    again, is_first = house.commit(7, *stages)
+    assert (again, is_first) == (once, False)
+    assert house.payloads("a") == [b"1"]
+    assert house.topics is not None
+    assert house.topics.seen() == [("t", b"2")]
+
+
+def test_two_who_commit_the_same_batch_at_once_are_told_the_same(house: House) -> None:
+    stage = house.stage(1, "0-0", row("queue:a", 1))
+    told: list[Any] = []
+    for _ in range(2):
+        house.batches.commit(QUERY, 1, [stage], lambda *answer: told.append(answer))
+    house.turn()
+    assert [(result[1], error) for result, error in told] == [(True, None), (False, None)]
+    assert house.payloads("a") == [b"1"]
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_back(
+    house: House, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 50)
+    rows = [row("topic:t", n) for n in range(120)]
+    stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
+    assert house.topics is not None
+    house.topics.dies_after = calls
+    told: list[Any] = []
+    house.batches.commit(QUERY, 3, [stage], lambda *answer: told.append(answer))
+    house.turn()
+    assert told == []
+    house.topics.dies_after = None
+    house.begin()
+    house.batches.finish_pending()
+    house.turn()
+    assert house.topics.seen() == [("t", str(n).encode()) for n in range(120)]
+    assert house.payloads("a") == [b"x"]
+    entry, is_first = house.commit(3, stage)
+    assert (entry.step, is_first) == (Step.DONE, False)
+    assert len(house.topics.seen()) == 120
+
+
+def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: House) -> None:
+    stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
+    assert house.topics is not None
+    house.topics.dies_after = 0
+    house.batches.commit(QUERY, 3, [stage], lambda *answer: None)
+    house.turn()
+    house.topics.dies_after = None
+    house.begin()
+    entry, is_first = house.commit(3, stage)
+    assert (entry.step, is_first) == (Step.DONE, False)
+    assert house.topics.seen() == [("t", b"1")]
+    assert house.payloads("a") == [b"x"]
+
+
+def test_a_stage_that_is_missing_short_or_changed_refuses_the_batch(house: House) -> None:
+    stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:a", 2))
+    for wrong, kind in (
+        (stage._replace(id="0-9"), NotFound),
+        (stage._replace(pieces=2), NotFound),
+        (stage._replace(rows=3), BadInput),
+        (stage._replace(checksum=stage.checksum ^ 1), BadInput),
+    ):
+        with pytest.raises(kind, match=r"stage|stages"):
+            house.commit(0, wrong)
+    assert house.counts("a") == Counts()
+    house.commit(0, stage)
+    assert house.payloads("a") == [b"1", b"2"]
+
+
+def test_one_row_that_does_not_fit_keeps_the_whole_batch_out(house: House) -> None:
+    for rows, kind, where in (
+        ([row("queue:a", 1), row("elsewhere", 2)], BadInput, r"rows\[1\].target"),
+        ([row("queue:a", 1), row("queue:.b", 2)], BadInput, r"rows\[1\].target"),
+        ([row("queue:a", 1), row("queue:a", "{", contentType="application/json")], BadInput, r"rows\[1\].payload"),
+        ([row("queue:a", 1), row("queue:a", 2, priority="soon")], BadInput, r"rows\[1\].priority"),
+        ([row("queue:a", 1), row("queue:b", "x" * 2_000_000)], TooLarge, "value"),
+    ):
+        stage = house.stage(0, "0-0", *rows)
+        with pytest.raises(kind, match=where):
+            house.commit(0, stage)
+        assert house.counts("a") == Counts()
+
+
+def test_a_full_queue_refuses_the_batch_and_takes_it_later(house: House) -> None:
+    with house.store.transaction() as transaction:
+        transaction.set_policy("b", '{"quota": {"maxMessages": 1}}')
+    stage = house.stage(0, "0-0", row("queue:a", 1), row("queue:b", 2), row("queue:b", 3))
+    with pytest.raises(QuotaExceeded):
+        house.commit(0, stage)
+    assert (house.counts("a"), house.counts("b")) == (Counts(), Counts())
+    with house.store.transaction() as transaction:
+        transaction.set_policy("b", None)
+    assert house.commit(0, stage)[1]
+
+
+def test_headers_are_members_of_the_envelope(house: House) -> None:
+    told = {"messageId": "m1", "type": "order", "priority": "2", "attributes": '{"a": 1}', "colour": "red"}
+    house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', contentType="application/json", **told)))
+    [(card, sent)] = house.desk.read(lambda transaction: transaction.heads("a", 1))
+    assert (card.id, card.rank, sent.is_json) == ("m1", 2, True)
+    assert '"colour":"red"' in sent.header
+    assert '"type":"order"' in sent.header
+
+
+def test_without_topics_rows_for_them_are_refused(tmp_path: Path) -> None:
+    house = House(tmp_path, MemoryStore(), None)
+    with pytest.raises(Unavailable):
+        house.commit(0, house.stage(0, "0-0", row("queue:a", 1), row("topic:t", 2)))
+    assert house.counts("a") == Counts()
+
+
+def test_the_ledger_forgets_old_batches_and_refuses_older_ones(house: House) -> None:
+    for batch in (0, 1, KEPT + 1):
+        house.commit(batch, house.stage(batch, "0-0", row("queue:a", batch)))
+    assert house.commit(1)[1] is False
+    with pytest.raises(WrongState, match="older than the ledger remembers"):
+        house.commit(0, house.stage(0, "0-0", row("queue:a", 0)))
+    assert len(house.payloads("a")) == 3
+
+
+def test_an_empty_batch_is_a_batch(house: House) -> None:
+    assert house.commit(0)[1] is True
+    assert house.commit(0)[1] is False
+
+
+def test_stages_that_nobody_commits_are_swept(house: House) -> None:
+    house.stage(5, "0-0", row("queue:a", 1))
+    [(_, _, written)] = house.stages.batches()
+    told: list[Any] = []
+    for now in (written + STAGE_AGE_MS, written + STAGE_AGE_MS + 1):
+        house.clock.advance(now - house.clock.now_ms())
+        house.batches.sweep(lambda count, error: told.append((count, error)))
+        house.turn()
+    assert told == [(0, None), (1, None)]
+    assert list(house.stages.batches()) == []
+
+
+def test_half_a_record_is_no_piece(house: House) -> None:
+    data = frames(row("queue:a", 1))
+    told: list[Any] = []
+    for cut in (data[:-1], data + b"x", data[: len(data) // 2]):
+        house.batches.put(QUERY, 0, "0-0", 0, cut, lambda *answer: told.append(answer))
+    house.turn()
+    assert [type(error) for _, error in told] == [BadInput] * 3
+    assert list(house.stages.batches()) == []
