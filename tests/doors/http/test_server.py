@@ -342,17 +342,13 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: Stage)
 
 def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage: Stage) -> None:
     async def main() -> None:
-        async with serving(stage.routes(), Limits(linger_seconds=2)) as (door, port):
+        async with serving(stage.routes(), Limits(linger_seconds=0.02)) as (door, port):
             peer = await dial(port)
             peer.send(b"nonsense\r\n\r\n")
             answer = await peer.hear()
             assert answer is not None
             assert answer.status == 501
-            start = now()
             peer.send(b"x" * 1000)
-            door.look_around(start + 1)
-            assert door.connections
-            door.look_around(start + 3)
             await until(lambda: not door.connections)
 
     run(main())

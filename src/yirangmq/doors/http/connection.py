@@ -332,7 +332,7 @@ class Connection:
             elif turn.is_waiting and turn.is_started:
                 self._end_events(turn)
         if not self._turns:
-            self._finish()
+            self._finish(is_clean=True)
 
     def _end_events(self, turn: Turn) -> None:
         """In good order: who follows them comes again."""
@@ -368,10 +368,11 @@ class Connection:
             return "slow request"
         return ""
 
-    def _finish(self) -> None:
+    def _finish(self, *, is_clean: bool = False) -> None:
+        """``is_clean``: there is no answer that could be lost with what the client still sends."""
         if self._is_over:
             return
-        is_clean = not self._rest and self._intake.head is None and not self._intake.in_head
+        is_clean |= not self._rest and self._intake.head is None and not self._intake.in_head
         self.lost()
         self._wire.finish(is_clean)
 

@@ -102,7 +102,7 @@ class Socket(asyncio.BufferedProtocol):
     """Bytes between one socket and its connection."""
 
     __slots__ = (
-        "_door", "_is_lingering", "_is_local", "_is_reading", "_linger_until", "_loop", "_out", "_out_size", "_peer",
+        "_door", "_is_lingering", "_is_local", "_is_reading", "_loop", "_out", "_out_size", "_peer",
         "_progress_at", "_since", "_transport", "_unsent", "_written", "http",
     )  # fmt: skip
 
@@ -118,7 +118,7 @@ class Socket(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._is_reading = True
         self._is_lingering = False
-        self._linger_until = self._progress_at = self._since = 0.0
+        self._progress_at = self._since = 0.0
         self._peer = "unix"
 
     # -- asyncio --------------------------------------------------------------------------------------------------
@@ -206,10 +206,17 @@ class Socket(asyncio.BufferedProtocol):
             transport.close()
             return
         self._is_lingering = True
-        self._linger_until = self._loop.time() + self._door.limits.linger_seconds
+        self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
         transport.write_eof()
         if not self._is_reading:
             transport.resume_reading()
+
+    def _stop_lingering(self) -> None:
+        """Close, but for a client that still reads what was sent."""
+        if self._transport is not None and not self._transport.get_write_buffer_size():
+            self._transport.abort()
+        elif self._transport is not None:
+            self._loop.call_later(self._door.limits.linger_seconds, self._stop_lingering)
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -265,11 +272,7 @@ class Socket(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None:
             return
-        if self._is_lingering:
-            if now > self._linger_until and not transport.get_write_buffer_size():
-                transport.abort()
-                return
-        else:
+        if not transport.is_closing() and not self._is_lingering:
             reason = self.http.check(now)
             if reason:
                 self._door.count(reason)

@@ -1,0 +1,155 @@
+"""A whole server with its HTTP door, as a process: where it listens, who may come in, how it ends."""
+
+import json
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
+from pathlib import Path
+
+import pytest
+
+from tests.certificates import certificate, client_context
+from tests.doors.http.live import PATIENCE
+from tests.scenarios.daemons import Daemon, daemon
+from yirangmq.client.open import connect
+
+pytestmark = pytest.mark.process
+HERE = ("--http", "127.0.0.1:0")
+
+
+def port_of(server: Daemon) -> int:
+    [address] = [one for one in server.ready["addresses"] if one.startswith("http")]
+    return int(address.rpartition(":")[2])
+
+
+@pytest.fixture
+def lines() -> Iterator[Callable[[HTTPConnection], HTTPConnection]]:
+    """Connections that are closed after the test."""
+    with ExitStack() as stack:
+        yield lambda line: stack.enter_context(closing(line))
+
+
+Lines = Callable[[HTTPConnection], HTTPConnection]
+
+
+def get(line: HTTPConnection, path: str, headers: Mapping[str, str] | None = None) -> tuple[HTTPResponse, bytes]:
+    line.request("GET", path, headers=dict(headers or {}))
+    response = line.getresponse()
+    return response, response.read()
+
+
+def test_it_tells_its_health_and_its_numbers(tmp_path: Path, lines: Lines) -> None:
+    with daemon(tmp_path, *HERE) as server:
+        with connect(server.address) as client:
+            client.publish("mail", {"to": "ann"})
+        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        response, body = get(line, "/health")
+        assert (response.status, body) == (200, b"OK")
+        assert response.getheader("content-type") == "text/plain; charset=utf-8"
+        response, body = get(line, "/metrics")
+        assert response.getheader("content-type") == "text/plain; version=0.0.4; charset=utf-8"
+        assert b'yirangmq_queue_ready{queue="mail"} 1' in body
+        assert b"Disallow: /" in get(line, "/robots.txt")[1]
+        assert get(line, "/nowhere")[0].status == 404
+        line.request("HEAD", "/health")
+        head = line.getresponse()
+        assert (head.status, head.getheader("content-length"), head.read()) == (200, "2", b"")
+        with connect(server.address) as client:
+            assert "http" in {one["client"] for one in client.call("connections")}
+
+
+def test_the_port_comes_from_the_environment_of_the_older_queue_too(
+    tmp_path: Path, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("YIRANGMQ_HTTP")
+    monkeypatch.setenv("MQ_HOST", "127.0.0.1")
+    monkeypatch.setenv("MQ_PORT", "0")
+    with daemon(tmp_path) as server:
+        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        assert get(line, "/health")[1] == b"OK"
+
+
+def test_a_port_that_is_taken_stops_the_start_with_the_way_out(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(tmp_path / "d"), "--http", address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 5
+    assert f"{address} is in use by another program; choose another with --http HOST:PORT, or --http off" in done.stderr
+    assert not (tmp_path / "d" / "yirangmq.sock").exists()
+
+
+def test_beyond_this_machine_it_needs_a_token(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(tmp_path / "d"), "--http", "0.0.0.0:0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2
+    assert "can be reached from other machines" in done.stderr
+
+
+def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Lines) -> None:
+    (tmp_path / "looker").write_text("looker-token\n")
+    settings = {
+        "token": "chief-token",
+        "http_tokens": [{"tokenFile": str(tmp_path / "looker"), "scopes": ["consume"], "queues": ["mail"]}],
+        "http_rate": 0.001,
+        "http_burst": 3,
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    with daemon(tmp_path, *HERE, "--config", str(tmp_path / "settings.json")) as server:
+        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        assert get(line, "/health")[0].status == 200
+        refused, _ = get(line, "/metrics")
+        assert (refused.status, refused.getheader("www-authenticate")) == (401, 'Bearer realm="yirangmq"')
+        assert get(line, "/metrics", {"Authorization": "Bearer guess"})[0].status == 401
+        often, _ = get(line, "/health")
+        assert often.status == 429
+        assert int(often.getheader("retry-after") or 0) > 1
+        for token in ("chief-token", "looker-token"):
+            assert get(line, "/metrics", {"Authorization": f"Bearer {token}"})[0].status == 200
+
+
+def test_over_tls(tmp_path: Path, lines: Lines) -> None:
+    made, key = certificate(tmp_path)
+    with daemon(tmp_path, *HERE, "--tls-cert", str(made), "--tls-key", str(key)) as server:
+        assert [one for one in server.ready["addresses"] if one.startswith("https://")]
+        line = lines(HTTPSConnection("localhost", port_of(server), timeout=PATIENCE, context=client_context(tmp_path)))
+        assert get(line, "/health")[1] == b"OK"
+        with pytest.raises((ssl.SSLError, ConnectionError, OSError)):
+            get(lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)), "/health")
+
+
+def test_at_a_unix_socket(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--http", f"unix:{tmp_path}/web/http.sock") as server:
+        with socket.socket(socket.AF_UNIX) as line:
+            line.connect(f"{tmp_path}/web/http.sock")
+            line.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            with line.makefile("rb") as answer:
+                assert answer.read().endswith(b"\r\n\r\nOK")
+        assert server.stop() == 0
+    assert not (tmp_path / "web" / "http.sock").exists()
+
+
+def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, lines: Lines) -> None:
+    with daemon(tmp_path, *HERE) as server:
+        staying = [lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)) for _ in range(5)]
+        for line in staying:
+            get(line, "/health")
+        with socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE) as half:
+            half.sendall(b"GET /health HT")
+            assert server.stop() == 0
+        for line in staying:
+            assert line.sock.recv(1) == b""
+        [stopping] = [event for event in server.events() if event["event"] == "stopping"]
+        assert stopping["clients"] == 6
+
+
+def test_without_http_nothing_of_it_is_loaded(tmp_path: Path) -> None:
+    program = (
+        "import sys, yirangmq.cli.serve, yirangmq.cli.entrance\n"
+        "assert not [name for name in sys.modules if name.startswith(('httptools', 'yirangmq.doors.http.'))]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE)
