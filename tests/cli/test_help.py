@@ -53,7 +53,17 @@ def test_every_command_that_runs_has_json() -> None:
 
 
 def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
-    moving = ("dlq requeue", "dlq quarantine", "dlq purge", "drop", "sweep", "repair", "import", "policy set")
+    moving = (
+        "dlq requeue",
+        "dlq quarantine",
+        "dlq purge",
+        "drop",
+        "sweep",
+        "repair",
+        "import",
+        "policy set",
+        "log repair",
+    )
     for name in moving:
         made = argparse.ArgumentParser()
         COMMANDS[name].configure(made)

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.ports import Finding
+from yirangmq.core.topics import MOST_SEQUENCE, Record
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_chain import Gone, Segment, gaps
 from yirangmq.stores.segments_layout import SPARE, Mark, first_of
 from yirangmq.stores.segments_recover import BESIDE
 from yirangmq.stores.segments_salvage import QUARANTINE
 from yirangmq.stores.segments_view import SegmentView
+from yirangmq.wire import records
 
 DAMAGED, GAP, INDEX, ASIDE, FOREIGN = "damaged", "gap", "index", "set-aside", "foreign"
 Progress = Callable[[int, int], None]
@@ -28,21 +30,21 @@ class Checked(NamedTuple):
 
 def check(view: SegmentView, progress: Progress = lambda done, total: None) -> Checked:
     total = sum(segment.size for segment in view.chain)
-    done = records = 0
+    done = sound = 0
     findings = [Finding(DAMAGED, path, "cannot be read as a segment", False) for path in view.unreadable]
     for segment in view.chain:
         try:
-            sound, found = _check_segment(segment)
+            good, found = _check_segment(segment)
         except Gone:
             continue  # given up meanwhile
-        records += sound
+        sound += good
         findings += found
         done += segment.size
         progress(done, total)
     for gap in gaps(view.chain):
         text = f"the records {gap.first} to {gap.last} are lost"
         findings.append(Finding(GAP, str(view.folder), text, False))
-    return Checked(records, [*findings, *_beside(str(view.folder))])
+    return Checked(sound, [*findings, *_beside(str(view.folder))])
 
 
 def _check_segment(segment: Segment) -> tuple[int, list[Finding]]:
@@ -52,13 +54,13 @@ def _check_segment(segment: Segment) -> tuple[int, list[Finding]]:
             sums = sound_part(segment, fd)
         except StoreDamaged as error:
             return 0, [Finding(DAMAGED, segment.path, str(error), False)]
-        records = sums.last - segment.first + 1
+        sound = sums.last - segment.first + 1
         if (sums.last, sums.end) != (tail.last, tail.end):
             text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
-            return records, [Finding(DAMAGED, segment.path, text, False)]
+            return sound, [Finding(DAMAGED, segment.path, text, False)]
         if not has_good_index(segment, fd, sums):
-            return records, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
-    return records, []
+            return sound, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
+    return sound, []
 
 
 def sound_part(segment: Segment, fd: int) -> scan.Sums:
@@ -85,6 +87,20 @@ def _are_true(marks: list[Mark], fd: int) -> bool:
         if step is not None and (step.head.sequence, step.head.at_ns) != (mark.sequence, mark.at_ns):
             return False
     return True
+
+
+def has_segments(folder: str) -> bool:
+    return os.path.isdir(folder) and any(first_of(name) is not None for name in os.listdir(folder))
+
+
+def sound_records(path: str) -> Iterator[Record]:
+    """Every sound record in a file, wherever it lies: of a segment, or of what was set aside."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for offset, head in scan.strays(fd, 0, 0, MOST_SEQUENCE):
+            yield records.decode(os.pread(fd, head.size, offset), 0, head)
+    finally:
+        os.close(fd)
 
 
 def _beside(folder: str) -> Iterator[Finding]:
