@@ -181,7 +181,7 @@ COMMANDS = {
         about="Look into the folder of a log of topics (docs/log.md), also while a server writes to it.",
         examples=(
             ("is everything as it was written?", "yirangmq log check yirang-data/topics"),
-            ("the records of a topic as JSON lines", "yirangmq log dump yirang-data/topics --topic trades --json"),
+            ("the records of a topic", "yirangmq log dump yirang-data/topics --topic trades"),
         ),
         verbs={
             "check": (
