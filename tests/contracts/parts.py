@@ -1,20 +1,23 @@
 """What the contract tests are made of: envelopes, moves, and a picture of all that a store holds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from tests.places import Place
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Failure, Message
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import TRANSITIONS, State
+from yirangmq.core.states import TRANSITIONS, WAITING, State
 
 NOW = 1_768_296_060_000
 LATER = NOW + 3_600_000
 QUEUE = "mail"
+PAYLOAD = b"payload"
+SIZE = len(PAYLOAD)
 FAILURE = Failure("TIMEOUT", "it took too long", NOW + 5, 2, "consumer-01")
 
 
 def envelope(id: str, queue: str = QUEUE, **changes: Any) -> Envelope:
-    plain = Envelope(queue, id, RANK_LAST, NOW, NOW, 0, None, "", b"payload", False)
+    plain = Envelope(queue, id, RANK_LAST, NOW, NOW, 0, None, "", PAYLOAD, False)
     return plain._replace(**changes)
 
 
@@ -22,6 +25,13 @@ def put(store: Store, *envelopes: Envelope, now: int = NOW) -> list[Message]:
     """Add to one queue and hand back the cards."""
     with store.transaction() as transaction:
         stored = transaction.add(envelopes, now, now + 300_000)
+        return cards(transaction, [one.seq for one in stored])
+
+
+def draft(store: Store, *envelopes: Envelope, until: int = LATER) -> list[Message]:
+    """Begin messages whose content is still to come."""
+    with store.transaction() as transaction:
+        stored = transaction.add(envelopes, NOW, NOW + 300_000, until)
         return cards(transaction, [one.seq for one in stored])
 
 
@@ -74,7 +84,7 @@ def bring(store: Store, message: Message, state: State) -> Message:
 
 
 REACHED = [state for state in State if state is not State.DRAFT]
-"""States a stored message can come to: a draft has no envelope yet, and no store is asked to keep one."""
+"""States a published message can come to: a draft is begun as one."""
 
 
 def listed(transaction: Transaction, queue: str, state: State, limit: int = 1000) -> list[Message]:
@@ -95,7 +105,14 @@ def recount(transaction: Transaction, queue: str) -> Counts:
         state.value: sum(state is not State.DONE or message.body for message in listed(transaction, queue, state))
         for state in living
     }
-    return transaction.counts(queue)._replace(**found)
+    size = sum(message.size for state in WAITING for message in listed(transaction, queue, state))
+    return transaction.counts(queue)._replace(**found, bytes=size)
+
+
+def openings(place: Place) -> Iterator[Store]:
+    """One more beside those there are, and one alone."""
+    yield place.open()
+    yield place.reopen()
 
 
 Picture = dict[str, object]
@@ -104,17 +121,22 @@ Picture = dict[str, object]
 def picture(store: Store) -> Picture:
     """Everything a store can be asked, to be compared before and after."""
     with store.transaction(write=False) as transaction:
-        return {"next_due": transaction.next_due(), **{q: _queue(transaction, q) for q in transaction.queues()}}
+        queues = {queue: _queue(transaction, queue) for queue in transaction.queues()}
+        return {"next_due": transaction.next_due(), "notes": transaction.notes(""), **queues}
 
 
 def _queue(transaction: Transaction, queue: str) -> Picture:
     messages = [message for state in State for message in listed(transaction, queue, state)]
+    envelopes = transaction.envelopes(messages)
+    keys = sorted({sent.dedup_key for sent in envelopes if sent is not None and sent.dedup_key is not None})
     return {
         "counts": transaction.counts(queue),
         "policy": transaction.policy_text(queue),
         "messages": messages,
-        "envelopes": transaction.envelopes(messages),
+        "envelopes": envelopes,
         "failures": transaction.failures(messages),
-        "heads": transaction.heads(queue, 1000),
+        "heads": {target: transaction.heads(queue, 1000, target) for target in sorted({m.target for m in messages})},
         "named": transaction.by_id(queue, [message.id for message in messages]),
+        "firsts": transaction.group_first(queue, sorted({message.group for message in messages if message.group})),
+        "holders": transaction.key_holders(queue, keys, NOW),
     }

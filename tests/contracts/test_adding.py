@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.contracts.parts import NOW, QUEUE, REACHED, bring, cards, envelope, listed, put
+from tests.contracts.parts import NOW, QUEUE, REACHED, SIZE, bring, cards, envelope, listed, put
 from yirangmq.core import decide
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Change, Store, Stored
@@ -42,7 +42,7 @@ def test_ready_and_delayed_are_told_apart_within_one_batch(store: Store) -> None
     made = put(store, *sent)
     assert made == [decide.fresh(e, card.seq, NOW) for e, card in zip(sent, made, strict=True)]
     with store.transaction(write=False) as transaction:
-        assert transaction.counts(QUEUE) == Counts(delayed=8, ready=4, published=12)
+        assert transaction.counts(QUEUE) == Counts(delayed=8, ready=4, published=12, bytes=12 * SIZE)
 
 
 @pytest.mark.parametrize("state", REACHED)
@@ -54,7 +54,9 @@ def test_an_id_is_known_in_every_state(store: Store, state: State) -> None:
         new, again = transaction.add([envelope("n"), envelope("m", payload=b"changed")], NOW, NOW + WINDOW)
         assert again == Stored(card.seq, "m", True)
         assert not new.duplicate
-        assert transaction.counts(QUEUE) == counts._replace(ready=counts.ready + 1, published=counts.published + 1)
+        assert transaction.counts(QUEUE) == counts._replace(
+            ready=counts.ready + 1, published=counts.published + 1, bytes=counts.bytes + SIZE
+        )
 
 
 def test_a_remembered_id_without_content_is_known(store: Store) -> None:
@@ -150,6 +152,6 @@ def test_keys_are_told_apart_by_queue_and_to_the_letter(store: Store) -> None:
 def test_a_batch_of_a_thousand_is_all_there(store: Store) -> None:
     made = put(store, *[envelope(f"m{n}", rank=n % 7) for n in range(1000)])
     with store.transaction(write=False) as transaction:
-        assert transaction.counts(QUEUE) == Counts(ready=1000, published=1000)
+        assert transaction.counts(QUEUE) == Counts(ready=1000, published=1000, bytes=1000 * SIZE)
         assert cards(transaction, [card.seq for card in made]) == made
         assert sorted(listed(transaction, QUEUE, State.READY)) == sorted(made)

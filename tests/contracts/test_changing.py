@@ -4,20 +4,39 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contracts.parts import FAILURE, LATER, NOW, QUEUE, bring, envelope, listed, move, moved, picture, put
+from tests.contracts.parts import (
+    FAILURE,
+    LATER,
+    NOW,
+    QUEUE,
+    SIZE,
+    bring,
+    draft,
+    envelope,
+    listed,
+    move,
+    moved,
+    picture,
+    put,
+)
 from tests.places import Place
 from yirangmq.core.message import Counts, Message
 from yirangmq.core.ports import Change, Store, Transaction
-from yirangmq.core.states import TRANSITIONS, State, Verb
+from yirangmq.core.states import TRANSITIONS, WAITING, State, Verb
 
-ROWS = [(before, verb) for before, verb in TRANSITIONS if before is not None and before is not State.DRAFT]
+ALL_ROWS = [(before, verb) for before, verb in TRANSITIONS if before is not None]
+ROWS = [(before, verb) for before, verb in ALL_ROWS if before is not State.DRAFT]
 
 
-@pytest.mark.parametrize(("origin", "verb"), ROWS, ids=[f"{state}-{verb}" for state, verb in ROWS])
+@pytest.mark.parametrize(("origin", "verb"), ALL_ROWS, ids=[f"{state}-{verb}" for state, verb in ALL_ROWS])
 def test_every_row_of_the_table_can_be_stored(store: Store, place: Place, origin: State, verb: Verb) -> None:
     target = TRANSITIONS[origin, verb]
-    others = put(store, envelope("before", rank=4), envelope("m", rank=4, expires_at=LATER), envelope("after", rank=4))
-    card = bring(store, others.pop(1), origin)
+    others = put(store, envelope("before", rank=4))
+    sent = envelope("m", rank=4, expires_at=LATER, header='{"type":"t"}')
+    [card] = draft(store, sent) if origin is State.DRAFT else put(store, sent)
+    others += put(store, envelope("after", rank=4))
+    card = card if origin is State.DRAFT else bring(store, card, origin)
+    assert _bytes(store) == 2 * SIZE + (sent.size if origin in WAITING else 0)
     failure = None if target is State.DONE else FAILURE
     after = move(store, card, target, failure)
     with place.reopen().transaction(write=False) as transaction:
@@ -30,6 +49,12 @@ def test_every_row_of_the_table_can_be_stored(store: Store, place: Place, origin
         waiting = [*others, after] if target is State.READY else others
         assert [head for head, _ in transaction.heads(QUEUE, 9)] == waiting
         assert (after in transaction.due(after.due_at, 9)) == (after.due_at > 0)
+    assert _bytes(place.open()) == 2 * SIZE + (sent.size if target in WAITING else 0)
+
+
+def _bytes(store: Store) -> int:
+    with store.transaction(write=False) as transaction:
+        return transaction.counts(QUEUE).bytes
 
 
 def test_a_batch_of_every_kind_of_move(store: Store, place: Place) -> None:
@@ -72,7 +97,7 @@ def test_a_change_within_a_state_is_kept(store: Store, place: Place) -> None:
     with place.reopen().transaction(write=False) as transaction:
         assert transaction.by_id(QUEUE, ["a", "b", "c"]) == [extended, behind, remembered]
         assert transaction.envelopes([remembered]) == [None]
-        assert transaction.counts(QUEUE) == Counts(ready=1, leased=1, published=3, acked=1)
+        assert transaction.counts(QUEUE) == Counts(ready=1, leased=1, published=3, acked=1, bytes=2 * SIZE)
 
 
 def test_what_passes_through_is_counted(store: Store) -> None:
@@ -83,7 +108,7 @@ def test_what_passes_through_is_counted(store: Store) -> None:
     move(store, cards[3], State.DROPPED)
     with store.transaction(write=False) as transaction:
         counts = transaction.counts(QUEUE)
-    assert counts == Counts(ready=3, done=1, published=5, acked=1, dropped=1, redriven=2, failed=1)
+    assert counts == Counts(ready=3, done=1, published=5, acked=1, dropped=1, redriven=2, failed=1, bytes=3 * SIZE)
 
 
 def test_swapping_nothing_changes_nothing(store: Store) -> None:
@@ -108,7 +133,7 @@ def test_what_is_forgotten_leaves_no_trace(store: Store, place: Place, state: St
     for view in (before[QUEUE], after[QUEUE]):
         assert isinstance(view, dict)
         counts = view.pop("counts")
-        assert counts._replace(published=0, failed=0, acked=0, dropped=0, redriven=0) == Counts(ready=1)
+        assert counts._replace(published=0, failed=0, acked=0, dropped=0, redriven=0) == Counts(ready=1, bytes=SIZE)
     assert after == before
     with place.reopen().transaction() as transaction:
         assert transaction.by_seq([card.seq]) == transaction.by_id(QUEUE, ["goes"]) == [None]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.contracts.parts import FAILURE, NOW, QUEUE, REACHED, bring, envelope, listed, move, picture, put
+from tests.contracts.parts import FAILURE, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, picture, put
 from tests.places import Place
 from yirangmq.core.errors import StoreError
 from yirangmq.core.message import Counts
@@ -65,7 +65,7 @@ def test_a_queue_can_be_deleted_with_all_it_has(store: Store, place: Place) -> N
         again = transaction.add([envelope(f"m{n}", dedup_key=f"k{n}") for n in range(3)], NOW, NOW + 5)
         assert [one.duplicate for one in again] == [False] * 3
         assert min(one.seq for one in again) > max(card.seq for card in cards)
-        assert transaction.counts(QUEUE) == Counts(ready=3, published=3)
+        assert transaction.counts(QUEUE) == Counts(ready=3, published=3, bytes=3 * SIZE)
 
 
 def test_a_queue_can_be_deleted_and_begun_again_in_one_transaction(store: Store) -> None:
@@ -77,10 +77,10 @@ def test_a_queue_can_be_deleted_and_begun_again_in_one_transaction(store: Store)
         assert transaction.queues() == []
         assert transaction.heads(QUEUE, 9) == []
         transaction.add([envelope("m")], NOW, NOW)
-        assert transaction.counts(QUEUE) == Counts(ready=1, published=1)
+        assert transaction.counts(QUEUE) == Counts(ready=1, published=1, bytes=SIZE)
     with store.transaction(write=False) as transaction:
         assert [head.id for head, _ in transaction.heads(QUEUE, 9)] == ["m"]
-        assert transaction.counts(QUEUE) == Counts(ready=1, published=1)
+        assert transaction.counts(QUEUE) == Counts(ready=1, published=1, bytes=SIZE)
 
 
 def test_two_openers_see_the_same(store: Store, place: Place) -> None:
@@ -109,7 +109,7 @@ def test_a_queue_deleted_by_another_opener_is_gone_here_too(store: Store, place:
             assert transaction.queues() == [QUEUE, "post"]
             assert [card.id for card in listed(transaction, QUEUE, State.READY)] == ["n"]
             assert [card.id for card in listed(transaction, "post", State.READY)] == ["x"]
-            assert transaction.counts(QUEUE) == transaction.counts("post") == Counts(ready=1, published=1)
+            assert transaction.counts(QUEUE) == transaction.counts("post") == Counts(ready=1, published=1, bytes=SIZE)
 
 
 def test_a_wait_ends_when_another_opener_commits(store: Store, place: Place) -> None:
@@ -153,7 +153,7 @@ def test_threads_take_turns(store: Store) -> None:
     for thread in threads:
         thread.join()
     with store.transaction(write=False) as transaction:
-        assert transaction.counts(QUEUE) == Counts(ready=40, published=40)
+        assert transaction.counts(QUEUE) == Counts(ready=40, published=40, bytes=40 * SIZE)
         for name in "abcd":
             mine = [card.id for card, _ in transaction.heads(QUEUE, 99) if card.id.startswith(name)]
             assert mine == [f"{name}{n}" for n in range(10)]

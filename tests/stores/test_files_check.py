@@ -12,6 +12,7 @@ from tests.stores.parts import document, only, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.core.ports import Finding
 from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files_index import EMPTY, RECORD
 from yirangmq.testing import ManualClock
 
 LATER = "000000000099"
@@ -19,7 +20,7 @@ LATER = "000000000099"
 
 @pytest.fixture
 def mail(tmp_path: Path) -> Path:
-    """A queue's folder: two ready, one leased, one dead, one done, one remembered by its id."""
+    """A queue's folder: two ready, one leased, one dead, one done, one remembered by its id; and a group of two."""
     clock = ManualClock()
     with open_queues(tmp_path, clock) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", deduplication_key=f"k{n}") for n in range(6)])
@@ -27,6 +28,7 @@ def mail(tmp_path: Path) -> Path:
         queues.ack(first.lease_id)
         queues.nack(second.lease_id, "REJECTED", "never")
         queues.drop("mail", [fourth.id])
+        queues.publish_many("mail", [NewMessage(payload=n, id=f"g{n}", group="order-7") for n in range(2)])
     return tmp_path / "mail"
 
 
@@ -71,9 +73,9 @@ def _misplaced(mail: Path) -> None:
 
 def _twice(mail: Path) -> None:
     name = only(mail / "processing").name.replace("A1L1", "").partition("D")[0]
-    changed = only(mail / "processing").name.partition("C")[2].partition("~")[0].removesuffix("Fk")
+    changed = only(mail / "processing").name.partition("C")[2].partition("~")[0]
     [ready] = (mail / "inbox").rglob("*~m5.json")
-    _copied(mail, "processing", "*.json", f"{ready.parent.relative_to(mail)}/{name}C{changed}Fk~m2.json")
+    _copied(mail, "processing", "*.json", f"{ready.parent.relative_to(mail)}/{name}C{changed}~m2.json")
 
 
 def _same_id(mail: Path) -> None:
@@ -135,8 +137,13 @@ def _miscounted(mail: Path) -> None:
 def _misled(mail: Path) -> None:
     path = mail.parent / ".index" / "seq" / "0"
     data = bytearray(path.read_bytes())
-    data[3 * 40 : 4 * 40] = bytes(40)
+    data[3 * RECORD.size : 4 * RECORD.size] = EMPTY
     path.write_bytes(data)
+
+
+def _unchained(mail: Path) -> None:
+    [path] = (mail.parent / ".index" / "links").iterdir()
+    path.write_bytes(bytes(path.stat().st_size))
 
 
 FAULTS: dict[str, list[Callable[[Path], None]]] = {
@@ -154,7 +161,7 @@ FAULTS: dict[str, list[Callable[[Path], None]]] = {
     "totals": [_totals],
     "counter": [_counter_behind, _counter_torn],
     "counts": [_miscounted],
-    "index": [_misled],
+    "index": [_misled, _unchained],
 }
 EACH = [(kind, fault) for kind, faults in FAULTS.items() for fault in faults]
 

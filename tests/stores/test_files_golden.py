@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.parts import open_queues, tree
+from tests.stores.parts import document, open_queues, tree
 from yirangmq import NewMessage
+from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
+from yirangmq.format.filenames import base36
 from yirangmq.testing import ManualClock
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "files-v1"
@@ -39,12 +41,36 @@ def test_everything_is_where_it_was(folder: Path) -> None:
             "dropped": [("m2", 1, "")],
         }
         assert queues.counts("mail") == Counts(
-            ready=3, delayed=2, leased=1, dead=1, done=1, published=9, acked=1, failed=2, dropped=1
+            ready=3, delayed=2, leased=1, dead=1, done=1, published=9, acked=1, failed=2, dropped=1, bytes=257
         )
+        assert _bytes(queues) == 257, "which the names do not say, but the contents do"
         record = queues.show("mail", "m4").record()
         assert record is not None
         assert record["failure"]["reasonMessage"] == "never"
         assert record["originalMessage"]["payload"] == {"n": 4}
+
+
+def _bytes(queues: Queues) -> int:
+    waiting = [look for state in ("ready", "delayed", "leased") for look in queues.walk("mail", state)]
+    return sum(look.envelope.size for look in waiting if look.envelope is not None)
+
+
+def test_a_message_gets_its_size_into_its_name_when_it_moves(folder: Path) -> None:
+    clock = ManualClock(START + 2_000)
+    with open_queues(folder, clock) as queues:
+        for delivery in queues.lease("mail", 9):
+            assert f"Z{base36(delivery.message.size)}~{delivery.id}" in "".join(tree(folder / "mail" / "processing"))
+            queues.nack(delivery.lease_id, "REJECTED")
+        assert queues.counts("mail").bytes == _bytes(queues) > 0
+        clock.advance(60_000)
+        queues.ack([delivery.lease_id for delivery in queues.lease("mail", 9)])
+        assert queues.counts("mail").bytes == _bytes(queues)
+
+
+def test_from_then_on_an_older_program_leaves_it_alone(folder: Path) -> None:
+    assert document(folder / ".counter")["format"] == 1
+    open_queues(folder).close()
+    assert document(folder / ".counter")["format"] == 2
 
 
 def test_it_goes_on_from_there(folder: Path) -> None:

@@ -13,6 +13,7 @@ from tests.contracts.parts import FAILURE, NOW, bring, envelope, move, picture, 
 from tests.stores.parts import document, only, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreTooNew
+from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 from yirangmq.stores.files import FilesStore
 from yirangmq.testing import ManualClock
@@ -30,6 +31,12 @@ def _furnished(folder: Path) -> FilesStore:
         if state in (State.DEAD, State.DELAYED):
             move(store, card, state, FAILURE)
     put(store, *[envelope(f"p{n}", "post") for n in range(3)])
+    first, *behind = put(store, *[envelope(f"g{n}", "post", group=7 + n % 2, target=n % 3) for n in range(2, 8)])
+    with store.transaction() as transaction:
+        transaction.swap([Change(card, card._replace(state=State.HELD)) for card in behind[1:]])
+        transaction.add([envelope("d", "post", group=7)], NOW, NOW, NOW + 10**6)
+        transaction.set_note("ledger/one", "1")
+    move(store, first, State.LEASED, FAILURE)
     return store
 
 
@@ -129,10 +136,10 @@ def test_a_counter_that_is_lost_is_found_again_in_the_names(tmp_path: Path, harm
 
 def test_a_store_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     FilesStore(tmp_path).close()
-    (tmp_path / ".counter").write_text('{"format":2,"reserved":7}')
-    with pytest.raises(StoreTooNew, match="format 2"):
+    (tmp_path / ".counter").write_text('{"format":3,"reserved":7}')
+    with pytest.raises(StoreTooNew, match="format 3"):
         FilesStore(tmp_path)
-    assert (tmp_path / ".counter").read_text() == '{"format":2,"reserved":7}'
+    assert (tmp_path / ".counter").read_text() == '{"format":3,"reserved":7}'
 
 
 MOVES = [
@@ -174,6 +181,7 @@ def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
     store.close()
     (tmp_path / "mail" / "meta" / "temp" / "99.tmp").write_bytes(b"half")
     (tmp_path / ".counter.tmp").write_bytes(b"{")
+    (tmp_path / ".notes" / ".temp" / "0123456789abcdef.tmp").write_bytes(b"half")
     (tmp_path / ".trash" / "scratch~1" / "inbox").mkdir(parents=True)
     (tmp_path / ".trash" / "scratch~1" / "inbox" / "x.json").write_bytes(b"1")
     orphan = tmp_path / "mail" / "meta" / "failures" / "0000000000" / "000000000999a.json"
@@ -185,6 +193,7 @@ def test_what_was_never_finished_is_removed(tmp_path: Path) -> None:
     assert tree(tmp_path / "mail" / "meta" / "temp") == []
     assert not orphan.exists()
     assert not (tmp_path / ".counter.tmp").exists()
+    assert list((tmp_path / ".notes" / ".temp").iterdir()) == []
     assert list((tmp_path / ".trash").iterdir()) == []
     store.close()
 

@@ -16,6 +16,8 @@ from yirangmq.stores.files import FilesStore
 
 Work = Callable[[Transaction, list[Message]], None]
 MOST_CALLS = 200
+NEW = {"n", "anew", *(f"n{n}" for n in range(9)), *(f"g{n}" for n in range(4))}
+"""Ids of what the works below publish."""
 
 
 def _publish(transaction: Transaction, there: list[Message]) -> None:
@@ -55,7 +57,39 @@ def _forget(transaction: Transaction, there: list[Message]) -> None:
     transaction.forget_keys(NOW + 10**9, 9)
 
 
-TAKEN_BACK = [_publish, _lease, _settle, _steer, _delete]
+def _rewrite(transaction: Transaction, there: list[Message]) -> None:
+    """In place, under another name, and on the way to another state."""
+    ready = [message for message in there if message.state is State.READY][:3]
+    payloads = [b"daolyap", b"longer than before", b"new"]
+    new = [
+        envelope(card.id, payload=one, dedup_key=f"old{card.id[1:]}") for card, one in zip(ready, payloads, strict=True)
+    ]
+    transaction.rewrite(ready, new)
+    last = ready[-1]._replace(size=new[-1].size)
+    transaction.swap([Change(last, moved(last, State.LEASED, 0))])
+
+
+def _regroup(transaction: Transaction, there: list[Message]) -> None:
+    """Two groups begin, and one that is there moves on."""
+    stored = transaction.add([envelope(f"g{n}", group=7 + n % 2) for n in range(4)], NOW, NOW)
+    behind = cards(transaction, [one.seq for one in stored[2:]])
+    transaction.swap([Change(card, card._replace(state=State.HELD)) for card in behind])
+    [first] = [card for card in transaction.group_first("mail", [5]) if card is not None]
+    transaction.swap([Change(first, moved(first, State.DEAD, 0), FAILURE)])
+
+
+def _turn_keys(transaction: Transaction, there: list[Message]) -> None:
+    transaction.hold_keys("mail", {"old1": (there[2].seq, "m2"), "new": (there[3].seq, "m3")}, NOW + 9_000)
+    transaction.free_keys("mail", ["old4"])
+
+
+def _jot(transaction: Transaction, there: list[Message]) -> None:
+    transaction.set_note("a/b", "2")
+    transaction.set_note("a", None)
+    transaction.set_note("c/d/e", "3")
+
+
+TAKEN_BACK = [_publish, _lease, _settle, _steer, _delete, _rewrite, _regroup, _turn_keys, _jot]
 """Everything but forgetting, which is of what is over."""
 
 
@@ -74,6 +108,9 @@ class Scene:
         with self.store.transaction() as transaction:
             transaction.set_policy("mail", '{"ttlSec":7}')
             transaction.set_policy("post", '{"ttlSec":8}')
+            transaction.set_note("a", "0")
+            transaction.set_note("a/b", "1")
+            transaction.add([envelope("first", group=5), envelope("one", target=6)], NOW, NOW)
 
     def attempt(self, work: Work) -> None:
         with self.store.transaction() as transaction:
@@ -150,7 +187,7 @@ def test_a_disk_that_dies_in_the_middle_loses_nothing(tmp_path: Path, work: Work
         over = not scene.disk.refused
         scene.close()
         after = _reopened(scene)
-        assert _cards_in(after).keys() - before.keys() <= {f"n{n}" for n in range(9)} | {"n", "anew"}
+        assert _cards_in(after).keys() - before.keys() <= NEW
         if work not in (_forget, _delete):
             assert before.keys() <= _cards_in(after).keys()
         if over:
@@ -163,7 +200,7 @@ def test_the_error_says_what_to_do_and_the_store_goes_on(scene: Scene) -> None:
     with pytest.raises(StoreFull, match="no space left"):
         put(scene.store, envelope("x"))
     with scene.store.transaction(write=False) as transaction:
-        assert len(transaction.heads("mail", 99)) == 6
+        assert len(transaction.heads("mail", 99)) == 7
     scene.disk.start(willing)
     [card] = put(scene.store, envelope("x"))
     with scene.store.transaction(write=False) as transaction:
@@ -182,6 +219,6 @@ def _reopened(scene: Scene) -> Picture:
 def _cards_in(seen: Picture) -> dict[str, Message]:
     found: dict[str, Message] = {}
     for queue in seen.values():
-        if isinstance(queue, dict):
+        if isinstance(queue, dict) and "messages" in queue:
             found.update({message.id: message for message in queue["messages"]})
     return found

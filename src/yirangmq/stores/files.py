@@ -33,7 +33,8 @@ from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
-from yirangmq.stores.files_view import View, subfolders
+from yirangmq.stores.files_reading import subfolders
+from yirangmq.stores.files_view import View
 from yirangmq.stores.watch import FileWatch
 
 DURABILITIES = ("full", "os")

@@ -2,7 +2,8 @@
 
 1. contents of new messages, failures and policies into temporary files; synced
 2. failures get their names; synced, so that no dead letter is ever without its reason
-3. messages get their names: new ones out of the temporary files, others by a rename from the old name to the new
+3. messages get their names: new ones out of the temporary files, others by a rename from the old name to the new; one
+   with another content is there under its new name, synced, before the old one goes
 4. names synced: the folders entered, then the folders left. Only now the caller hears that it is done
 5. the index follows; contents of finished messages are blanked, empty folders removed
 
@@ -16,19 +17,25 @@ from datetime import UTC, datetime
 
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
-from yirangmq.format.filenames import PER_FOLDER, Card, read_name
+from yirangmq.format.filenames import DEPTH, PER_FOLDER, Card
 from yirangmq.stores.files_aside import quarantine
+from yirangmq.stores.files_bookkeeping import Bookkeeping, Done
 from yirangmq.stores.files_content import Sort, write_envelope, write_failure, write_results
 from yirangmq.stores.files_counter import AHEAD, TOTALS, latest_totals, totals_name, write_counter
 from yirangmq.stores.files_deeds import Deeds, Home
-from yirangmq.stores.files_due import Calendar, Note
-from yirangmq.stores.files_index import Index, Key
+from yirangmq.stores.files_due import Calendar
+from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import FOLDER, bucket, read_key
+from yirangmq.stores.files_notes import FOLDER as NOTES
+from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
+from yirangmq.stores.files_notes import note_path
 from yirangmq.stores.files_policies import FILE as POLICY_FILE
+from yirangmq.stores.files_reading import ends_whole, listdir, read_bytes
+from yirangmq.stores.files_shards import fingerprint
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
-from yirangmq.stores.files_view import ends_whole, failure_path, listdir, read_bytes
-from yirangmq.stores.files_walk import folder_number, walk, walk_keys
+from yirangmq.stores.files_view import failure_path
+from yirangmq.stores.files_walk import folder_number
 
 TRASH = ".trash"
 RESULTS = "results.jsonl"
@@ -42,24 +49,22 @@ class Commit:
         self._home = home
         self._root = home.root
         self._index = index
-        self._calendar = calendar
+        self._books = Bookkeeping(index, calendar, work)
         self._spares = spares
         self._work = work
         self._pending = work.pending
         self._deeds = Deeds(home)
-        before, after = work.pending.before, work.pending.after
-        self._before = {seq: card for seq, card in before.items() if card is not None}
-        self._new = [seq for seq, card in before.items() if card is None and after[seq] is not None]
+        self._before, self._new = self._books.before, self._books.new
         self._temp_of: dict[tuple[str, object], str] = {}
         self._spots: dict[int, tuple[str, str]] = {}
         """Folder below the root, and name, of each message as it shall be."""
         self._blanked: list[str] = []
+        self._replaced: list[tuple[int, str]] = []
+        """Files whose messages have another content now, with their numbers."""
         self._temps: list[str] = []
         self._thrown: dict[str, str] = {}
         self._left: dict[str, None] = {}
         self._untils: dict[int, int] = {}
-        self._keys_in: list[Key] = []
-        self._keys_out: list[Key] = []
 
     def run(self, hollow: Iterable[str]) -> set[str]:
         """Raises what the disk says; then nothing has changed. Takes folders that may have become empty, and gives
@@ -72,14 +77,14 @@ class Commit:
         self._index.begin()
         try:
             reserved = self._reserve(last)
-            self._prepare_index()
+            self._books.prepare({seq: folder for seq, (folder, _) in self._spots.items()})
             self._apply()
         except BaseException as error:
             if self._deeds.undo() and not isinstance(error, FileNotFoundError):
-                self._withdraw_index()
+                self._books.withdraw()
                 self._index.end()
             raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
-        self._update_index(last, reserved)
+        self._books.finish(reserved, Done(self._thrown, self._untils))
         return self._clean(hollow)
 
     # -- before anything happens ----------------------------------------------------------------------------------
@@ -92,31 +97,6 @@ class Commit:
         write_counter(self._home, reserved)
         return reserved
 
-    def _prepare_index(self) -> None:
-        """What needs space goes first."""
-        pending, index = self._pending, self._index
-        index.reserve(self._new, pending.deltas)
-        index.add_ids([self._name(seq) for seq in self._new])
-        self._keys_in = [file.key for file in pending.keys.values()]
-        index.add_keys(self._keys_in)
-        notes: defaultdict[int, list[Note]] = defaultdict(list)
-        for seq, card in pending.after.items():
-            if card is not None and card.message.due_at:
-                notes[card.message.changed_at].append(Note(card.message.due_at, self._spots[seq][0]))
-        for now, some in notes.items():
-            self._calendar.note(some, now)
-
-    def _withdraw_index(self) -> None:
-        try:
-            self._index.remove_ids([self._name(seq) for seq in self._new])
-            self._index.remove_keys(self._keys_in)
-        except OSError:
-            pass  # stale entries are no harm: the names decide
-
-    def _name(self, seq: int) -> tuple[str, str, int]:
-        card = self._pending.after[seq] or self._before[seq]
-        return card.message.queue, card.message.id, seq
-
     # -- the deeds ------------------------------------------------------------------------------------------------
 
     def _apply(self) -> None:
@@ -124,6 +104,8 @@ class Commit:
             self._throw_away(queue)
         for queue in sorted(self._pending.made | set(self._pending.deltas)):
             self._make_queue(queue)
+        if self._pending.notes:
+            self._deeds.folder(f"{self._root}/{NOTES}/{NOTE_TEMP}")
         for folder in {folder for folder, _ in self._spots.values()}:
             self._deeds.folder(f"{self._root}/{folder}")
         self._write_contents()
@@ -133,6 +115,7 @@ class Commit:
         self._count_totals()
         self._write_keys()
         self._name_policies()
+        self._remove_replaced()
         self._forget()
         self._deeds.sync_names()
 
@@ -163,7 +146,7 @@ class Commit:
     def _write_contents(self) -> None:
         pending = self._pending
         files: list[tuple[str, bytes]] = []
-        for seq in self._new:
+        for seq in [*self._new, *filter(self._has_new_content, pending.rewritten)]:
             if seq not in pending.dropped:
                 envelope = pending.envelopes[seq]
                 files.append((self._temp(envelope.queue, seq), write_envelope(envelope)))
@@ -176,8 +159,16 @@ class Commit:
         for queue, text in pending.policies.items():
             if text is not None:
                 files.append((f"{self._root}/{queue}/{POLICY_TEMP}", text.encode()))
+        for key, text in pending.notes.items():
+            if text is not None:
+                files.append((self._note_temp(key), text.encode()))
         foreign = [path for seq, path in pending.dropped.items() if pending.after[seq] is not None]
         self._deeds.write_files(files, foreign)
+
+    def _has_new_content(self, seq: int) -> bool:
+        """And still has a content at all."""
+        card = self._pending.after.get(seq)
+        return seq in self._pending.rewritten and card is not None and card.message.body
 
     def _dead_letters(self, queue: str) -> str:
         policy: QueuePolicy = self._work.policy(queue)
@@ -220,13 +211,37 @@ class Commit:
         if before is not None:
             left = f"{self._root}/{before.message.queue}/{before.folder}"
             source = f"{left}/{before.name}"
-            if source != target:
+            if self._has_new_content(seq):
+                self._replace(seq, source, target, entered)
+                self._left[left] = None
+            elif source != target:
                 deeds.move(source, left, target, entered)
                 self._left[left] = None
         elif seq in pending.dropped:
             deeds.rename(pending.dropped[seq], target)
         else:
             deeds.move(self._temp(pending.envelopes[seq].queue, seq), None, target, entered)
+
+    def _replace(self, seq: int, source: str, target: str, entered: str) -> None:
+        temp = self._temp(self._pending.envelopes[seq].queue, seq)
+        if source == target:
+            self._deeds.replace(temp, target, read_bytes(target))
+        else:
+            self._deeds.move(temp, None, target, entered)
+            self._replaced.append((seq, source))
+
+    def _remove_replaced(self) -> None:
+        """Only when the new ones cannot be lost any more; out of the way first, so that they can still come back."""
+        if self._replaced:
+            self._deeds.sync_names()
+        for seq, path in self._replaced:
+            queue = self._before[seq].message.queue
+            self._put_away(path, f"{self._root}/{queue}/meta/temp/{seq}.old.tmp")
+
+    def _put_away(self, path: str, temp: str) -> None:
+        """To be removed when all is done."""
+        self._deeds.rename(path, temp)
+        self._temps.append(temp)
 
     def _append_results(self, path: str, cards: list[Card]) -> None:
         lines = write_results([card.message for card in cards])
@@ -237,14 +252,19 @@ class Commit:
 
     def _name_policies(self) -> None:
         for queue, text in self._pending.policies.items():
-            target = f"{self._root}/{queue}/{POLICY_FILE}"
-            old = read_bytes(target)
-            temp = f"{self._root}/{queue}/{POLICY_TEMP}"
-            if text is not None:
-                self._deeds.replace(temp, target, old)
-            elif old is not None:
-                self._deeds.rename(target, temp)
-                self._temps.append(temp)
+            self._name_text(text, f"{self._root}/{queue}/{POLICY_TEMP}", f"{self._root}/{queue}/{POLICY_FILE}")
+        for key, text in self._pending.notes.items():
+            self._name_text(text, self._note_temp(key), note_path(self._root, key))
+
+    def _name_text(self, text: str | None, temp: str, target: str) -> None:
+        old = read_bytes(target)
+        if text is not None:
+            self._deeds.replace(temp, target, old)
+        elif old is not None:
+            self._put_away(target, temp)
+
+    def _note_temp(self, key: str) -> str:
+        return f"{self._root}/{NOTES}/{NOTE_TEMP}/{fingerprint(key).hex()}.tmp"
 
     def _count_totals(self) -> None:
         """The totals are the name of a file: one rename, as durable as the batch."""
@@ -261,15 +281,18 @@ class Commit:
 
     def _write_keys(self) -> None:
         pending = self._pending
-        for (queue, _), file in pending.keys.items():
-            outlived = pending.after.get(file.key.seq) is None
-            self._deeds.create(f"{self._root}/{queue}/{file._replace(outlived=outlived).path}")
-            self._untils[file.key.seq] = file.key.until
-        for queue, file in pending.old_keys.values():
+        for queue, file in pending.taken_keys.values():
             path = f"{self._root}/{queue}/{file.path}"
-            self._deeds.unlink(path)
-            self._left[os.path.dirname(path)] = None
-            self._keys_out.append(file.key)
+            self._put_away(path, f"{self._root}/{queue}/meta/temp/{os.path.basename(path)}.tmp")
+        for (queue, _), file in pending.keys.items():
+            outlived = file.outlived or pending.after.get(file.key.seq) is None
+            self._deeds.create(f"{self._root}/{queue}/{file._replace(outlived=outlived).path}")
+            if not outlived:
+                self._untils[file.key.seq] = file.key.until
+        for queue, file in pending.old_keys.values():
+            self._deeds.unlink(f"{self._root}/{queue}/{file.path}")
+        for queue, file in [*pending.taken_keys.values(), *pending.old_keys.values()]:
+            self._left[os.path.dirname(f"{self._root}/{queue}/{file.path}")] = None
 
     def _forget(self) -> None:
         """Last, because a file that is removed cannot be taken back."""
@@ -317,39 +340,9 @@ class Commit:
 
     # -- after it is done -----------------------------------------------------------------------------------------
 
-    def _update_index(self, last: int, reserved: int) -> None:
-        """It is on disk already: if this fails, the index stays in doubt and the next one makes it anew."""
-        pending, index = self._pending, self._index
-        try:
-            for queue, folder in self._thrown.items():
-                self._drop_from_index(queue, folder)
-            index.put_counts({queue: self._work.counts(queue) for queue in pending.deltas})
-            known = index.records(self._before)
-            entries: dict[int, tuple[Card, int] | None] = dict.fromkeys(self._before)
-            for seq, card in pending.after.items():
-                if card is not None:
-                    until = self._untils.get(seq) or (known[seq].until if seq in known else 0)
-                    entries[seq] = (card, until)
-            index.put_records(entries)
-            index.remove_ids([self._name(seq) for seq, entry in entries.items() if entry is None])
-            index.remove_keys(self._keys_out)
-            index.finish(last, reserved)
-        except OSError:
-            pass
-
-    def _drop_from_index(self, queue: str, folder: str) -> None:
-        """What the index has of a deleted queue, a folder at a time."""
-        for top, _, names in walk(folder):
-            cards = [card for name in names if (card := read_name(queue, top, name)) is not None]
-            self._index.put_records(dict.fromkeys(card.message.seq for card in cards))
-            self._index.remove_ids([(queue, card.message.id, card.message.seq) for card in cards])
-        for _, names in walk_keys(folder):
-            self._index.remove_keys([file.key for name in names if (file := read_key(name)) is not None])
-        self._index.drop_queue(queue)
-
     def _clean(self, hollow: Iterable[str]) -> set[str]:
         gone = [self._deeds.blank(path) for path in self._blanked]
-        gone += [self._deeds.discard(path) for path in self._temps]
+        gone += [self._deeds.discard(path) for path in (*self._temps, *self._deeds.copies)]
         gone += [self._deeds.discard_tree(path) for path in self._thrown.values()]
         if not all(gone):
             self._index.doubt()  # whoever comes next clears it up
@@ -363,15 +356,15 @@ class Commit:
         return in_use
 
     def _remove_folder(self, folder: str) -> None:
-        """And the one above it, if that is empty too; a day of the archive goes with its results."""
-        parent = os.path.dirname(folder)
-        above = os.path.basename(os.path.dirname(parent))
-        if not self._deeds.remove_empty(folder):
-            return
-        if above == "archive" and listdir(parent) == [RESULTS] and os.path.basename(parent) < _day(self._work.now):
-            self._deeds.discard(f"{parent}/{RESULTS}")
-        if above in ("archive", "inbox"):
-            self._deeds.remove_empty(parent)
+        """And those above it that are empty then, up to the state's own; a day of the archive goes with its results."""
+        top = os.path.relpath(folder, self._root).split("/")[1]
+        for _ in range(DEPTH.get(top, 1)):
+            parent = os.path.dirname(folder)
+            if not self._deeds.remove_empty(folder):
+                return
+            if top == "archive" and listdir(parent) == [RESULTS] and os.path.basename(parent) < _day(self._work.now):
+                self._deeds.discard(f"{parent}/{RESULTS}")
+            folder = parent
 
 
 def is_kept(card: Card) -> bool:

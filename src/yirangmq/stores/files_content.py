@@ -1,17 +1,18 @@
 """What is in the file of a message: its envelope as one JSON document, readable with ``cat``, and at its end a member
 ``yirangmq`` with what else is needed to give back exactly what was sent.
 
-A file that somebody dropped into the inbox is kept as it is and has no such member. Written once, never rewritten.
-Knows: JSON text. Does not know: names, folders."""
+A file that somebody dropped into the inbox is kept as it is and has no such member. A content never changes; where
+another takes its place, that is another file. Knows: JSON text. Does not know: folders."""
 
 import base64
 import binascii
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.reasons import Reason
 from yirangmq.format.envelope import iso, read
+from yirangmq.format.filenames import UNSAID, Card
 from yirangmq.format.jsontext import dumps, loads, members
 
 OWN = "yirangmq"
@@ -28,12 +29,8 @@ class Broken(Exception):
 
 
 def write_envelope(envelope: Envelope) -> bytes:
-    queue, id, _, published, available, expires, key, header, payload, is_json = envelope
-    own: dict[str, Any] = {"format": FORMAT, "publishedAt": published}
-    if available != published:
-        own["availableAt"] = available
-    if expires:
-        own["expiresAt"] = expires
+    queue, id, _, published, _, _, key, header, payload, is_json, *_ = envelope
+    own = _own(envelope)
     given = loads(header.encode()) if any(name in header for name in _LOOKED_AT) else {}
     if key != given.get("deduplicationKey"):
         own["deduplicationKey"] = key
@@ -51,13 +48,29 @@ def write_envelope(envelope: Envelope) -> bytes:
     return b'%s,"payload":%s,"%s":%s}\n' % (head, payload, OWN.encode(), dumps(own))
 
 
+def _own(envelope: Envelope) -> dict[str, Any]:
+    """What the envelope does not say, and what the name of its file may have no room for."""
+    own = {"format": FORMAT, "publishedAt": envelope.published_at}
+    if envelope.available_at != envelope.published_at:
+        own["availableAt"] = envelope.available_at
+    if envelope.expires_at:
+        own["expiresAt"] = envelope.expires_at
+    if envelope.rank != RANK_LAST:
+        own["rank"] = envelope.rank
+    if envelope.group:
+        own["group"] = envelope.group
+    if envelope.target:
+        own["target"] = envelope.target
+    return own
+
+
 def read_envelope(text: bytes, message: Message, written_at: int) -> Envelope:
     """The envelope as it was sent. ``written_at``: when the file was, which is all we know of one that was dropped."""
     try:
         parts = members(text)
         if parts is None or OWN not in parts:
             return read_dropped(text, message.queue, message.id, written_at)._replace(
-                rank=message.rank, expires_at=message.expires_at
+                rank=message.rank, expires_at=message.expires_at, group=message.group, target=message.target
             )
         return _from_parts(parts, message)
     except QueueError as error:
@@ -74,11 +87,43 @@ def _from_parts(parts: dict[str, bytes], message: Message) -> Envelope:
     key = own["deduplicationKey"] if "deduplicationKey" in own else _plain_key(parts)
     payload, is_json = _payload(parts, own)
     published: int = own["publishedAt"]
-    available: int = own.get("availableAt", published)
-    expires: int = own.get("expiresAt", 0)
     return Envelope(
-        message.queue, message.id, message.rank, published, available, expires, key, header, payload, is_json
+        message.queue,
+        message.id,
+        message.rank,
+        published,
+        own.get("availableAt", published),
+        own.get("expiresAt", 0),
+        key,
+        header,
+        payload,
+        is_json,
+        message.group,
+        message.target,
     )
+
+
+def completed(card: Card, text: bytes) -> Card | None:
+    """A card whose name leaves something to the content (``is_vague``), with what that says; None: it says nothing that
+    could be understood, and what the card lacks is needed."""
+    message = card.message
+    is_short = message.group == UNSAID
+    try:
+        size = read_envelope(text, message, 0).size
+        rank, group, target = _lasting(text, message) if is_short else (message.rank, message.group, message.target)
+    except (Broken, QueueError):
+        return None if is_short else card._replace(message=message._replace(size=0))
+    return card._replace(message=message._replace(rank=rank, group=group, target=target, size=size))
+
+
+def _lasting(text: bytes, message: Message) -> tuple[int, int, int]:
+    """Priority, group and target, as written by us, or as they stood in a file from outside."""
+    parts = members(text)
+    if parts is not None and OWN in parts:
+        own = loads(parts[OWN])
+        return own.get("rank", RANK_LAST), own.get("group", 0), own.get("target", 0)
+    sent = read_dropped(text, message.queue, message.id, 0)
+    return sent.rank, sent.group, sent.target
 
 
 def _header(parts: dict[str, bytes]) -> str:

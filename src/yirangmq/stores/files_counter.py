@@ -5,15 +5,18 @@ Knows: how they are written and read back. Does not know: what is counted when."
 
 import os
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreTooNew
 from yirangmq.core.message import Counts
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.stores.files_content import FORMAT
 from yirangmq.stores.files_deeds import Home
-from yirangmq.stores.files_view import read_bytes
+from yirangmq.stores.files_reading import read_bytes
 
 COUNTER = ".counter"
+FORMAT = 2
+"""Of the folder as a whole. 1 has no groups, no messages for one consumer and no sizes: names without their marks are
+read as before, so that such a folder opens as it is; from then on an older program leaves it alone."""
 AHEAD = 10_000
 """Numbers reserved at once in the counter file, so that it need not be written with every batch."""
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
@@ -37,16 +40,23 @@ def write_counter(home: Home, reserved: int) -> None:
         disk.fsync_folder(root)
 
 
-def read_counter(root: str) -> int | None:
+class Counter(NamedTuple):
+    format: int
+    reserved: int
+
+
+def read_counter(root: str) -> Counter | None:
     """How far numbers are reserved; None: the file is missing or torn. A store of a later version is refused."""
     try:
         document = loads(read_bytes(f"{root}/{COUNTER}") or b"")
-        found, reserved = int(document["format"]), int(document["reserved"])
+        found = Counter(int(document["format"]), int(document["reserved"]))
     except (QueueError, KeyError, TypeError, ValueError):
         return None
-    if found > FORMAT:
-        raise StoreTooNew(f"{root} has format {found}, this version knows up to {FORMAT}; upgrade yirangmq to open it")
-    return reserved
+    if found.format > FORMAT:
+        raise StoreTooNew(
+            f"{root} has format {found.format}, this version knows up to {FORMAT}; upgrade yirangmq to open it"
+        )
+    return found
 
 
 def totals_name(counts: Counts) -> str:

@@ -6,6 +6,7 @@ Knows: the disk, the order of syncs. Does not know: messages."""
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from yirangmq.stores.disk import Disk
@@ -40,6 +41,8 @@ class Deeds:
         self._entered: dict[str, None] = {}
         self._left: dict[str, None] = {}
         self._appended: dict[str, None] = {}
+        self.copies: list[str] = []
+        """Of files that others took the place of; nobody needs them when all is done."""
         self.is_final = False
         """Something was done that cannot be taken back."""
 
@@ -62,16 +65,20 @@ class Deeds:
         if path.endswith(SPARE) and is_blank(path):
             fd = disk.open_write(path, append=True)
             data = data[len(BLANK) :]
-            self._undo.append(lambda: disk.truncate(path, len(BLANK)))
+            self._undo.append(lambda: self._unwrite(partial(disk.truncate, path, len(BLANK))))
         else:
             fd = disk.open_write(path)
-            self._undo.append(lambda: disk.unlink(path))
+            self._undo.append(lambda: self._unwrite(partial(disk.unlink, path)))
         try:
             disk.write(fd, data)
             if sync:
                 disk.fsync(fd)
         finally:
             disk.close(fd)
+
+    def _unwrite(self, way_back: Callable[[], None]) -> None:
+        with suppress(FileNotFoundError):  # another file has taken its place since, and that was taken back
+            way_back()
 
     def append(self, path: str, data: bytes) -> None:
         """At the end of a file; durable with the names."""
@@ -137,18 +144,20 @@ class Deeds:
             self._left[left] = None
 
     def replace(self, source: str, target: str, old: bytes | None) -> None:
-        """A rename over a file that may be there; ``old`` is what it held and would hold again."""
-        disk = self._disk
+        """A rename over a file that may be there. ``old`` is what it held and would hold again: a copy is made first,
+        because afterwards there may be no space for one."""
+        disk, copy = self._disk, f"{source}.old"
+        if old is not None:
+            self._write(copy, old, sync=False)
+            self.copies.append(copy)
         self._enter(os.path.dirname(target))
         disk.rename(source, target)
-        self._undo.append(lambda: self._restore(target, old))
+        self._undo.append(lambda: disk.unlink(target) if old is None else self._restore(copy, target))
 
-    def _restore(self, path: str, old: bytes | None) -> None:
-        if old is None:
-            self._disk.unlink(path)
-            return
-        self._write(f"{path}.old", old, sync=self._full)
-        self._disk.rename(f"{path}.old", path)
+    def _restore(self, copy: str, path: str) -> None:
+        if self._full:
+            self._disk.fsync_file(copy)
+        self._disk.rename(copy, path)
 
     def unlink(self, path: str) -> None:
         """The one thing that cannot be taken back: do it last."""

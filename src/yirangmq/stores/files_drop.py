@@ -6,13 +6,12 @@ know: how messages are kept."""
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Stored
 from yirangmq.format.filenames import SUFFIX, Card
 from yirangmq.stores.files_content import read_dropped
 from yirangmq.stores.files_pending import Pending, Reject
@@ -33,11 +32,7 @@ class Taker(Protocol):
 
     def policy(self, queue: str) -> QueuePolicy: ...
 
-    def find_ids(self, queue: str, ids: Sequence[str]) -> dict[str, Card]: ...
-
-    def add_one(
-        self, envelope: Envelope, now: int, dedup_until: int, known: dict[str, Card], dropped: str | None = None
-    ) -> Stored: ...
+    def add_dropped(self, envelope: Envelope, now: int, dedup_until: int, path: str) -> Card | None: ...
 
 
 class Dropped(NamedTuple):
@@ -47,10 +42,12 @@ class Dropped(NamedTuple):
     size: int
 
 
-def collect(taker: Taker, root: str, queue: str) -> None:
-    """Take up what lies in the inbox of a queue."""
+def collect(taker: Taker, root: str, queue: str) -> Iterator[Card]:
+    """Take up what lies in the inbox of a queue, one by one; those that have a group come out."""
     for file in find_dropped(f"{root}/{queue}/inbox")[:MOST_AT_ONCE]:
-        _take(taker, queue, file)
+        card = _take(taker, queue, file)
+        if card is not None and card.message.group:
+            yield card
 
 
 def find_dropped(inbox: str) -> list[Dropped]:
@@ -67,7 +64,7 @@ def find_dropped(inbox: str) -> list[Dropped]:
     return sorted(found)
 
 
-def _take(taker: Taker, queue: str, file: Dropped) -> None:
+def _take(taker: Taker, queue: str, file: Dropped) -> Card | None:
     policy = taker.policy(queue)
     written_at = file.written_ns // 1_000_000
     try:
@@ -75,15 +72,16 @@ def _take(taker: Taker, queue: str, file: Dropped) -> None:
     except BadInput as error:
         if time.time() - file.written_ns / 1e9 >= PATIENCE:
             taker.pending.rejects.append(Reject(queue, file.path, str(error)))
-        return
+        return None
     except FileNotFoundError:
-        return
+        return None
     now = written_at if taker.now is None else taker.now
     if policy.ttl_ms:
         envelope = envelope._replace(expires_at=now + policy.ttl_ms)
-    known = taker.find_ids(queue, [envelope.id])
-    if taker.add_one(envelope, now, now + policy.dedup_ms, known, file.path).duplicate:
+    card = taker.add_dropped(envelope, now, now + policy.dedup_ms, file.path)
+    if card is None:
         taker.pending.duplicates.append(file.path)
+    return card
 
 
 def _read(file: Dropped, queue: str, policy: QueuePolicy, written_at: int) -> Envelope:

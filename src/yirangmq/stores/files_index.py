@@ -1,29 +1,31 @@
 """Where each message lies, without searching: an index beside the files, in ``.index``.
 
 The names of the files are the truth. The index only spares listing them all: by number (a record per message, at a
-fixed offset of a small file), by id and by deduplication key (files_shards.py), by due time (files_due.py), and the
-counters. It is never synced, and believed only while nothing speaks against it: it must have been written since the
-machine started, at this very folder, by processes that finished their work. Otherwise it is made anew from the names
-(files_recover.py). Knows: numbers. Does not know: folders of messages."""
+fixed offset of a small file), by id and by deduplication key (files_shards.py), by group (files_chains.py), by due time
+(files_due.py), and the counters. It is never synced, and believed only while nothing speaks against it: it must have
+been written since the machine started, at this very folder, by processes that finished their work. Otherwise it is made
+anew from the names (files_recover.py). Knows: numbers. Does not know: folders of messages."""
 
 import os
 import struct
 import time
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from yirangmq.core.message import Counts
+from yirangmq.core.message import Counts, Message
 from yirangmq.format.filenames import TOPS, Card, top_of
-from yirangmq.stores.files_shards import PRINT, Shards, fingerprint
+from yirangmq.stores.files_chains import Chains, Member
+from yirangmq.stores.files_shards import PRINT, Shards, fingerprint, writing
 
-MAGIC = b"yrMQidx1"
+MAGIC = b"yrMQidx2"
 PER_SEGMENT = 1000
 _STATE = struct.Struct("<8sIIQQQ40sQQ")
 _DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8
 _GENERATION_AT = 16
-RECORD = struct.Struct("<IBxxxqqqq")
+RECORD = struct.Struct("<IBxxxqqqqq")
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
 TOP_NAMES = tuple(TOPS)
 CODE_OF = {top: code for code, top in enumerate(TOP_NAMES, 1)}
@@ -38,6 +40,7 @@ class Record(NamedTuple):
     rank: int
     place: int
     changed_at: int
+    target: int
     until: int
 
 
@@ -60,6 +63,7 @@ class Index:
         self._boot = boot_id()
         self._ids = Shards(f"{self.folder}/ids", PRINT + 8)
         self._keys = Shards(f"{self.folder}/keys", PRINT + 16)
+        self.chains = Chains(self.folder)
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._read_at = -1
@@ -76,7 +80,7 @@ class Index:
         return f"{self.folder}/state"
 
     def _open(self) -> None:
-        for folder in ("", "/seq", "/ids", "/keys", "/due"):
+        for folder in ("", "/seq", "/ids", "/keys", "/due", "/groups", "/links"):
             try:
                 os.mkdir(self.folder + folder)
             except FileExistsError:
@@ -161,7 +165,7 @@ class Index:
 
     def put_counts(self, counts: Mapping[str, Counts]) -> None:
         self._load_queues()
-        with _writing(f"{self.folder}/queues") as fd:
+        with writing(f"{self.folder}/queues") as fd:
             for queue, numbers in counts.items():
                 number = self._number(queue)
                 os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
@@ -179,7 +183,7 @@ class Index:
         number = self._numbers.pop(queue, None)
         if number is not None:
             del self._names[number]
-            with _writing(f"{self.folder}/queues") as fd:
+            with writing(f"{self.folder}/queues") as fd:
                 os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
 
     def _read(self, name: str, offset: int = 0, size: int = 1 << 30) -> bytes:
@@ -203,8 +207,8 @@ class Index:
                 at = seq % PER_SEGMENT * RECORD.size
                 raw = data[at : at + RECORD.size]
                 if len(raw) == RECORD.size and raw != EMPTY:
-                    queue, code, rank, place, changed, until = RECORD.unpack(raw)
-                    found[seq] = Record(self._names.get(queue, ""), TOP_NAMES[code - 1], rank, place, changed, until)
+                    queue, code, *rest = RECORD.unpack(raw)
+                    found[seq] = Record(self._names.get(queue, ""), TOP_NAMES[code - 1], *rest)
         return found
 
     def reserve(self, seqs: Iterable[int], queues: Iterable[str]) -> None:
@@ -215,7 +219,7 @@ class Index:
         for segment in _by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
             if not os.path.exists(path):
-                with _writing(path) as fd:
+                with writing(path) as fd:
                     os.posix_fallocate(fd, 0, size)
 
     def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
@@ -224,7 +228,7 @@ class Index:
         for segment, numbers in _by_segment(cards).items():
             path = f"{self.folder}/seq/{segment}"
             gone = False
-            with _writing(path) as fd:
+            with writing(path) as fd:
                 for seq in numbers:
                     entry = cards[seq]
                     gone = gone or entry is None
@@ -235,7 +239,28 @@ class Index:
     def _pack(self, card: Card, until: int) -> bytes:
         message = card.message
         number, code = self._number(message.queue), CODE_OF[top_of(message)]
-        return RECORD.pack(number, code, message.rank, message.place, message.changed_at, until)
+        return RECORD.pack(number, code, message.rank, message.place, message.changed_at, message.target, until)
+
+    # -- by group -------------------------------------------------------------------------------------------------
+
+    def first_of(self, queue: str, group: int) -> int:
+        """The number of the first of this group; 0: it has none."""
+        self._load_queues()
+        number = self._numbers.get(queue)
+        return 0 if number is None else self.chains.first(number, group)
+
+    def has_chain(self, queue: str, group: int, members: "array[int]") -> bool:
+        """Whether these, places and numbers, are what it has of a group."""
+        seq = self.first_of(queue, group)
+        for expected in members[1::2]:
+            if seq != expected:
+                return False
+            seq = self.chains.behind(seq)
+        return seq == 0
+
+    def member(self, message: Message) -> Member:
+        self._load_queues()
+        return Member(self._number(message.queue), message.group, message.place, message.seq)
 
     # -- by id and by key -----------------------------------------------------------------------------------------
 
@@ -281,6 +306,7 @@ class Index:
         segments: Mapping[int, bytearray],
         ids: Mapping[int, bytearray],
         keys: Mapping[int, bytearray],
+        groups: "Mapping[tuple[int, int], array[int]]",
     ) -> None:
         """Put what was found by listing in place of what is there. ``finish`` makes it valid."""
         self.generation = max(self.generation, time.time_ns() // 1000)  # unlike any that others remember
@@ -288,16 +314,17 @@ class Index:
         for name in os.listdir(f"{self.folder}/seq"):
             if name not in kept:
                 os.unlink(f"{self.folder}/seq/{name}")
-        with _writing(f"{self.folder}/queues") as fd:
+        with writing(f"{self.folder}/queues") as fd:
             os.ftruncate(fd, 0)
         self._numbers, self._names, self._read_at = {}, {}, self.generation
         self.put_counts(counts)
         for segment, data in segments.items():
-            with _writing(f"{self.folder}/seq/{segment}") as fd:
+            with writing(f"{self.folder}/seq/{segment}") as fd:
                 os.posix_fallocate(fd, 0, PER_SEGMENT * RECORD.size)
                 os.pwrite(fd, bytes(data), 0)
         self._ids.replace_all(ids)
         self._keys.replace_all(keys)
+        self.chains.replace(groups)
 
 
 def id_record(queue: str, id: str, seq: int) -> bytes:
@@ -317,19 +344,6 @@ def _by_segment(seqs: Iterable[int]) -> dict[int, list[int]]:
     for seq in seqs:
         grouped[seq // PER_SEGMENT].append(seq)
     return grouped
-
-
-class _writing:
-    """An index file open for writing."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-
-    def __enter__(self) -> int:
-        return self._fd
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
 
 
 def boot_id() -> str:

@@ -1,7 +1,8 @@
-"""A whole index in memory, while it is being made from the names: some 60 bytes a message.
+"""A whole index in memory, while it is being made from the names: some 70 bytes a message, more for one in a group.
 
 Knows: the records of the index. Does not know: where they come from (files_survey.py)."""
 
+from array import array
 from collections import defaultdict
 
 from yirangmq.core.message import Counts
@@ -28,6 +29,8 @@ class Made:
         self._ids: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
         self.counts: dict[str, Counts] = {}
+        self.groups: dict[tuple[int, int], array[int]] = {}
+        """By the number of the queue and of the group, places and numbers of its members, in order."""
         self._queues: list[str] = []
         self.last = 0
 
@@ -42,16 +45,17 @@ class Made:
         raw = bytes(data[at : at + RECORD.size])
         if raw == EMPTY:
             return None
-        queue, code, rank, place, changed, until = RECORD.unpack(raw)
-        return Record(self._queues[queue], TOP_NAMES[code - 1], rank, place, changed, until)
+        queue, code, *rest = RECORD.unpack(raw)
+        return Record(self._queues[queue], TOP_NAMES[code - 1], *rest)
 
     def put(self, card: Card, top: str, until: int = 0) -> None:
         """Of the queue added last."""
         message = card.message
         self.last = max(self.last, message.seq, message.place)
         offset = message.seq % PER_SEGMENT * RECORD.size
-        record = (len(self._queues) - 1, CODE_OF[top], message.rank, message.place, message.changed_at, until)
-        RECORD.pack_into(self.segments[message.seq // PER_SEGMENT], offset, *record)
+        number, _, _, _, rank, place, *_, target, _ = message
+        record = (len(self._queues) - 1, CODE_OF[top], rank, place, message.changed_at, target, until)
+        RECORD.pack_into(self.segments[number // PER_SEGMENT], offset, *record)
 
     def remove(self, seq: int) -> None:
         offset = seq % PER_SEGMENT * RECORD.size
@@ -93,6 +97,20 @@ class Made:
             if heap:
                 joined[shard_of(heap)] += heap
         return joined
+
+    def add_group(self, group: int, members: "array[int]") -> None:
+        """Of the queue added last."""
+        self.groups[len(self._queues) - 1, group] = members
+
+    def queue_of(self, number: int) -> str:
+        return self._queues[number]
+
+    def has_key(self, one: bytes) -> bool:
+        data, width = self.keys[shard_of(one)], PRINT + 16
+        at = data.find(one)
+        while at >= 0 and at % width:
+            at = data.find(one, at + 1)
+        return at >= 0
 
     def add_key(self, key: Key) -> None:
         record = key_record(key)

@@ -3,10 +3,11 @@ Does not know: how they get to the disk (files_commit.py)."""
 
 from collections import defaultdict
 from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from yirangmq.core.message import Counts, Envelope, Failure, Message
-from yirangmq.core.states import State
+from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_index import Key
 from yirangmq.stores.files_keys import KeyFile
@@ -27,13 +28,19 @@ class Pending:
         self.after: dict[int, Card | None] = {}
         """What it shall have; None: nothing, it is forgotten."""
         self.envelopes: dict[int, Envelope] = {}
+        """Of new messages, and of those in whose place another content comes."""
+        self.rewritten: set[int] = set()
+        """Messages of which the disk has a content that is to go."""
         self.dropped: dict[int, str] = {}
         """New messages whose content lies in a file that somebody dropped into the inbox."""
         self.failures: dict[int, Failure] = {}
         self.keys: dict[tuple[str, str], KeyFile] = {}
         self.old_keys: dict[Key, tuple[str, KeyFile]] = {}
         """Keys whose window is over, with their queue."""
+        self.taken_keys: dict[Key, tuple[str, KeyFile]] = {}
+        """Keys taken away before their window is over."""
         self.policies: dict[str, str | None] = {}
+        self.notes: dict[str, str | None] = {}
         self.deleted: set[str] = set()
         self.made: set[str] = set()
         """Queues that must be there afterwards."""
@@ -44,13 +51,14 @@ class Pending:
         self.earliest: int | None = None
         """No message touched here is due before this."""
         self._ids: dict[tuple[str, str], int] = {}
-        self._ready: defaultdict[str, dict[int, Card]] = defaultdict(dict)
+        self._ready: defaultdict[tuple[str, int], dict[int, Card]] = defaultdict(dict)
+        self._groups: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        """Heaps of places and numbers. An entry may be stale: the cards decide."""
 
     @property
     def is_empty(self) -> bool:
-        return not (
-            self.after or self.policies or self.deleted or self.made or self.old_keys or self.rejects or self.duplicates
-        )
+        names = (self.after, self.policies, self.notes, self.deleted, self.made, self.rejects, self.duplicates)
+        return not (any(names) or self.keys or self.old_keys or self.taken_keys)
 
     # -- cards ----------------------------------------------------------------------------------------------------
 
@@ -62,23 +70,50 @@ class Pending:
         message = known.message
         self.before.setdefault(message.seq, before)
         self.after[message.seq] = after
-        self._ready[message.queue].pop(message.seq, None)
+        self._ready[message.queue, message.target].pop(message.seq, None)
         self._ids[message.queue, message.id] = message.seq
         if after is None:
             return
         if message.state is State.READY:
-            self._ready[message.queue][message.seq] = after
+            self._ready[message.queue, message.target][message.seq] = after
+        if message.group and message.state in WAITING:
+            heappush(self._groups[message.queue, message.group], (message.place, message.seq))
         if message.due_at and (self.earliest is None or message.due_at < self.earliest):
             self.earliest = message.due_at
+
+    def rewrite(self, seq: int, envelope: Envelope) -> None:
+        """Another content for a message that was ``put`` already."""
+        self.envelopes[seq] = envelope
+        if self.before[seq] is not None:
+            self.rewritten.add(seq)
+        elif seq in self.dropped:
+            self.duplicates.append(self.dropped.pop(seq))
 
     def by_id(self, queue: str, id: str) -> int | None:
         """The number of a message touched here, also of a forgotten one."""
         return self._ids.get((queue, id))
 
     def cards(self, queue: str, state: State) -> list[Card]:
-        if state is State.READY:
-            return list(self._ready[queue].values())
+        """In any state but ready."""
         return [card for card in self._living() if card.message.state is state and card.message.queue == queue]
+
+    def ready(self, queue: str, target: int) -> list[Card]:
+        return list(self._ready[queue, target].values())
+
+    def targets(self, queue: str) -> set[int]:
+        """Whose lines have been touched here."""
+        return {target for name, target in self._ready if name == queue}
+
+    def first_of(self, queue: str, group: int) -> Card | None:
+        """Of the members touched here the first one that still is one."""
+        heap = self._groups.get((queue, group), [])
+        while heap:
+            place, seq = heap[0]
+            card = self.after.get(seq)
+            if card is not None and card.message.place == place and card.message.state in WAITING:
+                return card
+            heappop(heap)
+        return None
 
     def due(self, now: int) -> list[Card]:
         if self.earliest is None or self.earliest > now:
@@ -101,12 +136,14 @@ class Pending:
 
     def count_new(self, message: Message) -> None:
         mine = self.deltas[message.queue]
-        mine["published"] += 1
+        mine["published"] += message.state is not State.DRAFT
         mine[message.state.value] += 1
+        mine["bytes"] += weight(message)
 
     def count_gone(self, message: Message) -> None:
         if is_counted(message):
             self.deltas[message.queue][message.state.value] -= 1
+            self.deltas[message.queue]["bytes"] -= weight(message)
 
     def count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
         mine = self.deltas[after.queue]
@@ -115,12 +152,15 @@ class Pending:
             mine[was.value] -= 1
         if is_counted(after):
             mine[now.value] += 1
+        mine["bytes"] += weight(after) - weight(before)
         if now is State.DONE and was is not State.DONE:
             mine["acked"] += 1
         elif now is State.DROPPED and was is not State.DROPPED:
             mine["dropped"] += 1
         elif now is State.READY and was in (State.DEAD, State.PARKED):
             mine["redriven"] += 1
+        elif now is State.READY and was is State.DRAFT:
+            mine["published"] += 1
         if failure is not None:
             mine["failed"] += 1
 
@@ -133,9 +173,14 @@ class Pending:
                 del table[seq]
         self.keys = {key: file for key, file in self.keys.items() if key[0] != queue}
         self.old_keys = {key: old for key, old in self.old_keys.items() if old[0] != queue}
+        self.taken_keys = {key: old for key, old in self.taken_keys.items() if old[0] != queue}
+        self.rewritten -= mine
         self.rejects = [reject for reject in self.rejects if reject.queue != queue]
         self._ids = {name: seq for name, seq in self._ids.items() if name[0] != queue}
-        self._ready.pop(queue, None)
+        for line in [line for line in self._ready if line[0] == queue]:
+            del self._ready[line]
+        for line in [line for line in self._groups if line[0] == queue]:
+            del self._groups[line]
         self.policies.pop(queue, None)
         self.deltas.pop(queue, None)
         self.made.discard(queue)
@@ -144,6 +189,11 @@ class Pending:
     def _queue_of(self, seq: int) -> str:
         card = self.after[seq] or self.before[seq]
         return card.message.queue if card else ""
+
+
+def weight(message: Message) -> int:
+    """The bytes that count: of all that are not done with."""
+    return message.size if message.state in WAITING else 0
 
 
 def is_counted(message: Message) -> bool:

@@ -7,7 +7,7 @@ Knows: the store's lock is held. Does not know: what can be wrong (files_survey.
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding
 from yirangmq.format.filenames import PER_FOLDER
-from yirangmq.stores.files_counter import AHEAD, read_counter, write_counter
+from yirangmq.stores.files_counter import AHEAD, FORMAT, read_counter, write_counter
 from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import PER_SEGMENT, Index, Record
@@ -53,14 +53,17 @@ class Recovery:
     def _settle(self, survey: Survey) -> None:
         survey.deeds.sync_names()
         last, reserved = max(survey.reserved, survey.made.last), survey.reserved
-        if reserved < survey.made.last or read_counter(self._home.root) is None:
+        counter = read_counter(self._home.root)
+        if counter is None or reserved < survey.made.last:
             reserved = last + AHEAD
+            write_counter(self._home, reserved)
+        elif counter.format < FORMAT:
             write_counter(self._home, reserved)
         for folder in survey.hollow:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)
         made = survey.made
-        self._index.replace(made.counts, made.segments, made.ids(), made.keys)
+        self._index.replace(made.counts, made.segments, made.ids(), made.keys, made.groups)
         self._calendar.clear()
         self._calendar.write(survey.due)
         self._index.finish(last, reserved)
@@ -80,6 +83,10 @@ class Recovery:
             wrong = [seq for seq in seqs if _place(survey.made.record(seq)) != _place(known.get(seq))]
             if wrong:
                 findings.append(Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not where it says"))
+        for (number, group), members in survey.made.groups.items():
+            if not self._index.has_chain(survey.made.queue_of(number), group, members):
+                text = f"{len(members) // 2} are not chained as they stand"
+                findings.append(Finding("index", f"the group of message {members[1]}", text))
         return findings
 
 

@@ -64,15 +64,38 @@ class Shards:
             finally:
                 os.close(fd)
 
-    def remove(self, records: Sequence[bytes]) -> None:
-        for shard, old in _by_shard(records).items():
+    def change(self, changes: Mapping[bytes, bytes]) -> None:
+        """Records by what takes their place, under the same fingerprint."""
+        for shard, old in _by_shard(changes).items():
             data = self._read(shard)
-            gone = set(old)
-            width = self._width
-            kept = [data[at : at + width] for at in range(0, len(data), width)]
-            kept = [record for record in kept if record not in gone]
-            if len(kept) * width < len(data):
-                self._write(shard, b"".join(kept))
+            with writing(self._path(shard)) as fd:
+                for record in old:
+                    at = self._at(data, record)
+                    if at >= 0:
+                        os.pwrite(fd, changes[record], at)
+
+    def remove(self, records: Sequence[bytes]) -> None:
+        """The last record takes the place of one that goes: what is written does not grow with what is there."""
+        for shard, old in _by_shard(records).items():
+            data = bytearray(self._read(shard))
+            size, places = len(data), set()
+            for record in old:
+                while (at := self._at(data, record)) >= 0:
+                    data[at : at + self._width] = data[-self._width :]
+                    del data[-self._width :]
+                    places.add(at)
+            if len(data) < size:
+                with writing(self._path(shard)) as fd:
+                    for at in places:
+                        os.pwrite(fd, data[at : at + self._width], at)
+                    os.ftruncate(fd, len(data))
+
+    def _at(self, data: bytes | bytearray, record: bytes) -> int:
+        """Where this very record begins; -1: it is not there."""
+        at = data.find(record)
+        while at >= 0 and at % self._width:
+            at = data.find(record, at + 1)
+        return at
 
     def replace_all(self, shards: Mapping[int, bytearray]) -> None:
         """Files that are there are written over: making new ones costs more than all the rest."""
@@ -101,12 +124,22 @@ class Shards:
         return data
 
     def _write(self, shard: int, data: bytes) -> None:
-        fd = os.open(self._path(shard), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with writing(self._path(shard)) as fd:
             _write_all(fd, data)
             os.ftruncate(fd, len(data))
-        finally:
-            os.close(fd)
+
+
+class writing:
+    """A file of the index open for writing."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
 
 
 def _by_shard(records: Iterable[bytes]) -> dict[int, list[bytes]]:

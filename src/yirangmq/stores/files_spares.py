@@ -6,7 +6,7 @@ They lie in ``meta/spare`` and hold one byte, the brace with which every message
 recovery removes them. Knows: names. Does not know: what was in the files, what will be."""
 
 from yirangmq.stores.files_deeds import SPARE
-from yirangmq.stores.files_view import listdir
+from yirangmq.stores.files_reading import listdir
 
 FOLDER = "meta/spare"
 MOST = 500

@@ -9,29 +9,32 @@ import os
 import re
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterator
+from functools import partial
 
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.message import Counts, Failure, Message
+from yirangmq.core.message import Counts, Message
 from yirangmq.core.names import QUEUE
-from yirangmq.core.policy import read_policy
-from yirangmq.core.reasons import Reason
-from yirangmq.core.states import State
-from yirangmq.format.filenames import Card, folder_for, lead, read_name
-from yirangmq.stores.files_aside import quarantine
+from yirangmq.core.states import WAITING, State
+from yirangmq.format.filenames import UNSAID, Card, folder_for, is_vague, lead, read_name, top_of
 from yirangmq.stores.files_commit import TRASH
-from yirangmq.stores.files_content import Broken, Sort, read_envelope, read_failure, write_failure
+from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
 from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_counter, read_totals
 from yirangmq.stores.files_deeds import Deeds, Home, is_blank
 from yirangmq.stores.files_due import Stretch, stretch_of
+from yirangmq.stores.files_groups import Muster, freed, held
 from yirangmq.stores.files_index import Key, key_print
 from yirangmq.stores.files_keys import KeyFile, read_key
 from yirangmq.stores.files_made import Made
-from yirangmq.stores.files_pending import is_counted
+from yirangmq.stores.files_mending import Mender, Problem, by_settling, path_of
+from yirangmq.stores.files_notes import FOLDER as NOTES
+from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
+from yirangmq.stores.files_notes import unfinished
+from yirangmq.stores.files_pending import is_counted, weight
 from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_reading import listdir, read_bytes, subfolders
 from yirangmq.stores.files_spares import FOLDER as SPARES
-from yirangmq.stores.files_view import failure_path, listdir, read_bytes, subfolders
+from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import (
     FAILURES,
     TEMP,
@@ -43,15 +46,20 @@ from yirangmq.stores.files_walk import (
     walk_keys,
 )
 
-LATER = (State.DRAFT, State.CLAIMED, State.LEASED, State.READY, State.DELAYED, State.PARKED, State.DEAD, State.DONE)
+LATER = (
+    State.DRAFT,
+    State.CLAIMED,
+    State.LEASED,
+    State.HELD,
+    State.READY,
+    State.DELAYED,
+    State.PARKED,
+    State.DEAD,
+    State.DONE,
+)
+STUCK = ("stuck", "is held, and nobody of its group is before it")
+OUT_OF_TURN = ("out of turn", "is not held, and others of its group come first")
 _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
-
-
-class Problem(NamedTuple):
-    kind: str
-    where: str
-    text: str
-    mend: Callable[[], object] | None
 
 
 class Survey:
@@ -72,51 +80,60 @@ class Survey:
         self.reserved = 0
         self._counts: dict[str, int] = {}
         self._keyed: dict[int, Card] = {}
+        self._muster = Muster(self.made.record)
         self._queue = ""
+        self._mender = Mender(home.root, "", self.deeds)
 
     def problems(self, *, contents: bool) -> Iterator[Problem]:
         """``contents``: read every file as well."""
         for name in sorted(listdir(f"{self._root}/{TRASH}")):
-            yield Problem("trash", f"{TRASH}/{name}", "left of a deleted queue", self._trash_mender(name))
+            path = f"{self._root}/{TRASH}/{name}"
+            mend = partial(self.deeds.discard_tree, path)
+            yield Problem("trash", f"{TRASH}/{name}", "left of a deleted queue", mend)
         for queue in sorted(filter(QUEUE.fullmatch, subfolders(self._root))):
             if os.path.isdir(f"{self._root}/{queue}/inbox"):
                 yield from self._survey_queue(queue, contents)
             else:
                 yield from self._survey_beginning(queue)
+        for name in unfinished(self._root):
+            path = f"{NOTES}/{NOTE_TEMP}/{name}"
+            mend = partial(self.deeds.discard, f"{self._root}/{path}")
+            yield Problem("temp", path, "a note that was never finished", mend)
         yield from self._survey_counter()
-
-    def _trash_mender(self, name: str) -> Callable[[], object]:
-        return lambda: self.deeds.discard_tree(f"{self._root}/{TRASH}/{name}")
 
     def _survey_beginning(self, queue: str) -> Iterator[Problem]:
         """A queue that a power cut kept from being made has no messages, but its temporary names must be free again."""
-        self._queue = queue
+        self._queue, self._mender = queue, Mender(self._root, queue, self.deeds)
         yield from self._survey_temps(f"{self._root}/{queue}")
 
     def _survey_queue(self, queue: str, contents: bool) -> Iterator[Problem]:
-        self._queue = queue
+        self._queue, self._mender = queue, Mender(self._root, queue, self.deeds)
         self._counts = dict.fromkeys(Counts._fields, 0)
         self._keyed = {}
+        self._muster = Muster(self.made.record)
         self.made.add_queue(queue)
         folder = f"{self._root}/{queue}"
         for name in spares(folder):
             path = f"{self._root}/{queue}/{SPARES}/{name}"
             self.spares.append(path)
             if contents and not is_blank(path):
-                yield self._unlinked("temp", f"{SPARES}/{name}", "a spare file that is not blank")
+                yield self._mender.unlinked("temp", f"{SPARES}/{name}", "a spare file that is not blank")
         for path in strays(folder):
-            yield self._rejected("stray", path, "lies where no message can be")
+            yield self._mender.rejected("stray", path, "lies where no message can be")
         for top, below, names in walk(folder):
             if not names:
                 self.hollow.append(f"{folder}/{top}/{below}")
             for name in names:
-                card = read_name(queue, top, name)
+                card = self._read(top, f"{top}/{below}", name)
                 if card is None:
-                    yield self._rejected("wrong name", f"{top}/{below}/{name}", "is not the name of a message")
+                    yield self._mender.rejected("wrong name", f"{top}/{below}/{name}", "is not the name of a message")
+                elif card.message.group == UNSAID:
+                    yield self._mender.rejected("broken", f"{top}/{below}/{name}", "has not what its name leaves to it")
                 elif contents or not self._is_plain(card, f"{top}/{below}"):
                     yield from self._survey_card(card, top, f"{top}/{below}", contents)
                 else:
                     self._note(card, top)
+        yield from self._survey_groups()
         yield from self._survey_temps(folder)
         yield from self._survey_failures(folder, contents)
         yield from self._survey_keys(folder)
@@ -126,6 +143,16 @@ class Survey:
         self.made.counts[queue] = Counts(**self._counts)
 
     # -- messages -------------------------------------------------------------------------------------------------
+
+    def _read(self, top: str, folder: str, name: str) -> Card | None:
+        """With what the name leaves to the content, if that matters here; a card that stays without has no group."""
+        card = read_name(self._queue, top, name)
+        if card is None or not is_vague(card) or (card.message.group == 0 and card.message.state not in WAITING):
+            return card
+        known = completed(card, read_bytes(f"{self._root}/{self._queue}/{folder}/{name}") or b"")
+        if known is None:
+            return card
+        return known if known.name == name else None
 
     def _is_plain(self, card: Card, folder: str) -> bool:
         """In its place, unlike any other, without a failure: nearly all are, and need no further look."""
@@ -140,17 +167,17 @@ class Survey:
     def _survey_card(self, card: Card, top: str, folder: str, contents: bool) -> Iterator[Problem]:
         path = f"{folder}/{card.name}"
         if card.folder != folder:
-            yield self._moved(path, card)
+            yield self._mender.moved(path, card)
         there = self.made.record(card.message.seq)
         if there is not None:
             other = self._card_of(card.message.seq)
             if other == card:
                 return  # it has just been put in its place
             if other is None or there.queue != self._queue:
-                yield self._rejected("same number", path, f"queue {there.queue} has a message of this number")
+                yield self._mender.rejected("same number", path, f"queue {there.queue} has a message of this number")
                 return
             winner, loser = sorted((other, card), key=_age, reverse=True)
-            yield self._unlinked("twice", _path(loser), f"is also {winner.message.state}, which is later")
+            yield self._mender.unlinked("twice", path_of(loser), f"is also {winner.message.state}, which is later")
             if winner is other:
                 return
             self._count(other.message, -1)
@@ -158,48 +185,55 @@ class Survey:
             rival = self._rival(card)
             if rival is not None:
                 winner, loser = sorted((rival, card), key=_claim, reverse=True)
-                yield self._rejected("same id", _path(loser), f"message {winner.message.seq} has the same id")
+                yield self._mender.rejected("same id", path_of(loser), f"message {winner.message.seq} has the same id")
                 if winner is rival:
                     return
                 self._count(rival.message, -1)
                 self.made.remove(rival.message.seq)
             self.made.add_id(self._queue, card.message.id, card.message.seq)
         if contents:
-            here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else _path(card)
+            here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else path_of(card)
             if reason := self._broken(card, here):
-                yield self._rejected("broken", here, reason)
+                yield self._mender.rejected("broken", here, reason)
                 return
         yield from self._keep(card, top)
 
     def _note(self, card: Card, top: str) -> None:
         message = card.message
+        self._place(card, top)
+        self._muster.add(message)
+        if card.keyed:
+            self._keyed[message.seq] = card
+
+    def _place(self, card: Card, top: str) -> None:
+        message = card.message
         self.made.put(card, top)
         self._count(message, 1)
         if message.due_at:
             self.due[stretch_of(message.due_at, message.changed_at)][f"{self._queue}/{card.folder}"] = None
-        if card.keyed:
-            self._keyed[message.seq] = card
 
     def _keep(self, card: Card, top: str) -> Iterator[Problem]:
         self._note(card, top)
         message = card.message
         if card.failure and not os.path.exists(failure_path(self._root, message, card.failure)):
-            yield Problem("no reason", self._where(_path(card)), "its failure is lost", lambda: self._explain(card))
+            mend = partial(self._mender.explain, card)
+            yield Problem("no reason", self._mender.where(path_of(card)), "its failure is lost", mend)
 
     def _count(self, message: Message, step: int) -> None:
         if is_counted(message):
             self._counts[message.state.value] += step
+            self._counts["bytes"] += step * weight(message)
 
     def _card_of(self, seq: int) -> Card | None:
         """The card seen first under this number."""
         record = self.made.record(seq)
-        if record is None:
+        if record is None or record.queue != self._queue:
             return None
-        folder = folder_for(record.top, seq, record.rank, record.place, record.changed_at)
+        folder = folder_for(record.top, seq, record.rank, record.place, record.changed_at, record.target)
         begin = lead(record.top, seq, record.place, record.changed_at)
         for name in listdir(f"{self._root}/{record.queue}/{folder}"):
             if name.startswith(begin):
-                card = read_name(record.queue, record.top, name)
+                card = self._read(record.top, folder, name)
                 if card is not None and card.message.seq == seq and card.message.changed_at == record.changed_at:
                     return card
         return None
@@ -222,15 +256,32 @@ class Survey:
             return str(error)
         return ""
 
-    def _explain(self, card: Card) -> None:
-        """All that is left of a failure stands in the name."""
-        message = card.message
-        text = "the text of this failure was lost"
-        failure = Failure(message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer)
-        path = failure_path(self._root, message, card.failure)
-        sort = Sort(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
-        self.deeds.folder(os.path.dirname(path))
-        self.deeds.write_files([(path, write_failure(failure, sort))])
+    def _survey_groups(self) -> Iterator[Problem]:
+        for group, members in self._muster.groups():
+            self.made.add_group(group, members)
+            for seq in self._muster.misplaced(members):
+                card = self._card_of(seq)
+                if card is not None:
+                    yield self._put_in_turn(card)
+
+    def _put_in_turn(self, card: Card) -> Problem:
+        is_first = card.message.state is State.HELD
+        after = card._replace(message=freed(card.message, self._available_at(card)) if is_first else held(card.message))
+
+        def then() -> None:
+            self._count(card.message, -1)
+            self._place(after, top_of(after.message))
+            if card.keyed:
+                self._keyed[card.message.seq] = after
+
+        return self._mender.changed(STUCK if is_first else OUT_OF_TURN, card, after, then)
+
+    def _available_at(self, card: Card) -> int:
+        try:
+            text = read_bytes(f"{self._root}/{self._queue}/{path_of(card)}")
+            return read_envelope(text or b"", card.message, 0).available_at
+        except Broken:
+            return 0
 
     def _survey_temps(self, folder: str) -> Iterator[Problem]:
         """A message that was half-way in is set aside. The old name of one that is there, and what was to lie beside a
@@ -239,7 +290,7 @@ class Survey:
             number, text = name.removesuffix(".tmp"), "a file that was never finished"
             record = self.made.record(int(number)) if number.isdecimal() else None
             is_message = number.isdecimal() and (record is None or record.queue != self._queue)
-            yield (self._rejected if is_message else self._unlinked)("temp", f"{TEMP}/{name}", text)
+            yield (self._mender.rejected if is_message else self._mender.unlinked)("temp", f"{TEMP}/{name}", text)
 
     # -- what lies beside them ------------------------------------------------------------------------------------
 
@@ -251,12 +302,12 @@ class Survey:
                 seq = int(found[1]) if found else 0
                 record = self.made.record(seq)
                 if record is None or record.queue != self._queue:
-                    yield self._unlinked("orphan", path, "a failure without its message")
+                    yield self._mender.unlinked("orphan", path, "a failure without its message")
                 elif contents:
                     try:
                         read_failure(read_bytes(f"{folder}/{path}") or b"")
                     except Broken as error:
-                        yield self._retold(self._rejected("broken", path, str(error)), seq, name[-6])
+                        yield self._retold(self._mender.rejected("broken", path, str(error)), seq, name[-6])
 
     def _retold(self, problem: Problem, seq: int, which: str) -> Problem:
         """A failure that cannot be read is set aside; if it is the one in force, what the name says takes its place."""
@@ -267,7 +318,7 @@ class Survey:
             if aside is not None:
                 aside()
             if card is not None and card.failure == which:
-                self._explain(card)
+                self._mender.explain(card)
 
         return problem._replace(mend=mend)
 
@@ -277,12 +328,12 @@ class Survey:
                 path = f"meta/keys/{below}/{name}"
                 file = read_key(name)
                 if file is None or file.path != path:
-                    yield self._unlinked("wrong name", path, "is not the name of a key")
+                    yield self._mender.unlinked("wrong name", path, "is not the name of a key")
                     continue
                 record = self.made.record(file.key.seq)
                 mine = record is not None and record.queue == self._queue
                 if not mine and not file.outlived:
-                    yield self._unlinked("orphan", path, "a key whose message never was")
+                    yield self._mender.unlinked("orphan", path, "a key whose message never was")
                     continue
                 if mine:
                     self.made.set_until(file.key.seq, file.key.until)
@@ -298,12 +349,14 @@ class Survey:
             message = card.message
             try:
                 window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
-                text = read_bytes(f"{self._root}/{message.queue}/{_path(card)}")
+                text = read_bytes(f"{self._root}/{message.queue}/{path_of(card)}")
                 key = read_envelope(text or b"", message, 0).dedup_key
             except (BadPolicy, Broken):
                 continue
             until = message.changed_at + window
-            if key is not None and until > time.time() * 1000:
+            if key is None or self.made.has_key(key_print(message.queue, key)):
+                continue  # somebody else has it by now
+            if until > time.time() * 1000:
                 file = KeyFile(Key(key_print(message.queue, key), message.seq, until), message.id)
                 self.deeds.create(f"{self._root}/{message.queue}/{file.path}")
                 self.made.set_until(message.seq, until)
@@ -316,59 +369,30 @@ class Survey:
             self._counts.update(zip(TOTALS, read_totals(latest) or (), strict=True))
         for name in sorted(names):
             if name != latest:
-                yield self._unlinked("totals", f"meta/totals/{name}", "is not the latest")
+                yield self._mender.unlinked("totals", f"meta/totals/{name}", "is not the latest")
 
     def _survey_policy(self) -> Iterator[Problem]:
         try:
             self._policies.policy(self._queue, self._policies.text(self._queue))
         except BadPolicy as error:
-            yield Problem("policy", self._where("config/policy.json"), str(error), None)
+            yield Problem("policy", self._mender.where("config/policy.json"), str(error), None)
 
     def _survey_counter(self) -> Iterator[Problem]:
         temp = f"{COUNTER}.tmp"
         if os.path.exists(f"{self._root}/{temp}"):
-            text = "a file that was never finished"
-            yield Problem("temp", temp, text, lambda: self.deeds.discard(f"{self._root}/{temp}"))
-        reserved = read_counter(self._root)
-        self.reserved = reserved or 0
-        if reserved is None and os.path.exists(f"{self._root}/{COUNTER}"):
-            yield Problem("counter", COUNTER, "cannot be read", _by_settling)
+            mend = partial(self.deeds.discard, f"{self._root}/{temp}")
+            yield Problem("temp", temp, "a file that was never finished", mend)
+        counter = read_counter(self._root)
+        self.reserved = counter.reserved if counter else 0
+        if counter is None and os.path.exists(f"{self._root}/{COUNTER}"):
+            yield Problem("counter", COUNTER, "cannot be read", by_settling)
         elif self.reserved < self.made.last:
             text = f"is at {self.reserved}, the names are at {self.made.last}"
-            yield Problem("counter", COUNTER, text, _by_settling)
-
-    # -- mending --------------------------------------------------------------------------------------------------
-
-    def _where(self, path: str) -> str:
-        return f"{self._queue}/{path}"
-
-    def _unlinked(self, kind: str, path: str, text: str) -> Problem:
-        full = f"{self._root}/{self._queue}/{path}"
-        return Problem(kind, self._where(path), text, lambda: self.deeds.unlink(full))
-
-    def _rejected(self, kind: str, path: str, text: str) -> Problem:
-        queue, full = self._queue, f"{self._root}/{self._queue}/{path}"
-        return Problem(
-            kind, self._where(path), text, lambda: quarantine(self._root, self.deeds, queue, full, f"{kind}: {text}")
-        )
-
-    def _moved(self, path: str, card: Card) -> Problem:
-        source, target = f"{self._root}/{self._queue}/{path}", f"{self._root}/{self._queue}/{_path(card)}"
-        return Problem(
-            "misplaced", self._where(path), f"belongs to {card.folder}", lambda: self.deeds.rename(source, target)
-        )
-
-
-def _by_settling() -> None:
-    """The counter is written anew when all is done."""
+            yield Problem("counter", COUNTER, text, by_settling)
 
 
 def _is_new(message: Message) -> bool:
-    return message.leases == 0 and message.state in (State.READY, State.DELAYED)
-
-
-def _path(card: Card) -> str:
-    return f"{card.folder}/{card.name}"
+    return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)
 
 
 def _age(card: Card) -> tuple[int, int, int, int]:

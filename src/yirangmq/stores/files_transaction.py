@@ -1,11 +1,10 @@
 """One batch on a files store: what the disk has, with what was changed since on top. See ``core.ports.Transaction``
 for what each method promises; nothing reaches the disk before the commit (files_commit.py)."""
 
-from collections.abc import Iterator, Sequence
-from heapq import merge
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
-from yirangmq.core import decide
+from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, BadPolicy, StoreError
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy
@@ -14,11 +13,13 @@ from yirangmq.core.states import State
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_content import Broken
 from yirangmq.stores.files_drop import collect
-from yirangmq.stores.files_index import Index, Key, key_print
-from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, bucket, read_key
+from yirangmq.stores.files_index import Index
+from yirangmq.stores.files_keyring import Keyring
+from yirangmq.stores.files_notes import note_keys, read_note
 from yirangmq.stores.files_pending import Pending, Reject
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_view import Order, View, listdir, order_of
+from yirangmq.stores.files_sight import Sight
+from yirangmq.stores.files_view import Order, View, order_of
 
 
 class FilesTransaction:
@@ -32,6 +33,8 @@ class FilesTransaction:
         self._unruly: set[str] = set()
         self._collected: set[str] = set()
         self.pending = Pending()
+        self._sight = Sight(view, self.pending)
+        self._keyring = Keyring(root, index, view, self.pending, self._sight)
         self.last = index.last
         self.now: int | None = None
         """The latest moment this transaction was told."""
@@ -87,60 +90,39 @@ class FilesTransaction:
         self.pending.delete_queue(queue)
         self._rules.pop(queue, None)
 
+    def note(self, key: str) -> str | None:
+        return self.pending.notes[key] if key in self.pending.notes else read_note(self._root, key)
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        touched = {key for key in self.pending.notes if key.startswith(prefix)}
+        found = {key: self.note(key) for key in sorted(touched | set(note_keys(self._root, prefix)))}
+        return {key: text for key, text in found.items() if text is not None}
+
+    def set_note(self, key: str, text: str | None) -> None:
+        names.check_note(key)
+        self.pending.notes[key] = text
+
     # -- cards ----------------------------------------------------------------------------------------------------
 
-    def _find(self, seqs: Sequence[int]) -> dict[int, Card]:
-        pending = self.pending
-        found = self._view.find(seq for seq in seqs if seq not in pending.after)
-        cards = {seq: card for seq, card in found.items() if card.message.queue not in pending.deleted}
-        for seq in seqs:
-            card = pending.after.get(seq)
-            if card is not None:
-                cards[seq] = card
-        return cards
-
-    def find_ids(self, queue: str, ids: Sequence[str]) -> dict[str, Card]:
-        pending = self.pending
-        touched = {id: seq for id in ids if (seq := pending.by_id(queue, id)) is not None}
-        found: dict[str, Card] = {}
-        if queue not in pending.deleted:
-            known = self._view.find_ids(queue, [id for id in ids if id not in touched])
-            found = {id: card for id, card in known.items() if card.message.seq not in pending.after}
-        for id, seq in touched.items():
-            card = pending.after[seq]
-            if card is not None:
-                found[id] = card
-        return found
-
-    def _in_state(self, queue: str, state: State, after: Order = (-1, -1)) -> Iterator[Card]:
-        """In order, what the disk has and was not touched, and what was touched."""
-        pending = self.pending
-        mine = sorted((card for card in pending.cards(queue, state) if order_of(card.message) > after), key=_card_order)
-        if queue in pending.deleted:
-            return iter(mine)
-        stored = (card for card in self._view.in_state(queue, state, after) if card.message.seq not in pending.after)
-        return merge(stored, mine, key=_card_order) if mine else stored
-
     def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
-        found = self._find(seqs)
+        found = self._sight.find(seqs)
         return [found[seq].message if seq in found else None for seq in seqs]
 
     def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
-        found = self.find_ids(queue, ids)
+        found = self._sight.find_ids(queue, ids)
         return [found[id].message if id in found else None for id in ids]
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        found = [card.message for card in islice(self._in_state(queue, state, read_cursor(cursor)), limit)]
-        low, high = order_of(found[-1]) if found else (0, 0)
-        return Page(found, f"{low}.{high}" if len(found) == limit else "")
+        found = [card.message for card in islice(self._sight.in_state(queue, state, read_cursor(cursor, state)), limit)]
+        return Page(found, write_cursor(found[-1]) if len(found) == limit else "")
 
     # -- contents -------------------------------------------------------------------------------------------------
 
-    def heads(self, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
         self._collect(queue)
         found: list[tuple[Message, Envelope]] = []
         broken: list[tuple[Card, str]] = []
-        for card in self._in_state(queue, State.READY):
+        for card in self._sight.open_to(queue, target):
             try:
                 found.append((card.message, self._envelope(card)))
             except Broken as error:
@@ -155,7 +137,10 @@ class FilesTransaction:
         """Take up what somebody dropped into the inbox; once is enough, nothing comes while we hold the lock."""
         if self._write and queue not in self._collected and queue not in self.pending.deleted:
             self._collected.add(queue)
-            collect(self, self._root, queue)
+            for card in collect(self, self._root, queue):
+                [first] = self.group_first(queue, [card.message.group])
+                if first is not None and first.seq != card.message.seq:
+                    self.swap([Change(card.message, decide.hold(card.message))])
 
     def _envelope(self, card: Card) -> Envelope:
         seq = card.message.seq
@@ -171,9 +156,19 @@ class FilesTransaction:
         self.pending.rejects.append(Reject(card.message.queue, self._view.path(stored), reason))
         self.pending.count_gone(card.message)
         self.pending.put(stored, None)
+        if card.message.group:
+            self._pass_turn(card.message)
+
+    def _pass_turn(self, gone: Message) -> None:
+        """No verb sees this one leave its group, so the next one is let go here."""
+        [first] = self.group_first(gone.queue, [gone.group])
+        if first is not None and first.state is State.HELD:
+            [envelope] = self.envelopes([first])
+            if envelope is not None:  # else it was set aside as well, and that has passed the turn on
+                self.swap([Change(first, decide.free(first, envelope.available_at, first.changed_at))])
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        cards = self._find([message.seq for message in messages])
+        cards = self._sight.find([message.seq for message in messages])
         return [self._envelope_or_none(cards.get(message.seq)) for message in messages]
 
     def _envelope_or_none(self, card: Card | None) -> Envelope | None:
@@ -186,7 +181,7 @@ class FilesTransaction:
             return None
 
     def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
-        cards = self._find([message.seq for message in messages])
+        cards = self._sight.find([message.seq for message in messages])
         return [self._failure(cards.get(message.seq)) for message in messages]
 
     def _failure(self, card: Card | None) -> Failure | None:
@@ -195,79 +190,81 @@ class FilesTransaction:
         pending = self.pending.failures.get(card.message.seq)
         return pending or self._view.failure(card)
 
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        return [self._sight.first_of(queue, group) for group in groups]
+
     # -- adding ---------------------------------------------------------------------------------------------------
 
-    def add(self, envelopes: Sequence[Envelope], now: int, dedup_until: int) -> list[Stored]:
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
         if not envelopes:
             return []
         self._hear(now)
         queue = envelopes[0].queue
         self._collect(queue)
         self.pending.made.add(queue)
-        known = self.find_ids(queue, [envelope.id for envelope in envelopes])
-        return [self.add_one(envelope, now, dedup_until, known) for envelope in envelopes]
+        known = self._sight.find_ids(queue, [envelope.id for envelope in envelopes])
+        return [self._add_one(envelope, now, dedup_until, known, draft_until) for envelope in envelopes]
 
-    def add_one(
-        self, envelope: Envelope, now: int, dedup_until: int, known: dict[str, Card], dropped: str | None = None
+    def add_dropped(self, envelope: Envelope, now: int, dedup_until: int, path: str) -> Card | None:
+        """The message whose content is this file; None: it is known already."""
+        known = self._sight.find_ids(envelope.queue, [envelope.id])
+        here = envelope._replace(available_at=0)  # it is here, it need not wait
+        stored = self._add_one(here, now, dedup_until, known, None)
+        if stored.duplicate:
+            return None
+        self.pending.envelopes[stored.seq] = envelope
+        self.pending.dropped[stored.seq] = path
+        return known[envelope.id]
+
+    def _add_one(
+        self, envelope: Envelope, now: int, dedup_until: int, known: dict[str, Card], draft_until: int | None
     ) -> Stored:
-        """``known``: the messages of the queue that have one of the ids at hand; ``dropped``: where its content is."""
+        """``known``: the messages of the queue that have one of the ids at hand."""
         there = known.get(envelope.id)
         if there is not None:
             return Stored(there.message.seq, envelope.id, True)
         key = envelope.dedup_key
-        file = self._known_key(envelope.queue, key, now) if key is not None else None
+        file = self._keyring.holder(envelope.queue, key, now) if key is not None else None
         if file is not None:
             return Stored(file.key.seq, file.id, True)
         seq = self.places(1)
         keyed = key is not None and dedup_until > now
-        sent = envelope if dropped is None else envelope._replace(available_at=0)  # it is here, it need not wait
-        card = known[envelope.id] = Card(decide.fresh(sent, seq, now), "", keyed)
+        if draft_until is None:
+            message = decide.fresh(envelope, seq, now)
+        else:
+            message = decide.draft(envelope, seq, draft_until, now)
+        card = known[envelope.id] = Card(message, "", keyed)
         self.pending.put(None, card)
         self.pending.envelopes[seq] = envelope
         self.pending.count_new(card.message)
-        if dropped is not None:
-            self.pending.dropped[seq] = dropped
-        if key is not None and keyed:
-            fingerprint = key_print(envelope.queue, key)
-            self.pending.keys[envelope.queue, key] = KeyFile(Key(fingerprint, seq, dedup_until), envelope.id)
+        if keyed:
+            self._keyring.add(envelope, seq, dedup_until)
         return Stored(seq, envelope.id, False)
 
-    def _known_key(self, queue: str, key: str, now: int) -> KeyFile | None:
-        pending = self.pending.keys.get((queue, key))
-        if pending is not None:
-            return pending if pending.key.until > now else None
-        if queue in self.pending.deleted:
-            return None
-        for entry in self._index.keys_of(queue, [key]).get(key, []):
-            if entry.until > now and entry not in self.pending.old_keys:
-                for file in self._key_files(queue, bucket(entry.until)):
-                    if file.key == entry:
-                        return file
-        return None
+    # -- keys -----------------------------------------------------------------------------------------------------
 
-    def _key_files(self, queue: str, folder: str) -> list[KeyFile]:
-        names = sorted(listdir(f"{self._root}/{queue}/{FOLDER}/{folder}"))
-        return [file for name in names if (file := read_key(name)) is not None]
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        files = [self._keyring.holder(queue, key, now) for key in keys]
+        return [None if file is None else (file.key.seq, file.id) for file in files]
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        self.pending.made.add(queue)
+        self._keyring.hold(queue, holders, until)
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._keyring.take(queue, key)
 
     def forget_keys(self, now: int, limit: int) -> int:
         self._hear(now)
-        count = 0
-        for queue in self._view.queues():
-            if queue in self.pending.deleted:
-                continue
-            for folder in self._view.folders(f"{queue}/{FOLDER}"):
-                if count >= limit or not folder.isdecimal() or int(folder) > now // STRETCH_MS:
-                    break
-                for file in self._key_files(queue, folder):
-                    if file.key.until <= now and file.key not in self.pending.old_keys and count < limit:
-                        self.pending.old_keys[file.key] = (queue, file)
-                        count += 1
-        return count
+        return self._keyring.forget(now, limit)
 
     # -- changing -------------------------------------------------------------------------------------------------
 
     def swap(self, changes: Sequence[Change]) -> None:
-        cards = self._find([change.before.seq for change in changes])
+        cards = self._sight.find([change.before.seq for change in changes])
         for before, after, failure in changes:
             card = cards.get(before.seq)
             if card is None or card.message != before:
@@ -281,8 +278,20 @@ class FilesTransaction:
             self.pending.put(card, changed)
             self.pending.count_change(before, after, failure)
 
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        cards = self._sight.find([message.seq for message in messages])
+        for message, envelope in zip(messages, envelopes, strict=True):
+            card = cards.get(message.seq)
+            if card is None or card.message != message:
+                raise StoreError(f"message {message.id} is not as the change says it was")
+            after = message._replace(size=envelope.size)
+            cards[message.seq] = card._replace(message=after, sized=True)
+            self.pending.put(card, cards[message.seq])
+            self.pending.rewrite(message.seq, envelope)
+            self.pending.count_change(message, after, None)
+
     def forget(self, messages: Sequence[Message]) -> None:
-        cards = self._find([message.seq for message in messages])
+        cards = self._sight.find([message.seq for message in messages])
         for message in messages:
             card = cards.pop(message.seq, None)
             if card is not None:
@@ -327,20 +336,28 @@ class FilesTransaction:
             if done and self._has_policy(queue):
                 over = min(done - self.policy(queue).archive.max_messages, limit - len(found))
                 if over > 0:
-                    kept = (card.message for card in self._in_state(queue, State.DONE) if card.message.body)
+                    kept = (card.message for card in self._sight.in_state(queue, State.DONE) if card.message.body)
                     found.extend(islice(kept, over))
         return found
 
 
-def _card_order(card: Card) -> Order:
-    return order_of(card.message)
+def write_cursor(message: Message) -> str:
+    """Of those ready for anyone without their target, which is none."""
+    order = order_of(message)
+    parts = order[1:] if message.state is State.READY and not message.target else order
+    return ".".join(map(str, parts))
 
 
-def read_cursor(cursor: str) -> Order:
+def read_cursor(cursor: str, state: State) -> Order:
     if not cursor:
-        return -1, -1
+        return ()
     try:
-        low, high = cursor.split(".")
-        return int(low), int(high)
+        *targets, low, high = map(int, cursor.split("."))
+        if state is State.READY:
+            [target] = targets or [0]
+            return target, low, high
+        if not targets:
+            return low, high
     except ValueError:
-        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None
+        pass
+    raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor")

@@ -4,6 +4,7 @@ so that what was listed once is not listed again.
 Knows: folders, names, the index. Does not know: changes that are not on the disk yet."""
 
 import os
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import groupby
@@ -15,6 +16,7 @@ from yirangmq.core.states import State
 from yirangmq.format.filenames import (
     BY_TIME,
     LAST,
+    LINE_DIGITS,
     PER_FOLDER,
     SUFFIX,
     TOP_OF,
@@ -22,17 +24,22 @@ from yirangmq.format.filenames import (
     due_in,
     folder_for,
     hour_folder,
+    is_vague,
     lead,
+    line_folder,
     minute_folder,
     read_name,
 )
-from yirangmq.stores.files_content import Broken, read_envelope, read_failure
+from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
 from yirangmq.stores.files_due import Calendar, Note, Stretch
 from yirangmq.stores.files_index import Index
+from yirangmq.stores.files_reading import listdir, read_all, read_bytes, subfolders
 
+_TARGET = re.compile(rf"[0-9a-z]{{{LINE_DIGITS}}}")
 GONE = 2**60
 """Done messages without content come after all that have it."""
-Order = tuple[int, int]
+Order = tuple[int, ...]
+"""How messages of one state are listed; nothing comes before ``()``."""
 
 
 class Due(NamedTuple):
@@ -42,10 +49,9 @@ class Due(NamedTuple):
 
 
 def order_of(message: Message) -> Order:
-    """How messages of one state are listed."""
     match message.state:
         case State.READY:
-            return message.rank, message.place
+            return message.target, message.rank, message.place
         case State.DEAD | State.PARKED:
             return message.changed_at, message.seq
         case State.DONE:
@@ -97,11 +103,18 @@ class View:
             self._queues = sorted(name for name in found if os.path.isdir(f"{self._root}/{name}/inbox"))
         return self._queues
 
-    def _read(self, queue: str, top: str, name: str) -> Card | None:
+    def _read(self, queue: str, top: str, folder: str, name: str) -> Card | None:
         card = read_name(queue, top, name)
+        if card is not None and is_vague(card):
+            card = self._completed(card, f"{self._root}/{folder}/{name}")
         if card is not None:
             self._cards[card.message.seq] = card
         return card
+
+    def _completed(self, card: Card, path: str) -> Card | None:
+        found = completed(card, read_bytes(path) or b"")
+        self.is_doubtful |= found is None  # whoever comes next sets it aside
+        return found
 
     # -- one by one -----------------------------------------------------------------------------------------------
 
@@ -114,10 +127,10 @@ class View:
                 unknown.append(seq)
             else:
                 found[seq] = card
-        for seq, (queue, top, rank, place, changed_at, _) in self._index.records(unknown).items():
-            folder = f"{queue}/{folder_for(top, seq, rank, place, changed_at)}"
+        for seq, (queue, top, rank, place, changed_at, target, _) in self._index.records(unknown).items():
+            folder = f"{queue}/{folder_for(top, seq, rank, place, changed_at, target)}"
             for name in self._beginning(folder, lead(top, seq, place, changed_at)):
-                self._read(queue, top, name)
+                self._read(queue, top, folder, name)
             card = self._cards.get(seq)
             if card is None:
                 self.is_doubtful = True
@@ -144,50 +157,58 @@ class View:
             if seq in cards and cards[seq].message.id == id and cards[seq].message.queue == queue
         }
 
-    def until(self, seq: int) -> int:
-        """The end of the message's deduplication window; 0: it has none."""
-        record = self._index.records([seq]).get(seq)
-        return record.until if record else 0
+    def members(self, queue: str, group: int, after: int = 0) -> Iterator[int]:
+        """The numbers of those of a group, in order; ``after``: of those behind this one."""
+        seq = self._index.chains.behind(after) if after else self._index.first_of(queue, group)
+        while seq:
+            yield seq
+            seq = self._index.chains.behind(seq)
 
     # -- in order -------------------------------------------------------------------------------------------------
 
-    def in_state(self, queue: str, state: State, after: Order = (-1, -1)) -> Iterator[Card]:
-        """Lazily, in the order of ``order_of``, those behind ``after``."""
-        if state is State.READY:
-            yield from self._ready(queue, after)
-            return
-        for body in (True, False):
-            top = TOP_OF.get((state, body))
-            if top is not None:
-                yield from self._listed(queue, top, after)
+    def targets(self, queue: str) -> list[int]:
+        """Consumers for whom alone something waits, or lately did."""
+        return [int(name, 36) for name in self.folders(f"{queue}/inbox-for") if _TARGET.fullmatch(name)]
 
-    def _ready(self, queue: str, after: Order) -> Iterator[Card]:
-        for rank_folder in self.folders(f"{queue}/inbox"):
+    def line(self, queue: str, target: int, after: Order = ()) -> Iterator[Card]:
+        """Those ready for anyone, or for one consumer, by rank, then place; lazily, those behind ``after``."""
+        inbox = f"{queue}/{line_folder(target)}"
+        top = "inbox-for" if target else "inbox"
+        low, high = after or (-1, -1)
+        for rank_folder in self.folders(inbox):
             rank = _rank(rank_folder)
-            if rank is None or rank < after[0]:
+            if rank is None or rank < low:
                 continue
-            first = after[1] // PER_FOLDER if rank == after[0] else 0
-            for bucket in self.folders(f"{queue}/inbox/{rank_folder}"):
+            first = high // PER_FOLDER if rank == low else 0
+            for bucket in self.folders(f"{inbox}/{rank_folder}"):
                 if bucket.isdecimal() and int(bucket) >= first:
-                    folder = f"{queue}/inbox/{rank_folder}/{bucket}"
+                    folder = f"{inbox}/{rank_folder}/{bucket}"
                     if not self.names(folder):
                         self.hollow.append(f"{self._root}/{folder}")
                     for name in self.names(folder):
-                        card = self._read(queue, "inbox", name)
-                        if card is not None and order_of(card.message) > after:
+                        card = self._read(queue, top, folder, name)
+                        if card is not None and (card.message.rank, card.message.place) > (low, high):
                             yield card
+
+    def in_state(self, queue: str, state: State, after: Order = ()) -> Iterator[Card]:
+        """In any state but ready: lazily, in the order of ``order_of``, those behind ``after``."""
+        for body in (True, False):
+            top = TOP_OF.get((state, body))
+            if top is not None:
+                yield from self._listed(queue, top, after or (-1, -1))
 
     def _listed(self, queue: str, top: str, after: Order) -> Iterator[Card]:
         begin = lead(top, after[1], 0, after[0]) if _is_within(top, after) else ""
         for bucket in self._buckets(queue, top, after):
-            names = self.names(f"{queue}/{top}/{bucket}")
+            folder = f"{queue}/{top}/{bucket}"
+            names = self.names(folder)
             for _, alike in groupby(names[bisect_left(names, begin) :], key=_first_number):
-                cards = [card for name in alike if (card := self._read(queue, top, name)) is not None]
+                cards = [card for name in alike if (card := self._read(queue, top, folder, name)) is not None]
                 cards.sort(key=lambda card: order_of(card.message))
                 yield from (card for card in cards if order_of(card.message) > after)
 
     def _buckets(self, queue: str, top: str, after: Order) -> Iterator[str]:
-        low, high = after
+        low, high = after[0], after[1]
         moment = max(low, 0) if low < GONE else None
         for folder in self.folders(f"{queue}/{top}"):
             if top == "archive":
@@ -278,7 +299,7 @@ class View:
         queue, _, rest = folder.partition("/")
         parts = rest.split("/")
         top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
-        return self._read(queue, top, name)
+        return self._read(queue, top, folder, name)
 
     # -- contents -------------------------------------------------------------------------------------------------
 
@@ -310,52 +331,6 @@ class View:
 def failure_path(root: str, message: Message, which: str) -> str:
     number = message.seq
     return f"{root}/{message.queue}/meta/failures/{number // PER_FOLDER:010d}/{number:012d}{which}.json"
-
-
-def listdir(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def subfolders(path: str) -> list[str]:
-    """Names of the folders in a folder; hidden ones left out."""
-    try:
-        with os.scandir(path) as entries:
-            return [entry.name for entry in entries if entry.name[0] != "." and entry.is_dir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-
-
-def read_bytes(path: str) -> bytes | None:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-
-
-def ends_whole(path: str) -> bool:
-    """Whether a file of lines ends with a whole one; a power cut may have torn the last."""
-    try:
-        with open(path, "rb") as file:
-            if file.seek(0, os.SEEK_END) == 0:
-                return True
-            file.seek(-1, os.SEEK_END)
-            return file.read(1) == b"\n"
-    except FileNotFoundError:
-        return True
-
-
-def read_all(fd: int, size: int) -> bytes:
-    data = os.read(fd, size)
-    while len(data) < size:
-        more = os.read(fd, size - len(data))
-        if not more:
-            break
-        data += more
-    return data
 
 
 def _is_within(top: str, after: Order) -> bool:

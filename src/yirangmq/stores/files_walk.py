@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from yirangmq.format.filenames import DEPTH
 from yirangmq.stores.files_keys import FOLDER as KEYS
+from yirangmq.stores.files_reading import listdir
 from yirangmq.stores.files_spares import FOLDER as SPARES
-from yirangmq.stores.files_view import listdir
 
 FAILURES = "meta/failures"
 TEMP = "meta/temp"

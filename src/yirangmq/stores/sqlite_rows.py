@@ -44,8 +44,8 @@ INSERT INTO life SELECT seq, queue, id, 'draft', rank, seq, 0, 0, ?3, expires_at
     target, octet_length(payload) + length(header)
 FROM message WHERE seq BETWEEN ?1 AND ?2"""
 MEMBERS_NEW = "INSERT INTO member SELECT queue, grp, seq, seq FROM message WHERE seq BETWEEN ? AND ? AND grp > 0"
-JOIN_GROUP = "INSERT INTO member VALUES (?2, ?16, ?6, ?1)"
-LEAVE_GROUP = "DELETE FROM member WHERE queue = ?2 AND grp = ?16 AND place = ?6"
+JOIN_GROUP = "INSERT INTO member VALUES (?, ?, ?, ?)"
+LEAVE_GROUP = "DELETE FROM member WHERE queue = ? AND grp = ? AND place = ?"
 GROUP_FIRST = "SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1"
 REWRITE = "UPDATE message SET header = ?, payload = ? WHERE seq = ?"
 RESIZE_LIFE = "UPDATE life SET size = ? WHERE seq = ?"

@@ -304,7 +304,7 @@ class SqliteTransaction:
 
     def _pass_turn(self, queue: int, buried: Message) -> None:
         """No verb sees this one leave its group, so the next one is let go here."""
-        self._db.execute(sql.LEAVE_GROUP, (buried[0], queue, *buried[2:]))
+        self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
         [first] = self.group_first(buried.queue, [buried.group])
         if first is not None and first.state is State.HELD:
             self.swap([Change(first, decide.free(first, 0, first.changed_at))])
@@ -404,9 +404,9 @@ class SqliteTransaction:
             if after.group and (before.state in WAITING, before.place) != (after.state in WAITING, after.place):
                 queue = self._made_queue(after.queue)
                 if before.state in WAITING:
-                    self._db.execute(sql.LEAVE_GROUP, (before[0], queue, *before[2:]))
+                    self._db.execute(sql.LEAVE_GROUP, (queue, before.group, before.place))
                 if after.state in WAITING:
-                    self._db.execute(sql.JOIN_GROUP, (after[0], queue, *after[2:]))
+                    self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
 
     def _remember(self, old: State, new: State, changes: list[Change]) -> None:
         leased = self._known.leased
@@ -495,8 +495,8 @@ class SqliteTransaction:
             if message.state in WAITING:
                 self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
                 if message.group:
-                    row = (message.seq, self._made_queue(message.queue), *message[2:])
-                    self._db.execute(sql.LEAVE_GROUP, row)
+                    line = (self._made_queue(message.queue), message.group, message.place)
+                    self._db.execute(sql.LEAVE_GROUP, line)
         which, bindings = sql.among([message.seq for message in messages])
         self._db.execute(sql.END_LIVES + which, bindings)
         if any(message.body for message in messages):

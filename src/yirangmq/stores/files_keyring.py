@@ -1,0 +1,114 @@
+"""Deduplication keys as a transaction sees them: who holds which, given and taken (files_keys.py has the files).
+
+A new message and its key stand and fall together: after a power cut neither is left without the other. A key that is
+given to a message on disk stands by itself. Knows: keys. Does not know: why they are asked for."""
+
+from collections.abc import Mapping
+
+from yirangmq.core.message import Envelope
+from yirangmq.stores.files_index import Index, Key, key_print
+from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, bucket, read_key
+from yirangmq.stores.files_pending import Pending
+from yirangmq.stores.files_reading import listdir
+from yirangmq.stores.files_sight import Sight
+from yirangmq.stores.files_view import View
+
+
+class Keyring:
+    """One per transaction."""
+
+    def __init__(self, root: str, index: Index, view: View, pending: Pending, sight: Sight) -> None:
+        self._root = root
+        self._index = index
+        self._view = view
+        self._pending = pending
+        self._sight = sight
+
+    def holder(self, queue: str, key: str, now: int) -> KeyFile | None:
+        pending = self._pending.keys.get((queue, key))
+        if pending is not None:
+            return pending if pending.key.until > now else None
+        if queue in self._pending.deleted:
+            return None
+        for entry in self._index.keys_of(queue, [key]).get(key, []):
+            if entry.until > now:
+                file = self._key_file(queue, entry)
+                if file is not None:
+                    return file
+        return None
+
+    def _key_file(self, queue: str, key: Key) -> KeyFile | None:
+        """The file of a key on disk; None: it is gone, or will be."""
+        if key in self._pending.old_keys or key in self._pending.taken_keys:
+            return None
+        files = self._key_files(queue, bucket(key.until))
+        return next((file for file in files if file.key == key), None)
+
+    def _key_files(self, queue: str, folder: str) -> list[KeyFile]:
+        names = sorted(listdir(f"{self._root}/{queue}/{FOLDER}/{folder}"))
+        return [file for name in names if (file := read_key(name)) is not None]
+
+    # -- giving and taking ----------------------------------------------------------------------------------------
+
+    def add(self, envelope: Envelope, seq: int, until: int) -> None:
+        """The key that a new message came with."""
+        if envelope.dedup_key is not None:
+            key = Key(key_print(envelope.queue, envelope.dedup_key), seq, until)
+            self._pending.keys[envelope.queue, envelope.dedup_key] = KeyFile(key, envelope.id)
+
+    def hold(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        for key, (seq, id) in holders.items():
+            file = KeyFile(Key(key_print(queue, key), seq, until), id)
+            if not self.take(queue, key, besides=file.key):
+                self._give(queue, key, file)
+
+    def _give(self, queue: str, key: str, file: KeyFile) -> None:
+        """A new message and its key stand and fall together; one that is on disk already has it for itself."""
+        seq = file.key.seq
+        card = self._pending.after.get(seq)
+        is_new = card is not None and self._pending.before[seq] is None
+        if card is not None and is_new and not card.keyed:
+            self._pending.put(None, card._replace(keyed=True))
+        self._pending.keys[queue, key] = file._replace(outlived=not is_new)
+
+    def take(self, queue: str, key: str, besides: Key | None = None) -> bool:
+        """From whoever holds it; True: the holder is ``besides``, who keeps it."""
+        given = self._pending.keys.get((queue, key))
+        if given is not None and given.key == besides:
+            return True
+        if given is not None:
+            del self._pending.keys[queue, key]
+            self._unkey(given.key.seq)
+        is_kept = False
+        entries = [] if queue in self._pending.deleted else self._index.keys_of(queue, [key]).get(key, [])
+        for entry in entries:
+            file = self._key_file(queue, entry)
+            if file is not None and entry == besides:
+                is_kept = True
+            elif file is not None:
+                self._pending.taken_keys[entry] = (queue, file)
+                self._unkey(entry.seq)
+        return is_kept
+
+    def _unkey(self, seq: int) -> None:
+        """Its name must not say that it has a key, or a lost one would be looked for after a power cut."""
+        card = self._sight.find([seq]).get(seq)
+        if card is not None and card.keyed:
+            self._pending.put(card, card._replace(keyed=False))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def forget(self, now: int, limit: int) -> int:
+        count = 0
+        for queue in self._view.queues():
+            if queue in self._pending.deleted:
+                continue
+            for folder in self._view.folders(f"{queue}/{FOLDER}"):
+                if count >= limit or not folder.isdecimal() or int(folder) > now // STRETCH_MS:
+                    break
+                for file in self._key_files(queue, folder):
+                    known = file.key in self._pending.old_keys or file.key in self._pending.taken_keys
+                    if file.key.until <= now and not known and count < limit:
+                        self._pending.old_keys[file.key] = (queue, file)
+                        count += 1
+        return count

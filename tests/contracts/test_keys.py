@@ -1,0 +1,136 @@
+"""``key_holders``, ``hold_keys`` and ``free_keys``: who holds which deduplication key, and who is given it."""
+
+import pytest
+
+from tests.contracts.parts import NOW, QUEUE, bring, envelope, openings, put
+from tests.places import Place
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Store, Stored
+from yirangmq.core.states import State
+
+WINDOW = 300_000
+UNTIL = NOW + WINDOW
+
+
+def of(message: Message) -> tuple[int, str]:
+    return message.seq, message.id
+
+
+def test_who_holds_a_key_is_known_until_its_window_ends(store: Store, place: Place) -> None:
+    m, n = put(store, envelope("m", dedup_key="k"), envelope("n", dedup_key="l"))
+    put(store, envelope("p", "post", dedup_key="k"))
+    for opener in openings(place):
+        with opener.transaction(write=False) as transaction:
+            assert transaction.key_holders(QUEUE, ["l", "nobody's", "k"], NOW) == [of(n), None, of(m)]
+            assert transaction.key_holders(QUEUE, ["k"], UNTIL - 1) == [of(m)]
+            assert transaction.key_holders(QUEUE, ["k"], UNTIL) == [None]
+            assert transaction.key_holders("nobody", ["k"], NOW) == [None]
+            assert transaction.key_holders(QUEUE, [], NOW) == []
+
+
+def test_a_key_is_taken_from_one_and_given_to_another(store: Store, place: Place) -> None:
+    m, n = put(store, envelope("m", dedup_key="k"), envelope("n"))
+    with store.transaction() as transaction:
+        transaction.hold_keys(QUEUE, {"k": of(n), "l": of(n)}, UNTIL + 5)
+        assert transaction.key_holders(QUEUE, ["k", "l"], NOW) == [of(n), of(n)]
+        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [Stored(n.seq, "n", True)]
+    for opener in openings(place):
+        with opener.transaction() as transaction:
+            assert transaction.key_holders(QUEUE, ["k", "l"], UNTIL + 4) == [of(n), of(n)]
+            assert transaction.key_holders(QUEUE, ["k"], UNTIL + 5) == [None]
+            assert transaction.add([envelope("o", dedup_key="l")], NOW, UNTIL) == [Stored(n.seq, "n", True)]
+            assert transaction.by_seq([m.seq, n.seq]) == [m, n]
+
+
+def test_a_free_key_is_anybodys(store: Store, place: Place) -> None:
+    [m] = put(store, envelope("m", dedup_key="k"))
+    with store.transaction() as transaction:
+        transaction.free_keys(QUEUE, ["k", "nobody's"])
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
+    with place.reopen().transaction() as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
+        assert transaction.by_seq([m.seq]) == [m]
+        [stored] = transaction.add([envelope("n", dedup_key="k")], NOW, UNTIL)
+        assert not stored.duplicate
+        transaction.free_keys(QUEUE, ["k"])
+        [again] = transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL)
+        assert not again.duplicate
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [(again.seq, "o")]
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [(again.seq, "o")]
+
+
+def test_a_window_is_made_longer_and_shorter(store: Store, place: Place) -> None:
+    [m] = put(store, envelope("m", dedup_key="k"))
+    for until in (UNTIL, UNTIL + 9, UNTIL - 9, UNTIL + 10**7, NOW + 1):
+        with store.transaction() as transaction:
+            transaction.hold_keys(QUEUE, {"k": of(m)}, until)
+            transaction.hold_keys(QUEUE, {"k": of(m)}, until)
+        store = place.reopen()
+        with store.transaction(write=False) as transaction:
+            assert transaction.key_holders(QUEUE, ["k"], until - 1) == [of(m)]
+            assert transaction.key_holders(QUEUE, ["k"], until) == [None]
+
+
+def test_a_key_goes_to_and_fro_in_one_transaction(store: Store, place: Place) -> None:
+    m, n = put(store, envelope("m", dedup_key="k"), envelope("n"))
+    with store.transaction() as transaction:
+        transaction.free_keys(QUEUE, ["k"])
+        transaction.hold_keys(QUEUE, {"k": of(m)}, UNTIL)
+        transaction.hold_keys(QUEUE, {"k": of(n)}, UNTIL)
+        transaction.hold_keys(QUEUE, {"k": of(m)}, UNTIL)
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [of(m)]
+    with place.reopen().transaction() as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [of(m)]
+        transaction.forget_keys(UNTIL, 9)
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
+
+
+def test_a_new_message_is_given_a_key_at_once(store: Store, place: Place) -> None:
+    [m] = put(store, envelope("m", dedup_key="k"))
+    with store.transaction() as transaction:
+        [stored] = transaction.add([envelope("n")], NOW, UNTIL)
+        transaction.hold_keys(QUEUE, {"k": (stored.seq, "n")}, UNTIL)
+    with place.reopen().transaction() as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [(stored.seq, "n")]
+        transaction.forget([card for card in transaction.by_seq([stored.seq]) if card])
+        assert transaction.by_seq([m.seq]) == [m]
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [(stored.seq, "n")], "a key outlives its message"
+
+
+@pytest.mark.parametrize("state", [State.LEASED, State.DEAD, State.DONE, State.DROPPED])
+def test_a_key_may_be_given_to_a_message_in_any_state(store: Store, place: Place, state: State) -> None:
+    card = bring(store, put(store, envelope("m"))[0], state)
+    with store.transaction() as transaction:
+        transaction.hold_keys(QUEUE, {"k": of(card)}, UNTIL)
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [of(card)]
+        assert transaction.by_seq([card.seq]) == [card]
+
+
+def test_a_transaction_that_fails_leaves_keys_as_they_were(store: Store, place: Place) -> None:
+    m, n = put(store, envelope("m", dedup_key="k"), envelope("n", dedup_key="l"))
+
+    def fail() -> None:
+        with store.transaction() as transaction:
+            transaction.hold_keys(QUEUE, {"k": of(n), "new": of(n)}, UNTIL)
+            transaction.free_keys(QUEUE, ["l"])
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    for opener in openings(place):
+        with opener.transaction(write=False) as transaction:
+            assert transaction.key_holders(QUEUE, ["k", "l", "new"], NOW) == [of(m), of(n), None]
+
+
+def test_keys_that_were_given_go_with_their_queue(store: Store, place: Place) -> None:
+    [m] = put(store, envelope("m"))
+    with store.transaction() as transaction:
+        transaction.hold_keys(QUEUE, {"k": of(m)}, UNTIL)
+        transaction.delete_queue(QUEUE)
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.queues() == []
+        assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
