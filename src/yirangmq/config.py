@@ -72,6 +72,9 @@ class Config:
     http_tokens: tuple[TokenRule, ...] = _setting(
         (), token_rules, "what HTTP clients may show, and do with it (below); a JSON array", secret=True
     )
+    webhook_secrets: str = _setting(
+        "", a_text, "folder with the secrets that webhooks are signed with, a file each", shown="DATA/secrets"
+    )
     tls_cert: str = _setting("", a_text, "certificate chain for TCP and HTTP, a PEM file; with `tls_key`")
     tls_key: str = _setting("", a_text, "its private key, a PEM file")
     node: str = _setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
@@ -187,6 +190,10 @@ class Config:
     @property
     def store_url(self) -> str:
         return self.store or f"sqlite:{self.data}/queue.db"
+
+    @property
+    def secrets_folder(self) -> str:
+        return self.webhook_secrets or f"{self.data}/secrets"
 
     @property
     def socket_path(self) -> str:

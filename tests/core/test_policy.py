@@ -55,6 +55,7 @@ FULL: dict[str, Any] = {
     "tombstoneSec": 0,
     "schemas": {"sensor.reading": {"1": {"type": "object"}, "*": True}},
     "paused": True,
+    "webhook": {"url": "https://x/", "secret": "s", "timeoutSec": 0.5, "concurrency": 1, "headers": {"A": "b"}},
     "quota": {"maxMessages": 10, "maxBytes": 4096, "onFull": "dropOldest"},
     "schedules": [
         {"name": "nightly", "cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "message": {"payload": 1}},

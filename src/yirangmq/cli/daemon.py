@@ -34,6 +34,8 @@ from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
+from yirangmq.doors.webhooks.secrets import read_secret
+from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.observe.prometheus import Samples
@@ -42,6 +44,8 @@ from yirangmq.wire.calls import Welcome
 
 TICK_SECONDS = 1.0
 PER_PAGE = 500
+LAST_SECONDS = 1.0
+"""For giving back what webhooks did not finish."""
 STEP_SECONDS = 0.005
 """How often a stopping server looks whether its work is done."""
 
@@ -94,7 +98,9 @@ class Daemon:
             secrets.token,
             self._disk,
             topics=self._topics,
+            feed=observing.feed,
         )
+        self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
         self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
@@ -112,6 +118,7 @@ class Daemon:
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._ticking.start()
+            self._webhooks.start(self._house.methods, self._house.consumers)
             ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()
@@ -147,10 +154,12 @@ class Daemon:
         self._entrance.close()
         self._entrance.stop()
         self._pages.stop()
+        self._webhooks.stop()
         if self._topics is not None:
             self._topics.stop()
         until = self._loop.time() + self._config.stop_seconds
-        await self._until(lambda: self._desk.is_idle and self._pages.is_idle and self._are_topics_idle(), until)
+        await self._until(lambda: self._is_idle and self._webhooks.is_idle, until)
+        await self._end_webhooks()
         if self._config.on_stop == "release":
             log.info("released", extra=values(leases=await self._release_leases()))
         self._entrance.say_bye()
@@ -158,8 +167,17 @@ class Daemon:
         self._entrance.abort()
         await asyncio.sleep(0)  # so that the aborted ones are told
 
-    def _are_topics_idle(self) -> bool:
-        return self._topics is None or self._topics.is_idle
+    @property
+    def _is_idle(self) -> bool:
+        """Nothing is asked for that is not answered."""
+        are_topics = self._topics is None or self._topics.is_idle
+        return self._desk.is_idle and self._pages.is_idle and are_topics
+
+    async def _end_webhooks(self) -> None:
+        """What is still on its way goes back in line."""
+        if not self._webhooks.is_idle:
+            self._webhooks.abort()
+            await self._until(lambda: self._is_idle and self._webhooks.is_idle, self._loop.time() + LAST_SECONDS)
 
     async def _until(self, is_done: Callable[[], bool], until: float) -> None:
         while not is_done() and self._loop.time() < until:  # noqa: ASYNC110  (several parts, none tells when it is)

@@ -24,17 +24,12 @@ from yirangmq.doors.session import House
 BURST_SECONDS = 2
 
 
-def build(config: Config, house: House, grants: Iterable[Grant]) -> HttpDoor:
-    guard = Guard(grants, _rate(config))
-    return HttpDoor(mounts(house, guard), _limits(config), guard.admit if config.http_rate else None)
-
-
-def mounts(house: House, guard: Guard) -> Mounts:
+def mounts(house: House, guard: Guard, api: Api) -> Mounts:
     """Each API under its prefix; what is under none is answered in plain words."""
     plain = Pages(house, guard).routes()
     add_dashboard(plain)
     found = Mounts(fallback=plain)
-    found.mount("/v1", Api(house, guard=guard.check))
+    found.mount("/v1", api)
     return found
 
 
@@ -61,7 +56,10 @@ class Web:
     """From ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
-        self.door = build(config, house, grants)
+        guard = Guard(grants, _rate(config))
+        self._api = Api(house, guard=guard.check)
+        admit = guard.admit if config.http_rate else None
+        self.door = HttpDoor(mounts(house, guard, self._api), _limits(config), admit)
         address = config.http_address
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode
@@ -79,9 +77,10 @@ class Web:
         return [f"http+unix:{self._address}"]
 
     def close(self) -> None:
-        """No new clients."""
+        """No new clients; those who wait for messages are told that there are none."""
         if self._server is None:
             return
+        self._api.stop()
         self._server.close()
         self._server = None
         if isinstance(self._address, Path):

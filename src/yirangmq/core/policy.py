@@ -9,6 +9,7 @@ from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.quota import DROP_OLDEST, REJECT, Quota
 from yirangmq.core.strict import Fields, kind
+from yirangmq.core.webhook import Webhook, read_webhook, show_webhook
 
 Answer = TypeVar("Answer")
 DAY_MS = 86_400_000
@@ -73,6 +74,7 @@ class QueuePolicy:
     paused: bool = False
     quota: Quota = field(default_factory=Quota)
     schedules: tuple[Schedule, ...] = ()
+    webhook: Webhook | None = None
 
 
 def read_policy(given: object, queue: str) -> QueuePolicy:
@@ -97,6 +99,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         paused=top.flag("paused", False),
         quota=_read_quota(top.inner("quota")),
         schedules=_read_schedules(top.take("schedules", [])),
+        webhook=read_webhook(top.take("webhook", None)),
     )
     top.done()
     return policy
@@ -241,6 +244,7 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
         "paused": policy.paused,
         "quota": {"maxMessages": quota.max_messages, "maxBytes": quota.max_bytes, "onFull": quota.on_full},
         "schedules": [_show_schedule(schedule) for schedule in policy.schedules],
+        "webhook": show_webhook(policy.webhook),
     }
 
 

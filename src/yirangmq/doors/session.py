@@ -17,6 +17,7 @@ from yirangmq.doors.calls import Calls
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
 from yirangmq.doors.health import Disk
+from yirangmq.observe.feed import Feed
 from yirangmq.topics.lines import Line
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire import calls
@@ -43,6 +44,8 @@ class House:
     consumers: set[str] = field(default_factory=set)
     """The names under which anything was leased through this door."""
     topics: Publisher | None = None
+    feed: Feed | None = None
+    """The latest events, where the server keeps them."""
 
     def check_room(self) -> None:
         """Raises what a publisher is told while the disk is low, or the store as large as it may be."""

@@ -17,6 +17,7 @@ from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
+from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.wire.calls import Welcome
 
 
@@ -71,6 +72,8 @@ class HttpServer:
         welcome = Welcome("yirangmq test", "here", self._store.durability(), 1 << 24)
         house = House(desk, self._clock, self._ids, table, welcome)
         self.api = Api(house, observing.feed)
+        webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
+        webhooks.start(table, house.consumers)
         door = HttpDoor(self.api)
         desk.after_commit.append(door.flush)
         server = await listen_tcp(door, ("127.0.0.1", 0))
@@ -79,6 +82,8 @@ class HttpServer:
         await self._over.wait()
         server.close()
         self.api.stop()
+        webhooks.stop()
+        webhooks.abort()
         door.abort()
         pages.stop()
         await asyncio.sleep(0)

@@ -25,7 +25,7 @@ class Api:
     ) -> None:
         self._version = house.welcome.server.rpartition(" ")[2]
         self._leasing = Leasing()
-        self._events = Events(feed or _own_feed(house), f"{house.clock.now_ms():x}")
+        self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
         self.table = Table(house, (), guard)
         for endpoint in (
             *publishing.endpoints(max_body),

@@ -122,6 +122,7 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
         codes.setdefault(str(errors.STATUS_OF[code]), []).append(code)
     for status, about in BEFORE.items():
         answers[status] = {"description": about, "content": {"text/plain": {"schema": {"type": "string"}}}}
+    codes["401"] = ["not_allowed"]
     for status, names in sorted(codes.items()):
         own = endpoint.more.get(status)
         schema = {"anyOf": [own, ref("Error")]} if own is not None else ref("Error")

@@ -119,6 +119,18 @@ SCHEDULE = thing(
     queue=TEXT, name=TEXT, cron=TEXT, timezone=TEXT, nextAt=some(INSTANT), nextLocal=some(TEXT), error=some(TEXT)
 )
 
+WEBHOOK = thing(
+    queue=TEXT,
+    url=TEXT,
+    inFlight=COUNT,
+    delivered=COUNT,
+    rejected=COUNT,
+    failed=COUNT,
+    lastStatus=some(COUNT),
+    lastError=some(TEXT),
+    lastAt=some(INSTANT),
+    heldSec=NUMBER,
+)
 BATCH: Schema = thing(
     query=TEXT, batch=COUNT, step=TEXT, first=FLAG, queueRows=COUNT, deadRows=COUNT, topicRows=COUNT, at=INSTANT
 )
@@ -137,6 +149,7 @@ COMPONENTS: dict[str, Schema] = {
     "Receipt": RECEIPT,
     "Consumer": CONSUMER,
     "Schedule": SCHEDULE,
+    "Webhook": WEBHOOK,
     "Policy": {"type": "object", "description": "docs/policy.md; every member is optional"},
     "Page": thing(queue=TEXT, messages=items(ref("Message")), cursor=some(TEXT)),
     "Results": thing(("error",), error=ref("Problem"), failed=COUNT, results=items(ref("Result"))),

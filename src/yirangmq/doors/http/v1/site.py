@@ -28,6 +28,10 @@ def schedules(ask: Ask) -> None:
     ask.call("schedules", ask.values(), lambda found: ask.reply({"schedules": found}))
 
 
+def webhooks(ask: Ask) -> None:
+    ask.call("webhooks", ask.values(), lambda found: ask.reply({"webhooks": found}))
+
+
 def sweep(ask: Ask) -> None:
     ask.call("sweep", ask.values(), lambda changed: ask.reply({"changed": changed}))
 
@@ -118,6 +122,8 @@ ENDPOINTS = (
              thing(connections=items({"type": "object"}))),
     Endpoint("GET", "/v1/schedules", "What is published by the clock, and when next", schedules, "server", "look",
              thing(schedules=items(ref("Schedule"))), query=(SOME_QUEUE,)),
+    Endpoint("GET", "/v1/webhooks", "Where messages are pushed to, and how that goes", webhooks, "server", "look",
+             thing(webhooks=items(ref("Webhook")))),
     Endpoint("POST", "/v1/sweep", "Do now what time brings: delays that end, leases that lapse", sweep, "server",
              "admin", thing(changed=COUNT)),
     Endpoint("GET", "/v1/consumers", "The consumers at work", consumers, "consumers", "look",

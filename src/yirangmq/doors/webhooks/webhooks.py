@@ -1,0 +1,148 @@
+"""The webhooks of all queues: begun, replaced and ended as policies change.
+
+Knows: which queue has one. Does not know: how a message is pushed."""
+
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from yirangmq.broker.desk import Desk
+from yirangmq.core.errors import BadPolicy, QueueError
+from yirangmq.core.events import Event, Steered
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.paged import Done, Given
+from yirangmq.doors.values import reading
+from yirangmq.doors.webhooks.pusher import CONSUMER, Pusher, Terms
+
+LOOK_SECONDS = 10.0
+"""Policies are looked at so often even if nobody changed one here: another process may have."""
+log = logging.getLogger("yirangmq")
+Secret = Callable[[str], bytes]
+"""From a name to the secret, or ``QueueError`` if there is none."""
+
+
+class Webhooks:
+    """Used from the loop's thread: ``start`` once; ``stop``, then ``abort`` when there is no more time."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        clock: Clock,
+        secret: Secret,
+        tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+    ) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._secret = secret
+        self._tls = tls
+        self._pushers: dict[str, Pusher] = {}
+        self._ending: list[Pusher] = []
+        self._troubles: dict[str, tuple[str, str]] = {}
+        """Of queues whose webhook cannot be begun: its address, and why."""
+        self._round = 0
+        self._is_stopped = True
+
+    def start(self, calls: Calls, consumers: set[str]) -> None:
+        """From now on; ``consumers`` learns the name under which we lease."""
+        self._is_stopped = False
+        consumers.add(CONSUMER)
+        calls.add_entry("webhooks", self._describe)
+        self._desk.verbs.happened.listen(self._hear)
+        self._look()
+
+    def stop(self) -> None:
+        """Take nothing more; what is on its way is seen through."""
+        self._is_stopped = True
+        for pusher in self._all:
+            pusher.stop()
+
+    def abort(self) -> None:
+        for pusher in self._all:
+            pusher.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        return all(pusher.is_idle for pusher in self._all)
+
+    @property
+    def _all(self) -> list[Pusher]:
+        return [*self._pushers.values(), *self._ending]
+
+    # -- policies -------------------------------------------------------------------------------------------------
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        if any(isinstance(event, Steered) for event in events):
+            self._wake_in(0.0)
+
+    def _wake_in(self, seconds: float) -> None:
+        """The latest call counts; earlier alarms find that they are out of date."""
+        self._round += 1
+        number = self._round
+        self._desk.later(seconds, lambda: self._look() if number == self._round else None)
+
+    def _look(self) -> None:
+        if self._is_stopped:
+            return
+        self._wake_in(LOOK_SECONDS)
+        try:
+            found = self._desk.read(_hooked)
+        except QueueError as error:
+            log.warning("webhooks cannot be read: %s", error)
+            return
+        wanted = {terms.queue: terms for terms in (self._terms(*one) for one in found) if terms is not None}
+        for queue in [queue for queue, pusher in self._pushers.items() if wanted.get(queue) != pusher.terms]:
+            self._end(self._pushers.pop(queue))
+        for queue, terms in wanted.items():
+            if queue in self._pushers:
+                self._pushers[queue].terms = terms  # the same webhook, perhaps with another backoff
+            else:
+                self._pushers[queue] = Pusher(self._desk, self._clock, terms, self._tls)
+                self._pushers[queue].start()
+        self._troubles = {queue: told for queue, told in self._troubles.items() if queue in dict(found)}
+
+    def _terms(self, queue: str, policy: QueuePolicy) -> Terms | None:
+        assert policy.webhook is not None
+        try:
+            secret = self._secret(policy.webhook.secret) if policy.webhook.secret else b""
+        except QueueError as error:
+            if queue not in self._troubles:
+                log.warning("the webhook of queue %s waits: %s", queue, error)
+            self._troubles[queue] = policy.webhook.url, str(error)
+            return None
+        self._troubles.pop(queue, None)
+        return Terms(queue, policy.webhook, secret, policy)
+
+    def _end(self, pusher: Pusher) -> None:
+        pusher.stop()
+        self._ending = [one for one in self._ending if not one.is_idle]
+        if not pusher.is_idle:
+            self._ending.append(pusher)
+
+    # -- for operators ----------------------------------------------------------------------------------------------
+
+    def _describe(self, desk: Desk, given: Given, done: Done) -> None:
+        reading(given, lambda values: None)
+        rows = [pusher.describe() for pusher in self._pushers.values()]
+        rows += [_waiting(queue, *told) for queue, told in self._troubles.items()]
+        done(sorted(rows, key=lambda row: str(row["queue"])), None)
+
+
+def _waiting(queue: str, url: str, error: str) -> dict[str, Any]:
+    counts = dict.fromkeys(("inFlight", "delivered", "rejected", "failed"), 0)
+    return {"queue": queue, "url": url, **counts, "lastStatus": None, "lastError": error, "lastAt": None, "heldSec": 0}
+
+
+def _hooked(transaction: Transaction) -> list[tuple[str, QueuePolicy]]:
+    """Queues with a webhook. A policy that cannot be read, edited by hand, is trouble of its own queue only."""
+    found = []
+    for queue in transaction.queues():
+        try:
+            policy = transaction.policy(queue)
+        except BadPolicy:
+            continue
+        if policy.webhook is not None:
+            found.append((queue, policy))
+    return found

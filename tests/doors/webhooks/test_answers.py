@@ -1,0 +1,106 @@
+"""Answers out of bytes, however they come, and what each means."""
+
+import pytest
+
+from yirangmq.doors.webhooks.answer import KEPT, LONGEST_BODY, LONGEST_HEAD, Answer, BadAnswer, NoAnswer
+from yirangmq.doors.webhooks.outcomes import LONGEST_HOLD, judged, retry_after
+
+NOW = 1_768_296_060.0
+"""Tue, 13 Jan 2026 09:21:00 GMT"""
+
+
+def fed(data: bytes, step: int = 1) -> Answer:
+    answer = Answer()
+    for begin in range(0, len(data), step):
+        answer.feed(data[begin : begin + step])
+    return answer
+
+
+@pytest.mark.parametrize("step", [1, 7, 10_000])
+@pytest.mark.parametrize(
+    ("data", "status", "body", "stays"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b"", True),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", True),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n", 200, b"ok", True),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\nok", 200, b"ok", False),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n", 503, b"", True),
+    ],
+)
+def test_an_answer_is_read_in_any_pieces(data: bytes, status: int, body: bytes, stays: bool, step: int) -> None:
+    answer = fed(data, step)
+    assert (answer.is_complete, answer.status, answer.body, answer.stays) == (True, status, body, stays)
+
+
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    answer = fed(b"HTTP/1.1 200 OK\r\n\r\nsome")
+    assert not answer.is_complete
+    answer.ended()
+    assert (answer.is_complete, answer.body, answer.stays) == (True, b"some", False)
+
+
+def test_a_body_without_end_is_read_for_a_while_and_kept_for_less() -> None:
+    answer = fed(b"HTTP/1.1 200 OK\r\n\r\n", 100)
+    while not answer.is_complete:
+        answer.feed(b"x" * 10_000)
+    assert len(answer.body) == KEPT < LONGEST_BODY
+    assert not answer.stays
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    with pytest.raises(BadAnswer):
+        fed(b"SSH-2.0-hello\r\n")
+    with pytest.raises(NoAnswer):
+        Answer().ended()
+    half = fed(b"HTTP/1.1 200 OK\r\n")
+    with pytest.raises(BadAnswer, match="in the middle"):
+        half.ended()
+    with pytest.raises(BadAnswer, match="too long"):
+        fed(b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * LONGEST_HEAD, 1000)
+
+
+# -- meaning ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        *((status, "") for status in (200, 299)),
+        *((status, "REJECTED") for status in (400, 404, 410)),
+        *((status, "HANDLER_ERROR") for status in (199, 302, 408, 425, 429, 500)),
+    ],
+)
+def test_a_status_has_its_meaning(status: int, reason: str) -> None:
+    outcome = judged(status, {}, b"", NOW)
+    assert outcome.reason == reason
+    assert outcome.is_trouble == (reason == "HANDLER_ERROR")
+
+
+def test_what_the_endpoint_said_is_kept_in_part() -> None:
+    assert judged(400, {}, b" \xff bad \n", NOW).text == "the webhook answered 400: \ufffd bad"
+    assert len(judged(400, {}, b"x" * 9_000, NOW).text) < 300
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ("0", 0),
+        ("120", 120),
+        ("9" * 30, LONGEST_HOLD),
+        ("Tue, 13 Jan 2026 09:22:00 GMT", 60),
+        ("Tue, 13 Jan 2026 09:20:00 GMT", 0),
+        ("Tue, 13 Jan 2099 09:20:00 GMT", LONGEST_HOLD),
+        ("", None),
+        ("soon", None),
+        ("-5", None),
+        ("1.5", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(given: str, seconds: float | None) -> None:
+    assert retry_after(given, NOW) == seconds
+
+
+def test_only_some_answers_may_hold_the_queue() -> None:
+    assert judged(503, {"retry-after": "7"}, b"", NOW)[2:] == (7, 7)
+    assert judged(500, {"retry-after": "7"}, b"", NOW)[2:] == (None, 0)

@@ -1,0 +1,21 @@
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.doors.webhooks.secrets import read_secret
+
+
+def test_the_first_line_of_a_file_is_the_secret(tmp_path: Path) -> None:
+    (tmp_path / "shop").write_bytes(b"  hush \nwhatever\n")
+    assert read_secret(tmp_path, "shop") == b"hush"
+
+
+def test_a_secret_that_is_not_there_says_where_it_should_be(tmp_path: Path) -> None:
+    (tmp_path / "empty").write_bytes(b"\n")
+    with pytest.raises(NotFound, match="shop cannot be read: No such file"):
+        read_secret(tmp_path, "shop")
+    with pytest.raises(BadInput, match="is empty"):
+        read_secret(tmp_path, "empty")
+    with pytest.raises(BadInput, match="secret"):
+        read_secret(tmp_path, "../shop")

@@ -1,0 +1,97 @@
+"""One queue, many doors: a message that comes in by one, fails at the next and is settled at a third; and a server that
+is killed between them."""
+
+import hashlib
+import hmac
+import json
+import signal
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import yirangmq
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.webqueues import WebQueues
+from yirangmq.client.open import connect
+
+pytestmark = pytest.mark.process
+HTTP = ("--http", "127.0.0.1:0")
+
+
+def web(server: Daemon) -> WebQueues:
+    [address] = [one for one in server.ready["addresses"] if one.startswith("http://")]
+    return WebQueues(int(address.rpartition(":")[2]))
+
+
+def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:
+    with daemon(tmp_path, *HTTP) as server:
+        published = run_command(tmp_path, "publish", "--store", server.address, "-q", "mail", "--json", '{"to": "ann"}')
+        id = json.loads(published.stdout)["messageId"]
+        with web(server) as http:
+            [taken] = http.lease("mail", wait=5)
+            assert (taken.id, taken.value()) == (id, {"to": "ann"})
+            http.nack(taken.lease_id, "REJECTED", "no such street")
+            [dead] = http.dead("mail-dlq")
+            assert (dead.message.id, dead.failure and dead.failure.reason_message) == (id, "no such street")
+        server.kill()
+        server.start()
+        with web(server) as http:
+            assert http.move_dead("redrive", "mail")["ids"] == [id]
+        with connect(server.address) as socket:
+            [again] = socket.lease("mail", wait=5)
+            assert (again.id, again.attempt) == (id, 1)
+            socket.ack(again.lease_id)
+        with web(server) as http:
+            assert http.counts("mail").done == 1
+
+
+class Hook(HTTPServer):
+    """An endpoint that answers when ``gate`` is open."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.sent: list[tuple[dict[str, str], bytes]] = []
+        super().__init__(("127.0.0.1", 0), Receiver)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+
+class Receiver(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        hook: Any = self.server
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        hook.sent.append((dict(self.headers), body))
+        hook.gate.wait(20)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Not to the screen."""
+
+
+def test_a_server_that_stops_sees_its_webhooks_through(tmp_path: Path) -> None:
+    (tmp_path / "d" / "secrets").mkdir(parents=True)
+    (tmp_path / "d" / "secrets" / "shop").write_text("hush\n")
+    hook = Hook()
+    with daemon(tmp_path, *HTTP) as server:
+        with web(server) as http:
+            url = f"http://127.0.0.1:{hook.server_port}/"
+            http.set_policy("mail", {"webhook": {"url": url, "secret": "shop", "concurrency": 1}})
+            http.publish_many("mail", [{"n": 1}, {"n": 2}])
+            until(lambda: len(hook.sent) == 1)
+            assert http.get("GET", "/v1/webhooks")["webhooks"][0]["inFlight"] == 1
+        assert server.process is not None
+        server.process.send_signal(signal.SIGTERM)
+        until(lambda: b"stopping" in server.log.read_bytes())
+        hook.gate.set()
+        assert server.process.wait(20) == 0
+        headers, body = hook.sent[0]
+        wanted = hmac.new(b"hush", headers["X-MQ-Timestamp"].encode() + b"." + body, hashlib.sha256).hexdigest()
+        assert headers["X-MQ-Signature"] == f"sha256={wanted}"
+    hook.shutdown()
+    hook.server_close()
+    with yirangmq.open(server.url) as queues:
+        counts = queues.counts("mail")
+    assert (counts.done, counts.ready, len(hook.sent)) == (1, 1, 1)
