@@ -61,7 +61,22 @@ FULL: dict[str, Any] = {
         {"name": "nightly", "cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "message": {"payload": 1}},
         {"name": "often", "cron": "*/5 * * * *", "timezone": "UTC", "message": "hello"},
     ],
+    "unique": True,
+    "concurrency": 0,
+    "draftSec": 0.001,
+    "claimSec": 2.5,
+    "activeSec": 300,
 }
+
+
+def test_no_limit_of_attempts_is_said_with_null() -> None:
+    assert read_policy({"retry": {"limit": None}}, QUEUE).retry.limit is None
+    assert show_policy(read_policy({"retry": {"limit": None}}, QUEUE))["retry"]["limit"] is None
+
+
+@pytest.mark.parametrize("member", ["unique", "concurrency", "draftSec", "claimSec", "activeSec"])
+def test_null_is_as_if_it_was_not_said(member: str) -> None:
+    assert read_policy({member: None}, QUEUE) == read_policy({}, QUEUE)
 
 
 def test_every_member_can_be_set_and_is_shown_as_set() -> None:
@@ -104,6 +119,12 @@ BAD: list[tuple[object, str]] = [
     ({"visibilitytimeoutSec": 30}, "visibilitytimeoutSec"),
     ({"retry": 5}, "retry"),
     ({"retry": None}, "retry"),
+    ({"unique": 1}, "unique"),
+    ({"concurrency": -1}, "concurrency"),
+    ({"concurrency": 1.5}, "concurrency"),
+    ({"draftSec": 0}, "draftSec"),
+    ({"claimSec": "60"}, "claimSec"),
+    ({"activeSec": -1}, "activeSec"),
     ({"retry": {"limit": -1}}, "retry.limit"),
     ({"retry": {"limit": 1.0}}, "retry.limit"),
     ({"retry": {"limit": True}}, "retry.limit"),

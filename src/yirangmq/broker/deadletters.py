@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
-from yirangmq.broker.groups import swap
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import matching, search
 from yirangmq.broker.verbs import MOST_PER_CALL
@@ -235,7 +234,7 @@ class DeadLetters:
         found = [look.message for look in matching(transaction, found, node)]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
-        swap(transaction, changes, self._queues.now_ms(), set())
+        self._queues.verbs.swap(transaction, changes, self._queues.now_ms())
         self._queues.happened.moved(move.goal, found)
         return [message.id for message in found]
 

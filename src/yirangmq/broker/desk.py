@@ -4,7 +4,7 @@ consumers that wait are served in that same transaction.
 Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever runs it hands in ``soon``, which calls
 back when the current turn is over, and ``later``, which calls back after some seconds."""
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -25,6 +25,7 @@ BYTES_PER_TAKER = 512 * 1024
 LONGEST_SLEEP = 3600.0
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
+Serve = Callable[[Transaction, int], list[Any]]
 
 
 class Taker(Protocol):
@@ -34,11 +35,15 @@ class Taker(Protocol):
     consumer: str
     span_ms: int | None
 
+    @property
+    def serve(self) -> Serve | None:
+        """How it takes so many messages, if it does not lease them."""
+
     def wants(self) -> int:
         """How many messages it can take now; 0: none."""
 
-    def take(self, deliveries: list[Delivery]) -> bool:
-        """Hand over; False if it is gone, and the messages go back."""
+    def take(self, deliveries: list[Any]) -> bool:
+        """Hand over what it leased, or what ``serve`` gave; False if it is gone, and the leases go back."""
 
 
 class Job:
@@ -72,7 +77,8 @@ class Desk:
         self.later = later
         self._seconds = seconds
         self._jobs: deque[Job] = deque()
-        self._takers: dict[str, deque[Taker]] = {}
+        self._takers: dict[str, OrderedDict[Taker, None]] = {}
+        """By queue, who is next first."""
         self._hungry: set[str] = set()
         self._planned = False
         self._alarm_at: int | None = None
@@ -92,7 +98,7 @@ class Desk:
 
     def wait(self, taker: Taker) -> None:
         """Serve this consumer as soon as its queue has something, in order of arrival."""
-        self._takers.setdefault(taker.queue, deque()).append(taker)
+        self._takers.setdefault(taker.queue, OrderedDict())[taker] = None
         self._hungry.add(taker.queue)
         self._plan()
 
@@ -100,7 +106,7 @@ class Desk:
         """It no longer waits, and takes nothing."""
         line = self._takers.get(taker.queue)
         if line is not None and taker in line:
-            line.remove(taker)
+            del line[taker]
             if not line:
                 del self._takers[taker.queue]
 
@@ -149,7 +155,7 @@ class Desk:
         except Exception as error:
             self._soon(partial(_throw, error))
 
-    def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Delivery]]]:
+    def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
         happened = self.verbs.happened
         try:
@@ -190,23 +196,23 @@ class Desk:
             happened.forget()
             job.error = QueueError(f"{type(error).__name__}: {error}")
 
-    def _serve(self, transaction: Transaction) -> list[tuple[Taker, list[Delivery]]]:
+    def _serve(self, transaction: Transaction) -> list[tuple[Taker, list[Any]]]:
         """Lease for those who wait, queue by queue, in turns."""
-        served: list[tuple[Taker, list[Delivery]]] = []
+        served: list[tuple[Taker, list[Any]]] = []
         queues = (self._hungry | self.verbs.touched) & self._takers.keys()
         self._hungry.clear()
         self.verbs.touched.clear()
         for queue in queues:
             line = self._takers[queue]
             for _ in range(len(line)):
-                taker = line[0]
-                line.rotate(-1)
+                taker = next(iter(line))
+                line.move_to_end(taker)
                 wanted = min(taker.wants(), MOST_PER_TAKER)
                 if wanted <= 0:
                     continue
                 got = self._lease_for(transaction, taker, wanted)
                 if not got:
-                    line.rotate(1)  # it keeps its turn
+                    line.move_to_end(taker, last=False)  # it keeps its turn
                     break
                 served.append((taker, got))
                 if len(got) == MOST_PER_TAKER:
@@ -215,9 +221,11 @@ class Desk:
             self._plan()
         return served
 
-    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Delivery]:
+    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Any]:
         """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
         try:
+            if taker.serve is not None:
+                return taker.serve(transaction, wanted)
             return self.verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
         except StoreError:
             raise

@@ -114,6 +114,11 @@ class Happenings:
             if self.is_traced:
                 self._begin_traces(heads, now)
 
+    def claimed(self, queue: str, messages: Sequence[Message], now: int) -> None:
+        """Leased as well, in two steps; the wait counts from the moment at which it came into line."""
+        if self.is_watched:
+            self._events.append(Leased(queue, len(messages), [now - message[10] for message in messages]))
+
     def _begin_traces(self, heads: Sequence[tuple[Message, Envelope]], now: int) -> None:
         """What is leased is told when it is settled; until then its header is kept here."""
         for message, sent in heads:

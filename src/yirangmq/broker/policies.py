@@ -4,7 +4,7 @@ from yirangmq.broker.schedules import check_schedules
 from yirangmq.broker.validate import Schemas
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import names
-from yirangmq.core.errors import NotFound
+from yirangmq.core.errors import BadPolicy, NotFound
 from yirangmq.core.events import Steered
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
@@ -17,6 +17,14 @@ def checked(document: object, queue: str, schemas: Schemas) -> QueuePolicy:
     schemas.check_policy(policy)
     check_schedules(queue, policy)
     return policy
+
+
+def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
+    """The policy in force; None if it cannot be read, edited by hand."""
+    try:
+        return transaction.policy(queue)
+    except BadPolicy:
+        return None
 
 
 def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, what: str = "policy") -> None:

@@ -16,6 +16,7 @@ from yirangmq.broker.schedules import listed
 from yirangmq.broker.subscription import Subscription, Terms
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
 from yirangmq.broker.waiters import Waiters
+from yirangmq.broker.wholesale import Wholesale
 from yirangmq.clock import default_consumer
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound
@@ -52,6 +53,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._lane: Way = lane or Lane(store, self._verbs.happened)
         self._waiters = Waiters(store)
         self._roster: Roster = roster or Consumers(clock)
+        self.wholesale = Wholesale(self, self._verbs, clock)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
 
     # -- producing ------------------------------------------------------------------------------------------------
@@ -279,7 +281,7 @@ class Queues(AbstractContextManager["Queues"]):
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Check a policy document and put it in force; None goes back to the defaults."""
         full = self.check_policy(queue, document)
-        self.run(lambda transaction: policies.put(transaction, self._verbs, queue, document))
+        self.wholesale.set_policy(queue, document)
         return full
 
     def pause(self, queue: str) -> bool:
@@ -331,6 +333,11 @@ class Queues(AbstractContextManager["Queues"]):
     def listen(self, hear: Hear) -> None:
         """``hear`` is told what each commit of this process did (``core.events``), once it is on disk."""
         self._verbs.happened.listen(hear)
+
+    @property
+    def verbs(self) -> Verbs:
+        """For work given to ``run``: cards change by its ``swap``."""
+        return self._verbs
 
     @property
     def happened(self) -> Happenings:

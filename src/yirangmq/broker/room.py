@@ -3,6 +3,7 @@
 Knows: what the store says of the queue. The rule itself is ``core.quota``."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from yirangmq.core import decide
 from yirangmq.core.errors import QuotaExceeded
@@ -16,18 +17,17 @@ PER_PAGE = 500
 LAST_PLACE = 2**62
 
 
-def make_room(
-    transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
-) -> list[Change]:
-    """What must be dropped so that these fit; ``QuotaExceeded`` if they are refused. Writes nothing."""
-    quota = policy.quota
-    counts = transaction.counts(queue)
-    held = Load(unfinished(counts), counts.bytes)
+def newcomers(transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope]) -> Load:
+    """What these add to the queue. Those that are known already are looked for only where it matters."""
     coming = _load(envelopes)
-    if refusal(quota, queue, held, coming) is not None:
-        coming = _load(_unknown(transaction, queue, envelopes))
-        if not coming.messages:
-            return []  # repeating what succeeded succeeds
+    if refusal(policy.quota, queue, _held(transaction, queue), coming) is None:
+        return coming
+    return _load(_unknown(transaction, queue, envelopes))  # repeating what succeeded succeeds
+
+
+def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> list[Change]:
+    """What must be dropped so that these fit; ``QuotaExceeded`` if they are refused. Writes nothing."""
+    quota, held = policy.quota, _held(transaction, queue)
     error = refusal(quota, queue, held, coming)
     if error is None:
         return []
@@ -40,6 +40,18 @@ def make_room(
             f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
         )
     return [Change(message, decide.drop(message, policy, now)) for message in going]
+
+
+def check_growth(transaction: Transaction, policy: QueuePolicy, queue: str, size: int) -> None:
+    """``QuotaExceeded`` if a message that is there may not become so much larger; none goes for its sake."""
+    error = refusal(replace(policy.quota, max_messages=0), queue, _held(transaction, queue), Load(0, size))
+    if error is not None:
+        raise error
+
+
+def _held(transaction: Transaction, queue: str) -> Load:
+    counts = transaction.counts(queue)
+    return Load(unfinished(counts), counts.bytes)
 
 
 def _enough(messages: Iterator[Message], need: Load) -> list[Message] | None:

@@ -1,6 +1,7 @@
 """What time brings: delays end, leases lapse, messages age, history and remembered ids go."""
 
-from yirangmq.broker.groups import swap
+from collections.abc import Callable, Sequence
+
 from yirangmq.broker.happenings import Happenings
 from yirangmq.core import decide
 from yirangmq.core.message import Message
@@ -8,10 +9,16 @@ from yirangmq.core.ports import Change, Transaction
 
 MOST_PER_SWEEP = 500
 """A sweep shares its commit with callers that wait; what is left over is due at the next one."""
+Swap = Callable[[Transaction, Sequence[Change], int], None]
 
 
 def sweep(
-    transaction: Transaction, now: int, touched: set[str], happened: Happenings, limit: int = MOST_PER_SWEEP
+    transaction: Transaction,
+    now: int,
+    swap: Swap,
+    touched: set[str],
+    happened: Happenings,
+    limit: int = MOST_PER_SWEEP,
 ) -> int:
     """Apply what is due; how many messages changed. Queues that have more to take now are added to ``touched``."""
     due = transaction.due(now, limit)
@@ -27,7 +34,7 @@ def sweep(
         else:
             changes.append(Change(message, outcome.message, outcome.failure))
             touched.add(message.queue)
-    swap(transaction, changes, now, touched)
+    swap(transaction, changes, now)
     transaction.forget(over)
     happened.swept(changes, now)
     return len(due)

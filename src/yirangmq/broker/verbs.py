@@ -4,17 +4,21 @@ A verb checks everything before it writes anything, so that one that raises one 
 
 from collections.abc import Callable, Sequence
 
-from yirangmq.broker.groups import line_up, swap
+from yirangmq.broker import groups
 from yirangmq.broker.happenings import Happenings
-from yirangmq.broker.room import make_room
+from yirangmq.broker.offers import Offers
+from yirangmq.broker.room import make_room, newcomers
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
+from yirangmq.broker.uniqueness import Uniqueness
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
+from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope, Message, split_lease_id
 from yirangmq.core.policy import Chance, QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
+from yirangmq.core.quota import Load
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, new_delivery
 
@@ -22,8 +26,6 @@ TIDY_MS = 1_000
 TIDY_AFTER = 500
 """Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
 twice as many as came in, so that what is kept stays within its bounds at any rate."""
-MOST_SWEEPS = 20
-"""Sweeps one lease may do before it takes what is left; the rest is due at the next call."""
 MOST_PER_CALL = 10_000
 """Messages in one call; a larger batch gains nothing and holds the lane."""
 
@@ -49,15 +51,17 @@ class Leases:
 class Verbs:
     """The verbs of one store's queues. Used from the lane, so by one thread at a time."""
 
-    def __init__(self, clock: Clock, ids: Ids) -> None:
+    def __init__(self, clock: Clock, ids: Ids, defaults: Defaults | None = None) -> None:
         self._clock = clock
         self._ids = ids
+        self.defaults = defaults or Defaults()
+        self.uniqueness = Uniqueness(self.defaults)
         self.schemas = Schemas()
         self.happened = Happenings()
         self._tidied_at = 0
         self._settled = 0
-        self._fit: dict[str, int] = {}
-        """How many messages of a queue were affordable when its messages are large."""
+        self._swept_in: Transaction | None = None
+        self.offers = Offers(self)
         self.touched: set[str] = set()
         """Queues that may have something to take since somebody last cleared this."""
 
@@ -77,25 +81,34 @@ class Verbs:
         complaints = [self.schemas.complaint(e, policy) for e in envelopes] if policy.schemas else []
         if policy.quota.is_set:
             self._make_room(transaction, policy, queue, envelopes, now)
-        stored = transaction.add(envelopes, now, now + policy.dedup_ms)
+        if self.defaults.unique_in(policy):
+            stored = self.uniqueness.add(transaction, queue, envelopes, now, now + policy.dedup_ms)
+        else:
+            stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
         self.happened.published(queue, envelopes, sizes, stored, now)
         if any(complaints):
             stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
         if any(envelope[10] for envelope in envelopes):
             seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
-            line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
+            groups.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
         return stored
 
     def _make_room(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int
     ) -> None:
+        coming = newcomers(transaction, policy, queue, envelopes)
+        if coming.messages:
+            self.make_room(transaction, policy, queue, coming, now)
+
+    def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None:
+        """Messages are dropped so that these fit, or ``QuotaExceeded`` says that they do not."""
         try:
-            going = make_room(transaction, policy, queue, envelopes, now)
+            going = make_room(transaction, policy, queue, coming, now)
         except QuotaExceeded as error:
-            self.happened.add(Refused(queue, error.code, len(envelopes)))
+            self.happened.add(Refused(queue, error.code, coming.messages))
             raise
-        swap(transaction, going, now, self.touched)
+        self.swap(transaction, going, now)
         self.happened.dropped("quota", going)
 
     def _refuse_unfit(
@@ -116,7 +129,7 @@ class Verbs:
             before = decide.fresh(envelope, receipt.seq, now)
             outcome = decide.refuse(before, policy, now, complaint)
             changes.append(Change(before, outcome.message, outcome.failure))
-        swap(transaction, changes, now, self.touched)
+        self.swap(transaction, changes, now)
         self.happened.refused(changes, now)
         return receipts
 
@@ -134,16 +147,13 @@ class Verbs:
         """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
         than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
         now = self._clock.now_ms()
-        self._pass_time(transaction, now)
-        policy = transaction.policy(queue)
-        if policy.paused:
+        limit = self.allowance(transaction, queue, limit, now)
+        if not limit:
             return []
-        if most_bytes is None:
-            heads = self._live_heads(transaction, queue, limit, names.line_of(who), now)
-        else:
-            heads = self._affordable_heads(transaction, queue, limit, names.line_of(who), most_bytes, now)
+        heads = self.offers.affordable(transaction, queue, limit, names.line_of(who), most_bytes, now)
         if not heads:
             return []
+        policy = transaction.policy(queue)
         until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
         for before, envelope in heads:
@@ -154,58 +164,17 @@ class Verbs:
         self.happened.leased(queue, heads, now)
         return deliveries
 
-    def _affordable_heads(
-        self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int, now: int
-    ) -> list[tuple[Message, Envelope]]:
-        """As many as the bytes allow. How many that were last time is how many are loaded, so that large payloads are
-        not read again and again for nothing; a queue that may have more is marked as touched."""
-        asked = min(limit, self._fit.get(queue, limit))
-        heads = self._live_heads(transaction, queue, asked, target, now)
-        kept = size = 0
-        for _, envelope in heads:
-            size += len(envelope[8])
-            if size > most_bytes and kept:
-                break
-            kept += 1
-        if kept < len(heads):
-            self._fit[queue] = kept
-        elif asked < limit:
-            self._fit[queue] = asked * 2
-        else:
-            return heads
-        if kept < len(heads) or len(heads) == asked:
-            self.touched.add(queue)
-        return heads[:kept]
-
-    def _live_heads(
-        self, transaction: Transaction, queue: str, limit: int, target: int, now: int
-    ) -> list[tuple[Message, Envelope]]:
-        """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""
-        for _ in range(MOST_SWEEPS):
-            heads = transaction.heads(queue, limit, target)
-            if any(0 < message.expires_at <= now for message, _ in heads):
-                sweep(transaction, now, self.touched, self.happened)
-            elif not self._bury_unfit(transaction, queue, heads, now):
-                return heads
-        return []
-
-    def _bury_unfit(
-        self, transaction: Transaction, queue: str, heads: Sequence[tuple[Message, Envelope]], now: int
-    ) -> bool:
-        """Publishing has checked what came through it; a file dropped into a folder, or a message older than its
-        schema, is checked before it is first handed out. True if there was one."""
+    def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
+        """How many of those wanted may be handed out now, as far as the queue's policy goes."""
+        self.pass_time(transaction, now)
         policy = transaction.policy(queue)
-        if not policy.schemas:
-            return False
-        changes = []
-        for message, envelope in heads:
-            complaint = "" if message.leases else self.schemas.complaint(envelope, policy)
-            if complaint:
-                outcome = decide.refuse(message, policy, now, complaint)
-                changes.append(Change(message, outcome.message, outcome.failure))
-        swap(transaction, changes, now, self.touched)
-        self.happened.refused(changes, now)
-        return bool(changes)
+        if policy.paused:
+            return 0
+        most = self.defaults.concurrency_in(policy)
+        if most is None:
+            return wanted
+        counts = transaction.counts(queue)
+        return max(0, min(wanted, most - counts.claimed - counts.leased))
 
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
         def settle(
@@ -214,7 +183,8 @@ class Verbs:
             if decide.acked_before(message, fence):
                 return None
             before = decide.held(message, fence, consumer, now, lease)
-            return new_change((before, decide.ack(before, transaction.policy(before.queue), now), None))
+            policy = transaction.policy(before.queue)
+            return new_change((before, decide.ack(before, policy, now), None))
 
         return self._settle(transaction, leases, "ack", settle)
 
@@ -272,10 +242,9 @@ class Verbs:
             errors.append(None)
             if change is not None:
                 changes.append(change)
-        swap(transaction, changes, now, self.touched)
+        self.swap(transaction, changes, now)
         self.happened.settled(verb, changes, now, reason)
-        self._settled += len(changes)
-        self._tidy_in_passing(transaction, now)
+        self.tidy_after(transaction, len(changes), now)
         return errors
 
     def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
@@ -293,19 +262,42 @@ class Verbs:
                 errors.append(None)
             except QueueError as error:
                 errors.append(error)
-        swap(transaction, changes, now, self.touched)
+        self.swap(transaction, changes, now)
         self.happened.dropped("asked", changes)
         return errors
+
+    def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None:
+        """The one way in which cards change: unique payloads follow, groups move on, and whoever waits for one of a
+        limited number to be done with is woken."""
+        if not changes:
+            return
+        self.uniqueness.follow(transaction, changes, now)
+        groups.swap(transaction, changes, now, self.touched)
+        for queue in {change[0][1] for change in changes}:
+            if self.defaults.concurrency_in(transaction.policy(queue)) is not None:
+                self.touched.add(queue)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def sweep(self, transaction: Transaction) -> int:
         """What time brings, as far as one commit goes; how many messages changed."""
         now = self._clock.now_ms()
-        return sweep(transaction, now, self.touched, self.happened) + tidy(transaction, now)
+        return self.sweep_once(transaction, now) + tidy(transaction, now)
 
-    def _pass_time(self, transaction: Transaction, now: int) -> None:
-        sweep(transaction, now, self.touched, self.happened)
+    def sweep_once(self, transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
+        return sweep(transaction, now, self.swap, self.touched, self.happened, limit)
+
+    def pass_time(self, transaction: Transaction, now: int) -> None:
+        """Once in each transaction: what falls due while it is under way is due at the next one."""
+        if transaction is self._swept_in:
+            return
+        self._swept_in = transaction
+        self.sweep_once(transaction, now)
+        self._tidy_in_passing(transaction, now)
+
+    def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None:
+        """So many more messages are finished: now and then what they leave behind is put in order."""
+        self._settled += settled
         self._tidy_in_passing(transaction, now)
 
     def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
@@ -313,7 +305,7 @@ class Verbs:
             return
         most = MOST_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
-        sweep(transaction, now, self.touched, self.happened, most)
+        self.sweep_once(transaction, now, most)
         tidy(transaction, now, most)
 
 

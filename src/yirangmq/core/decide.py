@@ -62,6 +62,13 @@ def draft(envelope: Envelope, seq: int, until: int, now: int) -> Message:
     return card._replace(state=_follow(None, Verb.DRAFT), due_at=until)
 
 
+def set_content(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+    """The content of a draft has come: in line, behind those waiting in its rank. From here on it ages."""
+    expires = message.expires_at or (now + policy.ttl_ms if policy.ttl_ms else 0)
+    state = _follow(message.state, Verb.SET)
+    return message._replace(state=state, place=place, due_at=expires, expires_at=expires, changed_at=now)
+
+
 def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
     """A message that fails validation at the door goes to the dead letters without ever being ready."""
     failure = Failure(Reason.VALIDATION_ERROR, text[:MAX_MESSAGE], now, 0, "")
@@ -75,6 +82,27 @@ def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     attempt, leases = attempt + 1, leases + 1
     card = (seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, consumer, reason, repeats)
     return new_message((*card, *rest))
+
+
+def claim(message: Message, now: int, until: int, consumer: str) -> Message:
+    """The first half of a lease: its id is given out, and that is the attempt. Its content is fetched by ``start``."""
+    state, attempt, leases = _follow(message.state, Verb.CLAIM), message.attempt + 1, message.leases + 1
+    return message._replace(
+        state=state, attempt=attempt, leases=leases, due_at=until, changed_at=now, consumer=consumer
+    )
+
+
+def start(message: Message, now: int, until: int) -> Message:
+    """The second half of a lease."""
+    return message._replace(state=_follow(message.state, Verb.START), due_at=until, changed_at=now)
+
+
+def unclaim(message: Message, now: int) -> Message:
+    """Whoever was to have it had left: it stands where it stood, and the attempt did not happen."""
+    state = _follow(message.state, Verb.RELEASE)
+    return message._replace(
+        state=state, attempt=message.attempt - 1, due_at=message.expires_at, changed_at=now, consumer=""
+    )
 
 
 def held(message: Message | None, leases: int, consumer: str | None, now: int, lease: str) -> Message:
@@ -125,7 +153,7 @@ def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: i
     failure = Failure(cause.reason, cause.text[:MAX_MESSAGE], now, message.attempt, message.consumer)
     message = message._replace(reason=cause.reason, repeats=repeats)
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
-    if cause.reason in FINAL_REASONS or poison or message.attempt > policy.retry.limit:
+    if cause.reason in FINAL_REASONS or poison or _is_last(message, policy):
         return Outcome(_bury(message, policy, now, Reason.POISON if poison else cause.reason), failure)
     if _is_expired(message, now):
         return Outcome(_out_of_time(message, policy, now), failure)
@@ -134,6 +162,12 @@ def nack(message: Message, policy: QueuePolicy, now: int, cause: Cause, place: i
         return Outcome(_release(message, policy, now, place), failure)
     due = _earliest(now + delay, message.expires_at)
     return Outcome(message._replace(state=_follow(message.state, Verb.RETRY), due_at=due, changed_at=now), failure)
+
+
+def fail(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+    """It did not work, and is not to be tried again until somebody says so."""
+    failure = Failure(Reason.HANDLER_ERROR, text[:MAX_MESSAGE], now, message.attempt, message.consumer)
+    return Outcome(_bury(message, policy, now, Reason.HANDLER_ERROR), failure)
 
 
 def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
@@ -152,7 +186,9 @@ def expire(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
             return Outcome(_ripen(message, policy, now, place))
         case State.READY | State.HELD:
             return _out_of_time_outcome(message, policy, now)
-        case State.DRAFT | State.DEAD:
+        case State.DRAFT:
+            return Outcome(drop(message._replace(reason=Reason.EXPIRED), policy, now))
+        case State.DEAD:
             return Outcome(drop(message, policy, now))
         case _:
             return None
@@ -196,11 +232,12 @@ def _give_up(message: Message, policy: QueuePolicy, now: int) -> Message:
 def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outcome:
     """The consumer went silent: at once back in line, or dead if that was the last attempt."""
     repeats = message.repeats + 1 if message.reason == Reason.TIMEOUT else 1
-    text = f"the lease of attempt {message.attempt} lapsed"
+    what = "the lease" if message.state is State.LEASED else "the claim"
+    text = f"{what} of attempt {message.attempt} lapsed"
     failure = Failure(Reason.TIMEOUT, text, now, message.attempt, message.consumer)
     message = message._replace(reason=Reason.TIMEOUT, repeats=repeats, consumer="")
     poison = policy.retry.poison_after and repeats >= policy.retry.poison_after
-    if poison or message.attempt > policy.retry.limit:
+    if poison or _is_last(message, policy):
         return Outcome(_bury(message, policy, now, Reason.POISON if poison else Reason.TIMEOUT), failure)
     if _is_expired(message, now):
         return Outcome(_out_of_time(message, policy, now), failure)
@@ -240,6 +277,10 @@ def _out_of_time(message: Message, policy: QueuePolicy, now: int) -> Message:
 def _out_of_time_outcome(message: Message, policy: QueuePolicy, now: int) -> Outcome:
     failure = Failure(Reason.EXPIRED, "its time to live ran out", now, message.attempt, "")
     return Outcome(_out_of_time(message, policy, now), failure)
+
+
+def _is_last(message: Message, policy: QueuePolicy) -> bool:
+    return policy.retry.limit is not None and message.attempt > policy.retry.limit
 
 
 def _is_expired(message: Message, now: int) -> bool:

@@ -17,13 +17,15 @@ BACKOFFS = ("exponential", "linear", "fixed")
 MAX_BODY = 64 * 1024 * 1024
 """No policy may allow more: a message is held in memory while it is handled."""
 MOST_SCHEDULES = 100
+MOST_AT_WORK = 10**9
 LONGEST_SCHEDULE_NAME = 80
 """A tick's message id is this name and the time, within an id's 100."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    limit: int = 5
+    limit: int | None = 5
+    """None: no limit."""
     backoff: str = "exponential"
     initial_ms: int = 1_000
     max_ms: int = 60_000
@@ -75,6 +77,12 @@ class QueuePolicy:
     quota: Quota = field(default_factory=Quota)
     schedules: tuple[Schedule, ...] = ()
     webhook: Webhook | None = None
+    unique: bool | None = None
+    """This and the next four: None is as the server says (``core.inherited``)."""
+    concurrency: int | None = None
+    draft_ms: int | None = None
+    claim_ms: int | None = None
+    active_ms: int | None = None
 
 
 def read_policy(given: object, queue: str) -> QueuePolicy:
@@ -100,6 +108,11 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         quota=_read_quota(top.inner("quota")),
         schedules=_read_schedules(top.take("schedules", [])),
         webhook=read_webhook(top.take("webhook", None)),
+        unique=None if top.is_null("unique") else top.flag("unique", False),
+        concurrency=None if top.is_null("concurrency") else top.whole("concurrency", 0, least=0, most=MOST_AT_WORK),
+        draft_ms=_ms_or_null(top, "draftSec"),
+        claim_ms=_ms_or_null(top, "claimSec"),
+        active_ms=_ms_or_null(top, "activeSec"),
     )
     top.done()
     return policy
@@ -107,7 +120,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
 
 def _read_retry(part: Fields) -> Retry:
     retry = Retry(
-        limit=part.whole("limit", 5, least=0, most=1_000_000),
+        limit=None if part.says_null("limit") else part.whole("limit", 5, least=0, most=1_000_000),
         backoff=part.choice("backoff", "exponential", BACKOFFS),
         initial_ms=_ms(part, "initialDelaySec", 1),
         max_ms=_ms(part, "maxDelaySec", 60),
@@ -210,6 +223,10 @@ def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
     return round(part.number(key, default, least=least, most=names.MAX_SECONDS) * 1000)
 
 
+def _ms_or_null(part: Fields, key: str) -> int | None:
+    return None if part.is_null(key) else _ms(part, key, 0, least=0.001)
+
+
 def show_policy(policy: QueuePolicy) -> dict[str, Any]:
     """The policy as its document, every member spelled out; ``read_policy`` of it gives the same policy."""
     retry, dlq, archive, quota = policy.retry, policy.dlq, policy.archive, policy.quota
@@ -245,6 +262,11 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
         "quota": {"maxMessages": quota.max_messages, "maxBytes": quota.max_bytes, "onFull": quota.on_full},
         "schedules": [_show_schedule(schedule) for schedule in policy.schedules],
         "webhook": show_webhook(policy.webhook),
+        "unique": policy.unique,
+        "concurrency": policy.concurrency,
+        "draftSec": _seconds_or_null(policy.draft_ms),
+        "claimSec": _seconds_or_null(policy.claim_ms),
+        "activeSec": _seconds_or_null(policy.active_ms),
     }
 
 
@@ -259,6 +281,10 @@ def _show_schedule(schedule: Schedule) -> dict[str, Any]:
 
 def _seconds(milliseconds: int) -> float:
     return _plain(milliseconds / 1000)
+
+
+def _seconds_or_null(milliseconds: int | None) -> float | None:
+    return None if milliseconds is None else _seconds(milliseconds)
 
 
 def _plain(number: float) -> float:

@@ -24,6 +24,17 @@ class Fields:
         self._asked.append(key)
         return self._left.pop(key, default)
 
+    def is_null(self, key: str) -> bool:
+        """It is null, or not there."""
+        if self._left.get(key) is not None:
+            return False
+        self.take(key, None)
+        return True
+
+    def says_null(self, key: str) -> bool:
+        """It is there, and null."""
+        return key in self._left and self.is_null(key)
+
     def number(self, key: str, default: float, *, least: float, most: float) -> float:
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:

@@ -52,7 +52,7 @@ class Calls:
         self.add("policy", looking.policy)
         self.add("policy_text", looking.policy_text)
         self.add("check_policy", partial(looking.check_policy, verbs))
-        self.add("set_policy", partial(steering.set_policy, verbs))
+        self.add("set_policy", partial(steering.put_policy, verbs))
         self.add("queue_pause", partial(steering.pause, verbs, paused=True))
         self.add("queue_resume", partial(steering.pause, verbs, paused=False))
         self.add("drop", partial(steering.drop, verbs))
@@ -62,6 +62,7 @@ class Calls:
             self._add_site(site)
 
     def _add_long_ones(self, pages: Pages) -> None:
+        self.add_paged(pages, "set_policy", steering.set_policy)
         self.add_paged(pages, "sweep", steering.sweep)
         self.add_paged(pages, "delete_queue", steering.delete_queue)
         self.add_paged(pages, "search", letters.search)

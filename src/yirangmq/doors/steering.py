@@ -17,11 +17,18 @@ Given = Mapping[str, Any]
 PER_PAGE = 500
 
 
-def set_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """Check a policy document and put it in force; null goes back to the defaults."""
+def put_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
+    """Check a policy document and put it in force for what comes; null goes back to the defaults."""
     full = looking.check_policy(verbs, transaction, given)
     policies.put(transaction, verbs, given["queue"], given.get("document"))
     return full
+
+
+def set_policy(queues: Queues, given: Given) -> dict[str, Any]:
+    """Check a policy document and put it in force, page by page for messages that are there; null goes back to the
+    defaults."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    return queues.set_policy(queue, document)
 
 
 def pause(verbs: Verbs, transaction: Transaction, given: Given, *, paused: bool) -> bool:

@@ -18,6 +18,8 @@ class Subscription:
     ``has_room`` says whether the client has read enough of what it was sent before; ``held`` are unsettled leases from
     an earlier connection, and until when."""
 
+    serve = None
+
     def __init__(
         self,
         queue: str,
@@ -81,6 +83,8 @@ class Subscription:
 
 class Waiting:
     """One lease request that found nothing yet. ``alarm`` ends its patience; it is cancelled when it is served."""
+
+    serve = None
 
     def __init__(
         self, queue: str, consumer: str, span_ms: int | None, limit: int, give: Callable[[list[Delivery]], bool]

@@ -32,6 +32,8 @@ MARKS = frozenset(
 MAX_HEADER = 65_536
 """Bytes of envelope beside the payload: attributes are for routing, not for content."""
 MAX_TEXT = 255
+RESERVED_KEYS = "payload-sha256:"
+"""Deduplication keys that begin so are the queue's own (``broker.uniqueness``)."""
 JSON_TYPE = "application/json"
 
 
@@ -184,6 +186,8 @@ def check_header(header: dict[str, Any]) -> Facts:
         value = header.get(name)
         if value is not None and (not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT):
             raise BadInput(f"must be a string of 1 to {MAX_TEXT} characters, not {_short(value)}", field=name)
+    if str(header.get("deduplicationKey", "")).startswith(RESERVED_KEYS):
+        raise BadInput(f"must not begin with {RESERVED_KEYS!r}, which is reserved", field="deduplicationKey")
     version = header.get("version")
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
         raise BadInput(f"must be a whole number from 0, not {_short(version)}", field="version")

@@ -1,0 +1,44 @@
+"""The content of a message as HTTP has it, a media type and bytes, to and from an envelope. Bytes are kept as they are,
+and so is the type, whatever it says."""
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Envelope
+from yirangmq.format.envelope import JSON_TYPE, MAX_TEXT
+from yirangmq.format.jsontext import dumps, loads, members
+
+BYTES_TYPE = "application/octet-stream"
+
+
+def check_type(media_type: str) -> str:
+    if len(media_type) > MAX_TEXT:
+        raise BadInput(f"has {len(media_type)} characters, at most {MAX_TEXT}", field="content-type")
+    return media_type
+
+
+def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
+    """Other content for the same envelope; its other members stay. "" is no type."""
+    is_json = _says_json(media_type) and _is_json(payload)
+    header = loads(envelope.header.encode()) if envelope.header else {}
+    header.pop("contentType", None)
+    if media_type and not (is_json and media_type == JSON_TYPE):
+        header["contentType"] = media_type
+    text = dumps(header).decode() if header else ""
+    return envelope._replace(header=text, payload=payload, is_json=is_json)
+
+
+def type_of(envelope: Envelope) -> str:
+    said = loads(envelope.header.encode()).get("contentType") if '"contentType"' in envelope.header else None
+    return str(said) if said else JSON_TYPE if envelope.is_json else BYTES_TYPE
+
+
+def _says_json(media_type: str) -> bool:
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind == JSON_TYPE or kind.endswith("+json")
+
+
+def _is_json(payload: bytes) -> bool:
+    """One document with no space around it, so that it can stand in an envelope and come out of it to the byte."""
+    try:
+        return members(b'{"payload":%s}' % payload) == {"payload": payload}
+    except BadInput:
+        return False
