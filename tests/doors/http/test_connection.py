@@ -258,6 +258,15 @@ def test_what_is_not_clear_is_refused_and_nothing_after_it_is_read(stream: bytes
     assert bench.shared.held == 0
 
 
+@pytest.mark.parametrize("where", [b"/echo%c", b"/echo?%c", b"http://a/echo%c"], ids=["path", "query", "absolute"])
+def test_a_target_is_visible_ascii(where: bytes) -> None:
+    for byte in {*range(256)} - {*range(0x20, 0x7F)} | {ord("#")}:
+        bench = Bench()
+        sent = bench.receive(b"GET " + where.replace(b"%c", bytes([byte])) + b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert statuses(sent)[0] >= 400, byte
+        assert bench.stage.seen == []
+
+
 LIMITS = Limits(target_bytes=100, header_bytes=1000, header_count=10)
 
 
@@ -408,6 +417,22 @@ def test_only_so_many_requests_of_one_connection_are_taken() -> None:
         held = len(bench.stage.held) - held
     assert statuses(bench.wire.sent) == [200] * 2000
     assert bench.connection.read_on(0.0)
+
+
+def test_what_comes_while_there_is_no_room_is_not_lost() -> None:
+    """A socket may have read more before it could be told to stop."""
+    bench = Bench(Limits(pipelined=2))
+    bench.receive(HOLD * 200)
+    bench.receive(HOLD)
+    bench.receive(GET[:7])
+    bench.receive(GET[7:])
+    for _ in range(1000):
+        for exchange in bench.stage.held:
+            exchange.answer(Response(200))
+        if bench.connection.read_on(0.0) and bench.stage.seen:
+            break
+    assert statuses(bench.wire.sent) == [200] * 202
+    assert bench.shared.held == 0
 
 
 def test_only_so_many_bytes_of_requests_of_one_connection_are_taken() -> None:
@@ -778,10 +803,10 @@ def test_a_body_must_come_at_some_pace() -> None:
 def test_it_is_not_late_while_we_do_not_read() -> None:
     bench = Bench(Limits(body_seconds=30))
     bench.receive(_with(b"Content-Length: 1000"))
-    bench.connection.is_clogged = True
+    bench.connection.clog(True)
     for now in range(1, 100):
         bench.connection.check(float(now))
-    bench.connection.is_clogged = False
+    bench.connection.clog(False)
     bench.connection.check(110.0)
     assert bench.wire.sent == b""
     bench.now = 110.0

@@ -1,42 +1,25 @@
 """One HTTP connection, sans-IO: bytes in, requests to their routes; answers in, bytes out in the order of the requests.
 
-Knows: which requests are at work, what may be sent when, when the connection ends. Does not know: sockets, clocks, what
-routes do. Requests of one connection run at the same time."""
+Knows: which requests are taken in and which refused, what they weigh, when the connection ends. Does not know: sockets,
+clocks, what routes do. Requests of one connection run at the same time; ``line`` has their order."""
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil
-from typing import Protocol
 
-from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, TooLarge, Unavailable
-from yirangmq.doors.http import reply
-from yirangmq.doors.http.exchange import Request, Response, Route, Routes
+from yirangmq.core.errors import BadInput, QueueError, Unavailable
+from yirangmq.doors.http.exchange import Request, Route, Routes
 from yirangmq.doors.http.head import Head, Refused
 from yirangmq.doors.http.intake import Intake
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.line import Line, Wire
 from yirangmq.doors.http.pace import Pace
-from yirangmq.doors.http.reply import CONTINUE, LAST_CHUNK, Tails
+from yirangmq.doors.http.refusals import plain, refusal, too_large
+from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.turn import Turn
 from yirangmq.observe.logs import log
 
 SMALL_BODY = 64 * 1024
 """Bytes of a body that is read even if its request is refused, so that the connection can stay."""
-NO_BODY = frozenset({204, 304})
-PLAIN = (("content-type", "text/plain; charset=utf-8"),)
-
-
-class Wire(Protocol):
-    """The bytes' way out."""
-
-    def send(self, data: bytes) -> bool:
-        """False: the client does not read as fast as we write."""
-
-    def finish(self, is_clean: bool) -> None:
-        """Send what is there, then close: slowly, unless the client is known to be sending nothing."""
-
-    def abort(self) -> None:
-        """Close now. What was sent is cut off, and the client can tell."""
 
 
 @dataclass(slots=True)
@@ -53,8 +36,7 @@ class Shared:
 
 class Connection:
     __slots__ = (
-        "_held", "_intake", "_is_advancing", "_is_over", "_is_stopping", "_pace", "_peer", "_refused", "_rest",
-        "_shared", "_turns", "_wire", "is_clogged", "requests",
+        "_held", "_intake", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest", "_shared", "_wire", "requests",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, wire: Wire, peer: str, now: float) -> None:
@@ -63,20 +45,23 @@ class Connection:
         self._peer = peer
         self._intake = Intake(self, shared.limits)
         self._pace = Pace(self._intake, shared.limits, now)
-        self._turns: deque[Turn] = deque()
+        self._line = Line(self, wire, shared.tails)
         self._rest = b""
         self._held = 0
         self._refused: Turn | None = None
         """Answered already; its body is still to come, and is thrown away."""
-        self._is_advancing = self._is_over = self._is_stopping = False
-        self.is_clogged = False
-        """The client does not read what it was sent."""
+        self._is_over = False
         self.requests = 0
 
     # -- bytes in -------------------------------------------------------------------------------------------------
 
     def receive(self, data: memoryview, now: float) -> None:
-        if not self._is_over and self._intake.is_open:
+        if self._is_over or not self._intake.is_open:
+            return
+        if self._rest:  # read before we could say that there is no room
+            self._rest += data
+            self._hold(len(data))
+        else:
             self._take(data)
             self._pace.heard(now)
 
@@ -93,8 +78,8 @@ class Connection:
         taken = len(data)
         try:
             taken = self._intake.feed(data)
-        except Refused as refusal:
-            self._refuse(refusal)
+        except Refused as refused:
+            self._refuse(refused)
         except Exception:
             log.exception("a request could not be taken in")
             self._refuse(Refused(500, "internal error"))
@@ -106,7 +91,8 @@ class Connection:
     def is_full(self) -> bool:
         limits = self._shared.limits
         at_work = self._held - self._intake.body_size - len(self._rest)
-        return self.is_clogged or len(self._turns) >= limits.pipelined or at_work >= limits.request_memory
+        line = self._line
+        return line.is_clogged or len(line.turns) >= limits.pipelined or at_work >= limits.request_memory
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -116,19 +102,20 @@ class Connection:
 
     def begin(self, head: Head) -> Turn:
         route = self._shared.routes.find(head.method, head.path)
-        turn = Turn(self, route, head)
-        self._turns.append(turn)
+        line = self._line
+        turn = Turn(line, route, head)
+        line.turns.append(turn)
         error = self._objection(route, head)
         if error is not None:
             self._decline(turn, error, is_read=head.length is not None and head.length <= SMALL_BODY)
-        elif turn is self._turns[0]:
-            self._tell_to_go_on()
+        elif turn.waits_to_go_on:
+            line.tell_to_go_on()
         return turn
 
     def _objection(self, route: Route, head: Head) -> QueueError | None:
         """Why this request is refused before its body is read."""
         if head.length is not None and head.length > route.max_body:
-            return _too_large(route)
+            return too_large(route)
         if self._shared.held + (head.length or 0) > self._shared.limits.total_memory:
             return Unavailable("too much is being sent by all clients together; try again later")
         for admit in (self._shared.admit, route.admit):
@@ -146,17 +133,17 @@ class Connection:
         else:
             turn.is_last = True
             self._intake.is_open = False
-        turn.answer(_refusal(turn, error))
+        turn.answer(refusal(turn.route, error))
         if turn.is_last and not self._intake.is_open:
             raise error
 
     def grow(self, size: int) -> None:
         self._hold(size)
-        turn = self._turns[-1] if self._turns else None
-        if turn is None or turn is self._refused or turn.route is None:
+        turn = self._line.turns[-1] if self._line.turns else None
+        if turn is None or turn is self._refused or turn.is_complete or turn.route is None:
             return
         if self._intake.body_size > turn.route.max_body:
-            self._decline(turn, _too_large(turn.route), is_read=False)
+            self._decline(turn, too_large(turn.route), is_read=False)
         elif self._shared.held > self._shared.limits.total_memory:
             self._decline(turn, Unavailable("too much is being sent by all clients together"), is_read=False)
 
@@ -177,198 +164,94 @@ class Connection:
         try:
             begun.route.handle(request, begun)
         except QueueError as error:
-            begun.answer(_refusal(begun, error))
+            begun.answer(refusal(begun.route, error))
         except Exception:
             log.exception("a route failed")
-            begun.answer(_refusal(begun, QueueError("internal error")))
+            begun.answer(refusal(begun.route, QueueError("internal error")))
 
-    def _refuse(self, refusal: Refused) -> None:
+    def _refuse(self, refused: Refused) -> None:
         """The last answer of a connection that cannot be understood, or takes too long."""
         self._intake.is_open = False
+        self._hold(-len(self._rest))
         self._rest = b""
-        last = self._turns[-1] if self._turns else None
+        last = self._line.turns[-1] if self._line.turns else None
         if self._refused is not None and last is not self._refused:
             self._end_after(last)
             return
         if last is None or last.is_complete:
-            last = Turn(self, None, None)
-            self._turns.append(last)
+            last = Turn(self._line, None, None)
+            self._line.turns.append(last)
         last.is_last = True
-        if refusal.status == 400 and last.route is not None:
-            last.answer(_refusal(last, BadInput(str(refusal))))
+        if refused.status == 400 and last.route is not None:
+            last.answer(refusal(last.route, BadInput(str(refused))))
         else:
-            last.answer(Response(refusal.status, f"{refusal}\n".encode(), PLAIN))
+            last.answer(plain(refused.status, str(refused)))
 
     def _end_after(self, turn: Turn | None) -> None:
         if turn is None:
-            self._finish()
+            self.finish()
         else:
             turn.is_last = True
-
-    # -- answers --------------------------------------------------------------------------------------------------
-
-    def answered(self, turn: Turn) -> None:
-        if self._turns and turn is self._turns[0]:
-            self._advance()
-
-    def ended(self, turn: Turn) -> None:
-        if turn.is_chunked:
-            self._wire.send(LAST_CHUNK)
-        self._advance()
-
-    def write(self, data: bytes) -> bool:
-        return self._wire.send(data) and not self.is_clogged
-
-    def _advance(self) -> None:
-        """Send what is next in line, as far as it is there."""
-        if self._is_advancing or self._is_over:
-            return
-        self._is_advancing = True
-        try:
-            while self._turns and (response := self._turns[0].response) is not None:
-                turn = self._turns[0]
-                if not turn.is_started:
-                    self._start(turn, response)
-                if not turn.is_ended or self._is_over:
-                    return
-                self._turns.popleft()
-                self._hold(-turn.size)
-                if turn.is_last:
-                    self._finish()
-                    return
-            self._tell_to_go_on()
-            if self._is_stopping and not self._turns:
-                self._finish()
-        finally:
-            self._is_advancing = False
-
-    def _tell_to_go_on(self) -> None:
-        if self._turns and self._turns[0].waits_to_go_on and not self._turns[0].is_complete:
-            self._turns[0].waits_to_go_on = False
-            self._wire.send(CONTINUE)
-
-    def _start(self, turn: Turn, response: Response) -> None:
-        turn.is_started = True
-        if self._is_stopping and len(self._turns) == 1:
-            turn.is_last = True
-        stream = response.stream
-        if stream is not None and turn.is_old and not turn.is_head:
-            turn.is_last = True  # its end is the end of the connection
-            self._intake.is_open = False
-        self._wire.send(self._bytes(turn, response))
-        if stream is None:
-            turn.is_ended = True
-        elif turn.is_head:
-            turn.is_ended = True
-            self._run([stream.gone])
-        else:
-            turn.is_chunked = not turn.is_old
-            self._stream(lambda: stream.start(turn))
-            if self._is_stopping and turn.is_events:
-                self._end_events(turn)
-
-    def _bytes(self, turn: Turn, response: Response) -> bytes:
-        try:
-            lines = reply.status_line(response.status) + reply.fields(response.headers)
-        except ValueError:  # of a header that breaks out of its line, or is no Latin-1
-            log.exception("an answer cannot be sent")
-            response = Response(500, b"internal error\n", PLAIN)
-            turn.response = response
-            lines = reply.status_line(500) + reply.fields(PLAIN)
-        tail = self._shared.tails.tail(turn.is_last)
-        if response.stream is not None:
-            return lines + (tail if turn.is_old else b"transfer-encoding: chunked\r\n" + tail)
-        if response.body is None or response.status in NO_BODY:
-            return lines + tail
-        return b"%bcontent-length: %d\r\n%b%b" % (
-            lines, len(response.body), tail, b"" if turn.is_head else response.body,
-        )  # fmt: skip
-
-    def _stream(self, step: Callable[[], None]) -> None:
-        """A stream that fails cannot be ended well: the client must see that something is missing."""
-        try:
-            step()
-        except Exception:
-            log.exception("a stream failed")
-            self.lost()
-            self._wire.abort()
-
-    def drained(self) -> None:
-        """What was sent is on its way; a stream that waited goes on."""
-        turn = self._turns[0] if self._turns else None
-        if turn is not None and turn.wants_drained and turn.stream is not None and not turn.is_ended:
-            turn.wants_drained = False
-            self._stream(turn.stream.drained)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
     def receive_eof(self) -> None:
         """The client sends nothing more. Who waits has left; what is already at work is still answered."""
         self._intake.is_open = False
-        kept = next((place for place, turn in enumerate(self._turns) if turn.is_waiting), len(self._turns))
-        self._let_go([self._turns.pop() for _ in range(len(self._turns) - kept)][::-1])
+        turns = self._line.turns
+        self._let_go(next((place for place, turn in enumerate(turns) if turn.is_waiting), len(turns)))
         if not self._is_over:
-            self._end_after(self._turns[-1] if self._turns else None)
+            self._end_after(turns[-1] if turns else None)
 
     def lost(self) -> None:
         """There is no connection any more."""
         self._is_over = True
         self._intake.is_open = False
-        turns = list(self._turns)
-        self._turns.clear()
-        self._let_go(turns)
+        self._let_go(0)
         self._rest = b""
         self._hold(-self._held)
 
+    def _let_go(self, place: int) -> None:
+        for turn in self._line.take_back(place):
+            self._hold(-turn.size)
+            turn.tell_gone()
+
     def stop(self) -> None:
         """The server is going: who waits is told so, and the connection ends when all is answered."""
-        if self._is_over or self._is_stopping:
-            return
-        self._is_stopping = True
-        self._intake.is_open = False
-        for turn in list(self._turns):
-            if turn.is_waiting and turn.response is None:
-                self._send_away(turn)
-            elif turn.is_waiting and turn.is_started:
-                self._end_events(turn)
-        if not self._turns:
-            self._finish(is_clean=True)
-
-    def _end_events(self, turn: Turn) -> None:
-        """In good order: who follows them comes again."""
-        if turn.stream is not None:
-            self._run([turn.stream.gone])
-        turn.end()
+        if not self._is_over:
+            self._intake.is_open = False
+            self._line.stop()
+            if not self._line.turns:
+                self.finish(is_clean=True)
 
     def send_away(self) -> None:
         """The server goes now: whatever is not answered yet is refused."""
-        for turn in list(self._turns):
-            if turn.response is None:
-                self._send_away(turn)
-
-    def _send_away(self, turn: Turn) -> None:
-        self._run(turn.take_actions())
-        turn.answer(_refusal(turn, Unavailable("the server is stopping; try again later")))
+        self._line.send_away()
 
     def check(self, now: float) -> str:
         """Why it is sent away, if it is; to be called about once a second."""
         if self._is_over:
             return ""
-        if self._turns and self._turns[0].is_started:
-            self._turns[0].ping(now, self._shared.limits.ping_seconds)
+        self._line.ping(now, self._shared.limits.ping_seconds)
         if self.is_full or not self._intake.is_open:
             self._pace.excuse(now)
             return ""
         try:
-            if self._pace.check(now, bool(self._turns)):
-                self._finish()
+            if self._pace.check(now, bool(self._line.turns)):
+                self.finish()
                 return "idle"
-        except Refused as refusal:
-            self._refuse(refusal)
+        except Refused as refused:
+            self._refuse(refused)
             return "slow request"
         return ""
 
-    def _finish(self, *, is_clean: bool = False) -> None:
+    # -- called by the line ---------------------------------------------------------------------------------------
+
+    def served(self, turn: Turn) -> None:
+        if turn.size:
+            self._hold(-turn.size)
+
+    def finish(self, *, is_clean: bool = False) -> None:
         """``is_clean``: there is no answer that could be lost with what the client still sends."""
         if self._is_over:
             return
@@ -376,41 +259,26 @@ class Connection:
         self.lost()
         self._wire.finish(is_clean)
 
-    def _let_go(self, turns: list[Turn]) -> None:
-        for turn in turns:
-            turn.is_gone = True
-            self._hold(-turn.size)
-            self._run(turn.take_actions())
-            if turn.stream is not None and turn.is_started and not turn.is_ended:
-                self._run([turn.stream.gone])
+    def fail(self) -> None:
+        self.lost()
 
-    def _run(self, actions: Iterable[Callable[[], None]]) -> None:
-        """Of others, each by itself."""
-        for action in actions:
-            try:
-                action()
-            except Exception:
-                log.exception("leaving failed")
+    # -- for the socket -------------------------------------------------------------------------------------------
+
+    @property
+    def is_clogged(self) -> bool:
+        return self._line.is_clogged
+
+    def clog(self, is_clogged: bool) -> None:
+        """Whether the client reads what it was sent."""
+        self._line.is_clogged = is_clogged
+        if not is_clogged:
+            self._line.drained()
+
+    def drained(self) -> None:
+        """What was sent is on its way."""
+        if self._line.turns and not self._line.is_clogged:
+            self._line.drained()
 
     def describe(self) -> dict[str, object]:
         """For an operator."""
-        return {"requests": self.requests, "pending": len(self._turns), "clogged": self.is_clogged}
-
-
-def _too_large(route: Route) -> TooLarge:
-    return TooLarge(f"must not have more than {route.max_body} bytes", field="body")
-
-
-def _refusal(turn: Turn, error: QueueError) -> Response:
-    """In the shape of the API that was asked."""
-    if turn.route is None:
-        return Response(500, b"internal error\n", PLAIN)
-    try:
-        response = turn.route.refuse(error)
-    except Exception:
-        log.exception("an error could not be told")
-        return Response(500, b"internal error\n", PLAIN)
-    after = error.retry_after if isinstance(error, QuotaExceeded) else None
-    if after is not None and not any(name == "retry-after" for name, _ in response.headers):
-        response = response._replace(headers=(*response.headers, ("retry-after", str(ceil(after)))))
-    return response
+        return {"requests": self.requests, "pending": len(self._line.turns), "clogged": self.is_clogged}

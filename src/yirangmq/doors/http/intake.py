@@ -69,14 +69,6 @@ class Intake:
         self._error: Exception | None = None
         self._quiet = 0
         self._moved = False
-        self._reset()
-        self.is_open = True
-        """False once the taker wants nothing more: what follows is not looked at."""
-        self.begun = 0
-        """Heads whose first byte came."""
-        self.in_head = False
-
-    def _reset(self) -> None:
         self._target = b""
         self._headers: dict[str, str] = {}
         self._count = self._size = 0
@@ -84,6 +76,11 @@ class Intake:
         """Complete, while its body comes."""
         self._body: bytes | bytearray = b""
         self.body_size = 0
+        self.is_open = True
+        """False once the taker wants nothing more: what follows is not looked at."""
+        self.begun = 0
+        """Heads whose first byte came."""
+        self.in_head = False
 
     def feed(self, data: memoryview) -> int:
         """How many bytes were taken: all of them, unless the taker is full."""
@@ -133,7 +130,9 @@ class Intake:
     # -- called by the parser; what is raised here stops it -------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._reset()
+        self._target = b""
+        self._headers = {}
+        self._count = self._size = 0
         self.begun += 1
         self.in_head = True
 
@@ -200,8 +199,9 @@ class Intake:
         if self.head is None:
             return
         self._done.append((self._begun, self.head, bytes(self._body)))
-        self._begun = None
-        self._reset()
+        self._begun = self.head = None
+        self._body = b""
+        self.body_size = 0
 
     def _fail(self, error: Exception) -> NoReturn:
         self._error = error

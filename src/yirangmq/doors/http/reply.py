@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from yirangmq.doors.http.exchange import Headers
+from yirangmq.doors.http.exchange import Headers, Response
 
 PHRASES = {
     100: "Continue",
@@ -56,6 +56,8 @@ PHRASES = {
 }
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n"
+NO_BODY = frozenset({204, 304})
 OURS = frozenset({"date", "content-length", "transfer-encoding", "connection", "keep-alive"})
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -87,20 +89,26 @@ def http_date(seconds: int) -> str:
     return f"{day} {at.tm_hour:02}:{at.tm_min:02}:{at.tm_sec:02} GMT"
 
 
-@lru_cache(maxsize=256)
-def status_line(status: int) -> bytes:
-    return f"HTTP/1.1 {status} {PHRASES.get(status, 'Status')}\r\n".encode()
+def encode(response: Response, tail: bytes, *, is_head: bool, is_old: bool) -> bytes:
+    """All of an answer, but for its stream. ValueError for one whose headers cannot be sent."""
+    opening = _opening(response.status, response.headers)
+    if response.stream is not None:
+        return opening + (tail if is_old else CHUNKED + tail)
+    body = response.body
+    if body is None or response.status in NO_BODY:
+        return opening + tail
+    return b"%bcontent-length: %d\r\n%b%b" % (opening, len(body), tail, b"" if is_head else body)
 
 
 @lru_cache(maxsize=1024)
-def fields(headers: Headers) -> bytes:
-    """The route's headers as lines. ValueError for one that would break out of its line, is no Latin-1, or is ours."""
+def _opening(status: int, headers: Headers) -> bytes:
+    """The status line and the route's own headers."""
     text = "".join([f"{name}: {value}\r\n" for name, value in headers])
     if not (text.count("\r") == text.count("\n") == len(headers)) or "\0" in text:
         raise ValueError(f"a header must be one line: {headers!r}")
     if not all(name and name.lower() not in OURS and not (set(" :\t") & set(name)) for name, _ in headers):
         raise ValueError(f"a name must be a word, and none of {', '.join(sorted(OURS))}: {headers!r}")
-    return text.encode("latin-1")
+    return f"HTTP/1.1 {status} {PHRASES.get(status, 'Status')}\r\n{text}".encode("latin-1")
 
 
 def chunk(data: bytes) -> bytes:

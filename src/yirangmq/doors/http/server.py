@@ -10,10 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from yirangmq.doors.http.connection import PLAIN, Connection, Shared
+from yirangmq.doors.http.connection import Connection, Shared
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.reply import Tails, fields, status_line
+from yirangmq.doors.http.refusals import plain
+from yirangmq.doors.http.reply import Tails, encode
 from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
 
 BUFFER = 64 * 1024
@@ -139,14 +140,11 @@ class Socket(asyncio.BufferedProtocol):
 
     def _turn_away(self) -> None:
         self._door.count("connections")
-        text = b"there are as many connections as there may be; try again later\n"
-        headers = (*PLAIN, ("retry-after", "1"))
-        tail = self._door.shared.tails.tail(is_last=True)
-        assert self._transport is not None
-        self._transport.write(
-            b"%b%bcontent-length: %d\r\n%b%b" % (status_line(503), fields(headers), len(text), tail, text)
-        )
+        no = plain(503, "there are as many connections as there may be; try again later")
+        no = no._replace(headers=(*no.headers, ("retry-after", "1")))
         self.http.lost()
+        assert self._transport is not None
+        self._transport.write(encode(no, self._door.shared.tails.tail(is_last=True), is_head=False, is_old=False))
         self._transport.close()
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -176,12 +174,11 @@ class Socket(asyncio.BufferedProtocol):
         self._out.clear()
 
     def pause_writing(self) -> None:
-        self.http.is_clogged = True
+        self.http.clog(True)
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        self.http.is_clogged = False
-        self.http.drained()
+        self.http.clog(False)
         self._read_or_not()
 
     # -- Wire -----------------------------------------------------------------------------------------------------
@@ -241,7 +238,7 @@ class Socket(asyncio.BufferedProtocol):
                 transport.writelines(pieces)
             if transport.get_write_buffer_size() > self._door.limits.client_memory:
                 self._give_up()
-            elif not self.http.is_clogged:
+            else:
                 self.http.drained()
         if not self._is_reading:
             self._read_or_not()

@@ -2,20 +2,21 @@
 
 Knows: whether it is answered, who must be told if the client leaves. Does not know: bytes, sockets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from yirangmq.doors.http.exchange import Response, Route, Stream
 from yirangmq.doors.http.head import Head
 from yirangmq.doors.http.reply import chunk
+from yirangmq.observe.logs import log
 
 EVENTS = "text/event-stream"
 PING = b":\n\n"
 """A comment: every reader of events drops it."""
 
 
-class Line(Protocol):
-    """The connection that a turn belongs to."""
+class Place(Protocol):
+    """Where a turn stands in line."""
 
     def answered(self, turn: "Turn") -> None: ...
 
@@ -42,7 +43,7 @@ class Turn:
     seen_at = 0.0
     _actions: tuple[Callable[[], None], ...] = ()
 
-    def __init__(self, line: Line, route: Route | None, head: Head | None) -> None:
+    def __init__(self, line: Place, route: Route | None, head: Head | None) -> None:
         self._line = line
         self.route = route
         self.is_head = head is not None and head.method == "HEAD"
@@ -102,9 +103,12 @@ class Turn:
             name.lower() == "content-type" and value.startswith(EVENTS) for name, value in self.response.headers
         )
 
-    def take_actions(self) -> tuple[Callable[[], None], ...]:
+    def tell_gone(self) -> None:
+        """Whoever works for it need not go on."""
         actions, self._actions = self._actions, ()
-        return actions
+        run_each(actions)
+        if self.stream is not None and self.is_started and not self.is_ended:
+            run_each([self.stream.gone])
 
     def ping(self, now: float, after: float) -> None:
         """A stream of events that was silent for so long says that it is alive."""
@@ -113,3 +117,12 @@ class Turn:
         elif now - self.seen_at >= after and not self.wants_drained and self.is_events:
             self.seen_at = now
             self._line.write(chunk(PING) if self.is_chunked else PING)
+
+
+def run_each(actions: Iterable[Callable[[], None]]) -> None:
+    """Of others, each by itself: a fault in one harms no other."""
+    for action in actions:
+        try:
+            action()
+        except Exception:
+            log.exception("leaving failed")

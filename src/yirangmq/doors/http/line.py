@@ -1,0 +1,184 @@
+"""The requests of one connection in their order, and their answers going out in the same order.
+
+Knows: whose turn it is, what may be sent when. Does not know: how requests come in, sockets, clocks."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from yirangmq.core.errors import Unavailable
+from yirangmq.doors.http.exchange import Response
+from yirangmq.doors.http.refusals import INTERNAL, refusal
+from yirangmq.doors.http.reply import CONTINUE, LAST_CHUNK, Tails, encode
+from yirangmq.doors.http.turn import Turn, run_each
+from yirangmq.observe.logs import log
+
+
+class Wire(Protocol):
+    """The bytes' way out."""
+
+    def send(self, data: bytes) -> bool:
+        """False: the client does not read as fast as we write."""
+
+    def finish(self, is_clean: bool) -> None:
+        """Send what is there, then close: slowly, unless the client is known to be sending nothing."""
+
+    def abort(self) -> None:
+        """Close now. What was sent is cut off, and the client can tell."""
+
+
+class Owner(Protocol):
+    """The connection of a line."""
+
+    def served(self, turn: Turn) -> None:
+        """Its answer is on its way."""
+
+    def finish(self) -> None:
+        """The last answer is."""
+
+    def fail(self) -> None:
+        """An answer broke off in the middle."""
+
+
+class Line:
+    __slots__ = ("_is_advancing", "_owner", "_tails", "_wire", "is_clogged", "is_stopping", "turns")
+
+    def __init__(self, owner: Owner, wire: Wire, tails: Tails) -> None:
+        self._owner = owner
+        self._wire = wire
+        self._tails = tails
+        self._is_advancing = False
+        self.turns: deque[Turn] = deque()
+        self.is_clogged = False
+        """The client does not read what it was sent."""
+        self.is_stopping = False
+        """The last one in line is the last one of the connection."""
+
+    # -- called by turns ------------------------------------------------------------------------------------------
+
+    def answered(self, turn: Turn) -> None:
+        if self.turns and turn is self.turns[0]:
+            self._advance()
+
+    def ended(self, turn: Turn) -> None:
+        if turn.is_chunked:
+            self._wire.send(LAST_CHUNK)
+        self._advance()
+
+    def write(self, data: bytes) -> bool:
+        return self._wire.send(data) and not self.is_clogged
+
+    # -- sending --------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Send what is next in line, as far as it is there."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        turns = self.turns
+        try:
+            while turns and (response := turns[0].response) is not None:
+                turn = turns[0]
+                if not turn.is_started:
+                    self._start(turn, response)
+                if not turn.is_ended or turn.is_gone:
+                    return
+                turns.popleft()
+                self._owner.served(turn)
+                if turn.is_last:
+                    self._owner.finish()
+                    return
+            self.tell_to_go_on()
+            if self.is_stopping and not turns:
+                self._owner.finish()
+        finally:
+            self._is_advancing = False
+
+    def tell_to_go_on(self) -> None:
+        """The client that waits to send its body may, once it is the first in line."""
+        if self.turns and self.turns[0].waits_to_go_on and not self.turns[0].is_complete:
+            self.turns[0].waits_to_go_on = False
+            self._wire.send(CONTINUE)
+
+    def _start(self, turn: Turn, response: Response) -> None:
+        turn.is_started = True
+        stream = response.stream
+        if self.is_stopping and len(self.turns) == 1:
+            turn.is_last = True
+        if stream is None:
+            self._wire.send(self._bytes(turn, response))
+            turn.is_ended = True
+        elif turn.is_head:
+            self._wire.send(self._bytes(turn, response))
+            turn.is_ended = True
+            run_each([stream.gone])
+        else:
+            turn.is_chunked = not turn.is_old
+            turn.is_last |= turn.is_old  # its end is the end of the connection
+            self._wire.send(self._bytes(turn, response))
+            self._step(lambda: stream.start(turn))
+            if self.is_stopping and turn.is_events:
+                self._end_events(turn)
+
+    def _bytes(self, turn: Turn, response: Response) -> bytes:
+        tail = self._tails.tail(turn.is_last)
+        try:
+            return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
+        except (ValueError, TypeError):  # of headers that cannot be sent
+            log.exception("an answer cannot be sent")
+            turn.response = INTERNAL
+            return encode(INTERNAL, tail, is_head=turn.is_head, is_old=turn.is_old)
+
+    def _step(self, step: Callable[[], None]) -> None:
+        """A stream that fails cannot be ended well: the client must see that something is missing."""
+        try:
+            step()
+        except Exception:
+            log.exception("a stream failed")
+            self._owner.fail()
+            self._wire.abort()
+
+    def drained(self) -> None:
+        """What was sent is on its way; a stream that waited goes on."""
+        turn = self.turns[0] if self.turns else None
+        if turn is not None and turn.wants_drained and turn.stream is not None and not turn.is_ended:
+            turn.wants_drained = False
+            self._step(turn.stream.drained)
+
+    def ping(self, now: float, after: float) -> None:
+        if self.turns and self.turns[0].is_started:
+            self.turns[0].ping(now, after)
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def take_back(self, place: int) -> list[Turn]:
+        """Those from this place on, who are not answered any more."""
+        gone = list(self.turns)[place:]
+        for turn in gone:
+            self.turns.pop()
+            turn.is_gone = True
+        return gone
+
+    def stop(self) -> None:
+        """Who waits is told that the server is going."""
+        self.is_stopping = True
+        for turn in list(self.turns):
+            if turn.is_waiting and turn.response is None:
+                self._send_away(turn)
+            elif turn.is_waiting and turn.is_started:
+                self._end_events(turn)
+
+    def send_away(self) -> None:
+        """Whoever is not answered by now is refused."""
+        for turn in list(self.turns):
+            if turn.response is None:
+                self._send_away(turn)
+
+    def _send_away(self, turn: Turn) -> None:
+        turn.tell_gone()
+        turn.answer(refusal(turn.route, Unavailable("the server is stopping; try again later")))
+
+    def _end_events(self, turn: Turn) -> None:
+        """In good order: who follows them comes again."""
+        turn.tell_gone()
+        turn.end()
