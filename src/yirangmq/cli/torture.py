@@ -18,6 +18,7 @@ COMMANDS = {
         examples=(
             ("the SQLite store", "yirangmq torture --backend sqlite --steps 100"),
             ("JSON files, another game", "yirangmq torture --backend fs --seed 7"),
+            ("a log of topics and its cursors", "yirangmq torture --backend log"),
         ),
         options=command.add_arguments,
         run=run,

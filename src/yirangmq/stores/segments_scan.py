@@ -4,8 +4,9 @@ Does not know: which segments there are, what to do about damage. Reads with ``p
 import mmap
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.stores.segments_layout import (
@@ -39,6 +40,9 @@ class Step(NamedTuple):
     at: int
 
 
+new_step = cast("Callable[[tuple[Any, ...]], Step]", partial(tuple.__new__, Step))
+
+
 def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
     """Frame after frame, unchecked, until ``end`` or something that is no whole frame."""
     offset = begin
@@ -55,7 +59,7 @@ def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
             if len(data) - at < head.size:
                 need = head.size
                 break
-            yield Step(offset + at, head, data, at)
+            yield new_step((offset + at, head, data, at))
             at += head.size
         offset += at
 
