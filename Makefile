@@ -11,7 +11,7 @@ PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-peers soak-store soak-daemon fuzz \
+.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-peers soak-store soak-daemon fuzz \
     torture lock clean
 
 help: ## print this list
@@ -44,10 +44,13 @@ fmt: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-peers ## all benchmarks
+bench: bench-store bench-topics bench-peers ## all benchmarks
 
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
+
+bench-topics: setup ## how fast topics are: the log beside the bare disk (BENCH_FLAGS=--quick: a tenth)
+	$(BIN)/python benchmarks/topics_log.py $(BENCH_FLAGS)
 
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
@@ -64,6 +67,7 @@ fuzz: setup ## a minute of frames that are nearly right
 torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend sqlite --steps 150
 	$(BIN)/yirangmq torture --backend fs --steps 150
+	$(BIN)/yirangmq torture --backend log --steps 400
 
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
