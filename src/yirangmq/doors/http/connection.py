@@ -229,7 +229,8 @@ class Connection:
         self._line.send_away()
 
     def check(self, now: float) -> str:
-        """Why it is sent away, if it is; to be called about once a second."""
+        """Why it is sent away, if it is; to be called about once a second. (One that asked for nothing more is closed
+        without a word: that is how connections end.)"""
         if self._is_over:
             return ""
         self._line.ping(now, self._shared.limits.ping_seconds)
@@ -239,7 +240,6 @@ class Connection:
         try:
             if self._pace.check(now, bool(self._line.turns)):
                 self.finish()
-                return "idle"
         except Refused as refused:
             self._refuse(refused)
             return "slow request"
