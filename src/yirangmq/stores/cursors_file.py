@@ -78,9 +78,8 @@ class FileCursors:
             self._disk.unlink(temp)
         is_new = not os.path.lexists(path)
         self._fd = self._disk.open_write(path) if is_new else self._disk.open_update(path)
-        if is_new:
-            self._disk.fsync(self._fd)
-            self._disk.fsync_folder(str(self._path.parent))
+        self._disk.fsync(self._fd)
+        self._disk.fsync_folder(str(self._path.parent))  # also for whoever made it and was killed before this
         self._read()
 
     def _read(self) -> None:

@@ -212,9 +212,10 @@ def _oldest_within(chain: Chain, size: int) -> int:
 
 
 def _make_folder(disk: Disk, folder: Path) -> None:
+    """The sync is also for whoever made it and was killed before its own."""
     if not folder.is_dir():
         disk.mkdir(str(folder))
-        disk.fsync_folder(str(folder.parent))
+    disk.fsync_folder(str(folder.parent))
 
 
 def _lock(folder: Path) -> StoreLock:

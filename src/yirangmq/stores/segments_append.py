@@ -20,6 +20,8 @@ from yirangmq.wire import records
 
 MOST_AT_ONCE = 4 << 20
 """Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
+MOST_RECORDS = 1 << 18
+"""In one segment, unless they come at once: the last one is scanned when a log is opened."""
 Durability = Literal["full", "os"]
 OnCommit = Callable[[Sequence[Appended]], None]
 
@@ -114,7 +116,7 @@ class Appender:
         try:
             results, batches = self._encoded(tickets, at_ns, before)
             data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
-            if self.end.segment.tail.end + len(data) > self.end.file.size:
+            if not self._has_room(len(data), results[-1].last):
                 self.end = self._house.roll(self.end, len(data))
             self._write(data)
         except BaseException:
@@ -127,6 +129,10 @@ class Appender:
             self._asked = self.end.segment
             self._house.prepare()
         return results
+
+    def _has_room(self, size: int, last: int) -> bool:
+        segment, file = self.end
+        return segment.tail.end + size <= file.size and last - segment.first < MOST_RECORDS
 
     def _encoded(
         self, tickets: list[Ticket], at_ns: int, before: dict[str, int]
@@ -169,8 +175,11 @@ class Appender:
         """What was written without being confirmed must not be found by anybody later."""
         begin = self.end.segment.tail.end
         try:
-            for offset in range(begin, begin + size, len(ZEROS)):
-                self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
+            try:
+                for offset in range(begin, begin + size, len(ZEROS)):
+                    self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
+            except OSError:  # no space for zeros either: the file grows as it is written
+                self._disk.truncate(self.end.file.path, begin)
         except OSError as error:
             self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
 

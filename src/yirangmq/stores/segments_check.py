@@ -3,6 +3,7 @@ Does not know: how to mend it (``SegmentLog.mend`` does). Works beside a writer.
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
@@ -95,12 +96,9 @@ def has_segments(folder: str) -> bool:
 
 def sound_records(path: str) -> Iterator[Record]:
     """Every sound record in a file, wherever it lies: of a segment, or of what was set aside."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        for offset, head in scan.strays(fd, 0, 0, MOST_SEQUENCE):
-            yield records.decode(os.pread(fd, head.size, offset), 0, head)
-    finally:
-        os.close(fd)
+    image = Path(path).read_bytes()
+    for offset, head in scan.strays_in(image, 0, 0, MOST_SEQUENCE):
+        yield records.decode(image, offset, head)
 
 
 def _beside(folder: str) -> Iterator[Finding]:

@@ -61,9 +61,10 @@ class House:
         epoch = old.segment.head.epoch
         before = old.segment.head.before if is_empty else epoch
         making = Making(epoch, before, old.segment.tail.last + 1, self._now_ns())
-        spare = self._take_spare() or self._workshop.new_spare(room)
+        spare = self._take_spare() or self._workshop.new_spare(0 if self._ahead else room)
         try:
-            spare = self._workshop.longer(spare, room)
+            # Nobody waits for zeros: where none were made ready, the file grows as it is written.
+            spare = spare.with_room(room) if self._ahead else self._workshop.longer(spare, room)
             segment = self._workshop.write_opening(spare, making, state)
             self._workshop.disk.fdatasync(spare.fd)
         except BaseException:

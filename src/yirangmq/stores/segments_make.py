@@ -31,11 +31,14 @@ SYNC_EVERY = 4 << 20
 
 
 class Spare(NamedTuple):
-    """A file that may become a segment: open, synced, and longer than nothing."""
+    """A file that may become a segment: open, and synced. ``size``: how many bytes may be written to it."""
 
     path: str
     fd: int
     size: int
+
+    def with_room(self, size: int) -> "Spare":
+        return self._replace(size=max(size, self.size))
 
 
 class End(NamedTuple):

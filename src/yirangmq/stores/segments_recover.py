@@ -50,6 +50,7 @@ class Recovery:
         entries = self._entries()
         self._check_epochs(entries, epoch)
         self._clear_spares()
+        self._disk.fsync_folder(self._workshop.folder)  # a killed writer may have left its last name to luck
         if not entries:
             fresh = self._new_epoch()
             segment, active = self._begin(size, Making(fresh, fresh, 1, self._now_ns()), {})

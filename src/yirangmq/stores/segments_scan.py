@@ -184,9 +184,14 @@ def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:
     """Sound records anywhere from ``begin`` on, with sequences from ``low`` to ``high``. For the writer only: nobody
     else may be cutting the file meanwhile."""
     size = os.fstat(fd).st_size
-    if size - begin < records.HEAD:
-        return
-    with mmap.mmap(fd, size, prot=mmap.PROT_READ) as image, memoryview(image) as view:
+    if size - begin >= records.HEAD:
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as image:
+            yield from strays_in(image, begin, low, high)
+
+
+def strays_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iterator[Found]:
+    """The same in what was read of a file."""
+    with memoryview(image) as view:
         at = image.find(records.SIGN, begin + 4)
         while at >= 0:
             found = _stray(view, at - 4, low, high)
