@@ -15,6 +15,7 @@ from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House, Session
 from yirangmq.doors.topics import TopicCalls
+from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire import calls
@@ -92,6 +93,7 @@ class Server:
         )
         self.calls = Calls(self.verbs, self.pages, site)
         self.observing.begin(self.verbs.happened, self.calls)
+        Webhooks(self.desk, self.clock, str.encode).begin(self.calls, set())
         TopicCalls(None, self.clock).begin(self.calls, self.observing.feed.hear)
         welcome = calls.Welcome("yirangmq test", "here", "full", MAX_FRAME)
         self.house = House(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)

@@ -10,6 +10,7 @@ from yirangmq.core.events import (
     Died,
     Dropped,
     Event,
+    FeedMoved,
     Lapsed,
     Leased,
     OfQueue,
@@ -22,7 +23,7 @@ from yirangmq.core.events import (
     Traced,
 )
 from yirangmq.observe.feed import FOLLOWED_MS, KEPT, Feed
-from yirangmq.observe.telling import describe, log_events
+from yirangmq.observe.telling import NAMES, describe, log_events
 from yirangmq.testing import START_MS, ManualClock
 
 EVENTS: list[tuple[OfQueue, dict[str, Any]]] = [
@@ -52,6 +53,11 @@ UNTOLD: list[Event] = [Committed(1, 1, 0, 0), Traced("mail", "m-1", "{}", "publi
 @pytest.mark.parametrize(("event", "words"), EVENTS, ids=[str(words["event"]) for _, words in EVENTS])
 def test_each_event_in_words(event: OfQueue, words: dict[str, Any]) -> None:
     assert describe(event, START_MS) == {"at": "2026-01-13T09:21:00.000+00:00", "queue": "mail", **words}
+
+
+def test_the_names_of_all_events_are_listed() -> None:
+    moved = FeedMoved("publisher", "starting", "online")
+    assert {describe(event, 0)["event"] for event in (*(event for event, _ in EVENTS), moved)} == set(NAMES)
 
 
 def test_events_worth_a_line_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -101,6 +101,7 @@ class Daemon:
             feed=observing.feed,
         )
         self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
+        self._webhooks.begin(calls, self._house.consumers)
         self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
@@ -118,7 +119,7 @@ class Daemon:
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._ticking.start()
-            self._webhooks.start(self._house.methods, self._house.consumers)
+            self._webhooks.start()
             ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()

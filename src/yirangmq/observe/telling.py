@@ -28,7 +28,7 @@ VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "ext
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
 NAMES = (
     "published", "leased", *VERBS.values(), "lapsed", "died", "dropped", "redriven", "parked", "refused",
-    *STEPS.values(),
+    *STEPS.values(), "moved",
 )  # fmt: skip
 """Every name that an event may have."""
 UNTOLD = (Committed, Traced)

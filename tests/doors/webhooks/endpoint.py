@@ -109,7 +109,8 @@ class Site:
             raise NotFound(f"there is no secret {name!r}") from None
 
     def start(self) -> None:
-        self.webhooks.start(self.calls, set())
+        self.webhooks.begin(self.calls, set())
+        self.webhooks.start()
 
     async def do(self, work: Callable[[Transaction], Any]) -> Any:
         """In a commit."""

@@ -25,7 +25,7 @@ Secret = Callable[[str], bytes]
 
 
 class Webhooks:
-    """Used from the loop's thread: ``start`` once; ``stop``, then ``abort`` when there is no more time."""
+    """Used from the loop's thread: ``begin`` and ``start`` once; ``stop``, then ``abort`` when time is up."""
 
     def __init__(
         self,
@@ -45,11 +45,14 @@ class Webhooks:
         self._round = 0
         self._is_stopped = True
 
-    def start(self, calls: Calls, consumers: set[str]) -> None:
-        """From now on; ``consumers`` learns the name under which we lease."""
-        self._is_stopped = False
-        consumers.add(CONSUMER)
+    def begin(self, calls: Calls, consumers: set[str]) -> None:
+        """From here on it can be asked; ``consumers`` learns the name under which we lease."""
         calls.add_entry("webhooks", self._describe)
+        consumers.add(CONSUMER)
+
+    def start(self) -> None:
+        """From now on messages are pushed."""
+        self._is_stopped = False
         self._desk.verbs.happened.listen(self._hear)
         self._look()
 
