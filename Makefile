@@ -12,7 +12,7 @@ PEERS  := .venv-bench/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-peers soak-store soak-daemon fuzz \
-    torture lock clean
+    torture lock clean browser pictures
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,11 +28,17 @@ serve: setup ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
 demo: setup ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
-test: check ## check, then all tests but the slow ones
+test: check browser ## check, then all tests but the slow ones
 	$(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
 
-test-all: check ## check, then all tests
+test-all: check browser ## check, then all tests
 	$(BIN)/pytest $(PYTEST_FLAGS) -m ""
+
+browser: ## chromium and its driver, for the tests of the dashboard; installed if they are not here
+	@tools/browser.sh
+
+pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
+	$(BIN)/python tools/screenshots.py
 
 check: setup ## lint, format, types, floors; changes nothing
 	$(BIN)/ruff check .

@@ -10,6 +10,8 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -115,10 +117,9 @@ class Element:
         self._ask("POST", "click", {})
 
     def type(self, text: str) -> None:
-        """What is there goes first."""
-        self._ask("POST", "clear", {})
-        if text:
-            self._ask("POST", "value", {"text": text})
+        """Key by key, instead of what is there."""
+        self._browser.script("arguments[0].focus(); arguments[0].select()", self)
+        self._browser.press(*(text or ["Backspace"]))
 
     def upload(self, path: Path) -> None:
         self._ask("POST", "value", {"text": str(path)})
@@ -237,6 +238,13 @@ class Browser:
             shown = self.script("return document.body.innerText")
             raise AssertionError(f"never came: {text} {values}\n--- the page:\n{shown[:3000]}\n--- log: {self.log()}")
         return found
+
+    def wait(self, is_so: Callable[[], bool]) -> None:
+        """For something outside of the page."""
+        end = time.monotonic() + PATIENCE
+        while not is_so():
+            assert time.monotonic() < end, "it did not come to be"
+            time.sleep(0.01)
 
     def _back(self, value: Any) -> Any:
         if isinstance(value, dict) and ELEMENT in value:

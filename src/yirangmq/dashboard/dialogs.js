@@ -9,7 +9,7 @@ export function open(title, content, { kind = "" } = {}) {
   return new Promise((resolve) => {
     let answer = null;
     const heading = h("h2", { id: "dialog-title" }, title);
-    const dialog = h("dialog", { class: kind, "aria-labelledby": "dialog-title" });
+    const dialog = h("dialog", { class: kind, "aria-labelledby": "dialog-title", tabindex: "-1" });
     const close = (value) => {
       answer = value;
       dialog.close();

@@ -25,6 +25,7 @@ class Live {
   error = null;
   history = new History();
   #listeners = new Set();
+  #watchers = new Set();
   #askedAt = 0;
   #heardAt = 0;
   #lostAt = 0;
@@ -36,13 +37,26 @@ class Live {
   #stream = null;
 
   start() {
-    document.addEventListener("visibilitychange", () => document.hidden || this.poke());
+    document.addEventListener("visibilitychange", () => this.#seen(!document.hidden));
+    addEventListener("pagehide", () => this.#seen(false));
+    addEventListener("pageshow", (event) => event.persisted && this.#seen(true));
     addEventListener("online", () => this.poke());
     addEventListener("offline", () => this.poke());
     this.#round();
   }
 
-  /** Call `listener(live)` now if there is something to show, and after every change, until `signal` aborts. */
+  /** A page that nobody sees follows no events: a browser has six connections to a server, for all its tabs. */
+  #seen(isSeen) {
+    if (isSeen) this.poke();
+    else this.#closeStream();
+  }
+
+  /** Call `watcher(live)` whenever the server comes or goes. */
+  watch(watcher) {
+    this.#watchers.add(watcher);
+  }
+
+  /** Call `listener(live)` whenever there are new numbers, and now if there are some, until `signal` aborts. */
   listen(listener, signal) {
     this.#listeners.add(listener);
     signal.addEventListener("abort", () => this.#listeners.delete(listener));
@@ -116,8 +130,13 @@ class Live {
     this.#failures = 0;
     this.#heardAt = Date.now();
     this.history.add(status.queues, Date.now() / 1000);
-    if (wasLost) this.#openStream();
+    if (wasLost) {
+      this.#closeStream();
+      forgetPaths();
+    }
+    if (this.#stream === null && !document.hidden) this.#openStream();
     this.#tell();
+    for (const listener of [...this.#listeners]) listener(this);
   }
 
   #missed(error) {
@@ -130,19 +149,25 @@ class Live {
   }
 
   #tell() {
-    for (const listener of [...this.#listeners]) listener(this);
+    for (const watcher of this.#watchers) watcher(this);
   }
 
   /** Events, where the server has them. */
   async #openStream() {
-    this.#stream?.close();
-    this.#stream = null;
-    forgetPaths();
+    const stream = (this.#stream = { isOpen: false, close() {} });
     try {
-      if (await has("/v1/events")) this.#stream = follow("events", () => this.touch(), () => this.#plan(0));
+      if (!(await has("/v1/events"))) return;
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
+      this.#stream = null;
+      return;
     }
+    if (this.#stream === stream) this.#stream = follow("events", () => this.touch(), () => this.#plan(0));
+  }
+
+  #closeStream() {
+    this.#stream?.close();
+    this.#stream = null;
   }
 }
 

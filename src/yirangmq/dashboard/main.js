@@ -101,7 +101,7 @@ function hearKeys() {
 
 drawNav();
 hearKeys();
-live.listen(show, new AbortController().signal);
+live.watch(show);
 setInterval(show, 1000);
 router.start();
 live.start();

@@ -111,7 +111,7 @@ export class MessageList {
   #turn(step) {
     if (step > 0) this.cursors.push(this.next);
     else this.cursors.pop();
-    this.refresh().then(() => this.table.scrollIntoView({ block: "nearest" }));
+    this.refresh().then(() => this.table.scrollIntoView());
   }
 
   #row(first) {

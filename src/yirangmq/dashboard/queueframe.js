@@ -20,6 +20,7 @@ export class QueueFrame {
     this.told = told;
     this.row = null;
     this.isAsking = false;
+    this.isGoing = false;
     this.badges = h("span", { class: "badges" });
     this.pause = h("button", { type: "button", hidden: true, onclick: () => this.#pause() });
     this.purge = h("button", { type: "button", hidden: true, onclick: () => purge(this.view, this.queue, this.row.counts) }, "Purge…");
@@ -47,10 +48,11 @@ export class QueueFrame {
   }
 
   async #ask() {
-    if (this.isAsking) return;
+    if (this.isAsking || this.isGoing) return;
     this.isAsking = true;
     try {
-      this.row = await get(path`queues/${this.queue}`, { signal: this.view.signal });
+      const isThere = this.view.live.row(this.queue) !== null;
+      this.row = isThere ? await get(path`queues/${this.queue}`, { signal: this.view.signal }) : null;
     } catch (error) {
       if (error instanceof Refused && error.status === 404) this.row = null;
       else return;
@@ -128,12 +130,14 @@ export class QueueFrame {
     const all = KEPT.reduce((sum, state) => sum + (counts[state] ?? 0), 0);
     const text = `All ${plural(all, "message")} of ${this.queue} go with it, and its policy. This cannot be undone.`;
     if (!(await confirm("Delete this queue?", { text, yes: "Delete it", typed: this.queue, isDanger: true }))) return;
+    this.isGoing = true;
     try {
       const { deleted } = await del(path`queues/${this.queue}`, { patience: 0 });
       note(`${this.queue} is deleted, and ${plural(deleted, "message")} with it.`);
       location.hash = "#/";
       this.view.live.poke();
     } catch (error) {
+      this.isGoing = false;
       complain(error);
     }
   }

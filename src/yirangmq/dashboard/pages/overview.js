@@ -224,7 +224,7 @@ class Overview {
       this.page += step;
       this.order = [];
       this.show();
-      this.table.scrollIntoView({ block: "nearest" });
+      this.table.scrollIntoView();
     };
     const first = this.page * PER_PAGE;
     replace(this.pager,

@@ -1,0 +1,119 @@
+"""The server goes, comes back, or wants a token."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import Browser
+from tests.dashboard.conftest import http_url, looking
+from tests.dashboard.parts import LOST, Api
+from tests.scenarios.daemons import Daemon, daemon
+
+pytestmark = pytest.mark.process
+TOKEN = "a-token-of-this-test"
+
+
+def test_a_killed_server_is_noticed_and_so_is_its_return(browser: Browser, tmp_path: Path) -> None:
+    with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
+        url = http_url(server)
+        page = next(shown := looking(browser, url))
+        page.forgive(LOST)
+        page.api.publish("mail", 1, 2)
+        page.open().live()
+        page.find("a.queue-name", "mail")
+        server.kill()
+        page.find(".banner[data-kind=bad]", "Connection lost")
+        page.find("#pulse[data-phase=lost]", "no connection")
+        page.find("a.queue-name", "mail")
+        page.find("body.is-stale")
+        again = Daemon(tmp_path, "--http", url.removeprefix("http://"))
+        try:
+            again.start()
+            page.find(".banner[data-kind=good]", "Connected again")
+            page.live()
+            page.gone("body.is-stale")
+            page.api.publish("mail", 3)
+            page.find('tr [data-state="ready"]', "3")
+            assert list(shown) == []
+        finally:
+            again.kill()
+
+
+def test_something_that_cannot_be_done_without_the_server_says_so(browser: Browser, tmp_path: Path) -> None:
+    with daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0") as server:
+        page = next(shown := looking(browser, http_url(server)))
+        page.forgive(LOST)
+        page.open("/queues/mail/publish").live()
+        server.kill()
+        page.click("button.primary", "Publish")
+        page.toast("the server cannot be reached")
+        assert list(shown) == []
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "token").write_text(TOKEN)
+    tokens = '[{"token": "only-to-look-at-mail", "scopes": ["consume"], "queues": ["mail"]}]'
+    options = ("--token-file", str(folder / "token"), "--http-tokens", tokens)
+    with daemon(folder, "--store", "memory:", "--http", "127.0.0.1:0", *options) as made:
+        Api(http_url(made), TOKEN).publish("mail", {"to": "ann"})
+        yield made
+
+
+def test_a_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarded: Daemon) -> None:
+    page = next(shown := looking(browser, http_url(guarded)))
+    page.forgive("401")
+    page.open()
+    page.find("dialog", "It is kept until this tab is closed.")
+    page.find("dialog input").type("wrong")
+    page.browser.press("Enter")
+    page.find("dialog", "The token that was shown is not one of this server's.")
+    page.find("dialog input").type(TOKEN)
+    page.browser.press("Enter")
+    page.live()
+    page.find("a.queue-name", "mail")
+    page.browser.reload()
+    page.live()
+    page.find("a.queue-name", "mail")
+    page.api = Api(page.url, TOKEN)
+    page.api.publish("mail", {"to": "bob"})
+    page.find('tr [data-state="ready"]', "2")
+    assert list(shown) == []
+
+
+def test_whoever_has_no_token_is_not_asked_again_and_again(browser: Browser, guarded: Daemon) -> None:
+    page = next(shown := looking(browser, http_url(guarded)))
+    page.forgive("401")
+    page.open()
+    page.find("dialog")
+    page.browser.press("Escape")
+    page.find(".banner", "this server wants a token")
+    page.gone("dialog")
+    page.click(".banner button", "Show a token")
+    page.find("dialog input").type(TOKEN)
+    page.browser.press("Enter")
+    page.live()
+    page.find("a.queue-name", "mail")
+    assert list(shown) == []
+
+
+def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Browser, guarded: Daemon) -> None:
+    page = next(shown := looking(browser, http_url(guarded)))
+    page.forgive("401|403")
+    page.open("/queues/mail")
+    page.find("dialog input").type("only-to-look-at-mail")
+    page.browser.press("Enter")
+    page.live()
+    page.count("ready", len(Api(page.url, TOKEN)("GET", "queues/mail/messages")["messages"]))
+    page.click("button", "Pause")
+    page.toast("this token does not allow to admin")
+    page.go("/consumers")
+    page.find(".connections", "This token does not show who is connected.")
+    assert list(shown) == []
+
+
+def test_the_page_holds_nothing_that_a_token_guards(guarded: Daemon) -> None:
+    assert not re.search("mail.*ann", Path(guarded.log).read_text())

@@ -1,0 +1,42 @@
+"""Consumers: seen, paused, resumed, drained."""
+
+import pytest
+
+from tests.dashboard.parts import Page
+
+pytestmark = pytest.mark.process
+
+
+def beat(page: Page, id: str, state: str, **more: object) -> str | None:
+    """A consumer tells of itself; what is wished of it."""
+    card = {"host": "desk", "pid": 7, "queues": ["mail"], "state": state, "startedAt": 1_700_000_000_000, **more}
+    wish: str | None = page.api("PUT", f"consumers/{id}", card)["wish"]
+    return wish
+
+
+def test_a_consumer_is_paused_resumed_and_drained(page: Page, queue: str) -> None:
+    id = f"{queue}-1"
+    beat(page, id, "running", inWork=2, done=1234, failed=5)
+    page.open("/consumers").live()
+    row = "tr:has(th b):has(button)"
+    page.find(row, f"{id}desk, process 7")
+    page.find(row, "1,234")
+    for wish, state, said in (
+        ("pause", "paused", "paused"),
+        ("resume", "running", "running"),
+        ("drain", "draining", "draining"),
+    ):
+        page.click(f"{row} button:not(:disabled)", wish)
+        page.find(f"{row} .badge", f"asked to {wish}")
+        assert beat(page, id, state) in (wish, None)
+        assert beat(page, id, state) is None
+        page.gone(f"{row} .badge", "asked to")
+        page.find(f"{row} .badge", said)
+    beat(page, id, "stopped")
+    page.gone(row, id)
+
+
+def test_who_is_connected(page: Page) -> None:
+    page.open("/consumers").live()
+    page.find(".connections td", "http")
+    page.find(".connections td", "127.0.0.1")

@@ -1,0 +1,87 @@
+"""What producers and consumers write is shown as text, whatever it is."""
+
+import pytest
+
+from tests.dashboard.parts import Page
+
+pytestmark = pytest.mark.process
+EVIL = '<img src=x onerror="window.hit=1"><script>window.hit=1</script><svg onload=window.hit=1>"\'`javascript:alert(1)'
+
+
+def safe(page: Page) -> None:
+    """Nothing of it became a part of the page."""
+    assert page.browser.script("return window.hit ?? null") is None
+    inside = "main img, main script, main svg[onload], dialog img, dialog script, dialog svg[onload], iframe"
+    assert page.browser.script("return document.querySelectorAll(arguments[0]).length", inside) == 0
+    assert page.browser.script("return [...document.links].filter((link) => link.protocol !== 'http:').length") == 0
+
+
+def test_what_is_in_a_message_stays_text(page: Page, queue: str) -> None:
+    envelope = {
+        "messageId": "m-1",
+        "type": EVIL,
+        "traceId": EVIL,
+        "groupId": EVIL,
+        "attributes": {EVIL: EVIL},
+        EVIL: EVIL,
+        "payload": {EVIL: EVIL},
+    }
+    page.api("PUT", f"queues/{queue}/policy", {"retry": {"limit": 0}})
+    page.api("POST", f"queues/{queue}/messages", envelope)
+    page.open(f"/queues/{queue}").live()
+    page.find("td", "<img src=x")
+    page.click("button.open", "m-1")
+    page.find(".drawer .payload", "<script>window.hit=1</script>")
+    page.find(".drawer .card-facts", EVIL)
+    safe(page)
+    page.click(".payload-view button", "Text")
+    page.find(".drawer .payload", "<script>window.hit=1</script>")
+    safe(page)
+
+
+def test_what_a_consumer_says_stays_text(page: Page, queue: str) -> None:
+    page.api.publish(queue, EVIL)
+    page.api.bury(queue, 1, "REJECTED", EVIL)
+    page.open(f"/queues/{queue}/dead-letters").live()
+    page.find("td", "<img src=x")
+    page.click("button.open")
+    page.find(".failure-text", EVIL)
+    page.find(".history", EVIL)
+    safe(page)
+
+
+@pytest.mark.parametrize("where", ["/queues/{}", "/queues/{}/dead-letters", "/queues/{}/policy", "/queues/{}/publish"])
+def test_what_is_in_the_address_stays_text(page: Page, where: str) -> None:
+    evil = EVIL.replace("/", "%2F").replace("#", "%23").replace("?", "%3F")
+    page.forgive("400")
+    page.open(where.format(evil)).live()
+    page.find("h1", "<img src=x")
+    safe(page)
+
+
+def test_what_is_typed_and_echoed_stays_text(page: Page, queue: str) -> None:
+    page.api.publish(queue, 1)
+    page.forgive("400")
+    page.open(f"/queues/{queue}").live()
+    page.find("input[data-search]").type('payload.a="<img src=x onerror=window.hit=1>" and <svg')
+    page.browser.press("Enter")
+    page.find(".filter-wrong pre", "<img src=x")
+    safe(page)
+    page.go("/publish")
+    page.find('[data-field="queue"] input').type("<b>x")
+    page.click("button.primary", "Publish")
+    page.wrong("queue", "'<b>x' is not allowed")
+    safe(page)
+
+
+def test_the_browser_is_told_to_run_nothing_from_elsewhere(page: Page) -> None:
+    page.open().live()
+    page.forgive("Content Security Policy|Content-Security-Policy|violates")
+    page.browser.script(
+        """const node = document.createElement("script");
+        node.textContent = "window.hit = 1";
+        document.body.append(node);
+        document.body.setAttribute("onclick", "window.hit = 1");
+        document.body.click();"""
+    )
+    assert page.browser.script("return window.hit ?? null") is None

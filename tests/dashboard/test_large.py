@@ -1,0 +1,50 @@
+"""Many queues and many messages: what is drawn stays small, and everything can still be found."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import Browser
+from tests.dashboard.conftest import http_url, looking
+from tests.dashboard.parts import Page
+from tests.scenarios.daemons import Daemon, daemon
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    folder: Path = tmp_path_factory.mktemp("crowded")
+    with daemon(folder, "--store", "memory:", "--http", "127.0.0.1:0") as made:
+        yield made
+
+
+def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded: Daemon) -> None:
+    page: Page = next(shown := looking(browser, http_url(crowded)))
+    for number in range(500):
+        page.api.publish(f"queue-{number:03}", number)
+    for start in range(0, 10_000, 2_500):
+        page.api.publish("big", *({"n": n} for n in range(start, start + 2_500)))
+
+    page.open().live()
+    page.find(".pager", "1–100 of 501")
+    assert len(page.browser.texts("a.queue-name")) == 100
+    page.click(".pager button", "Next")
+    page.find(".pager", "101–200 of 501")
+    page.click("thead button", "ready")
+    page.browser.until("return document.querySelector('a.queue-name').textContent === 'big'")
+    page.find('[data-state="ready"]', "10\u202fk")
+    page.find("input[data-search]").type("queue-49")
+    page.browser.until("return document.querySelectorAll('a.queue-name').length === 10")
+    page.gone(".pager")
+
+    page.go("/queues/big")
+    page.count("ready", 10_000)
+    page.find("button.open")
+    assert len(page.browser.texts("button.open")) == 50
+    page.find("input[data-search]").type("payload.n=9999")
+    page.browser.press("Enter")
+    page.browser.until("return document.querySelectorAll('button.open').length === 1")
+    assert page.browser.script("return document.querySelectorAll('*').length") < 1_500
+    assert list(shown) == []

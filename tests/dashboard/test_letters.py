@@ -1,0 +1,124 @@
+"""Dead letters: seen by reason, chosen by a filter, tried without harm, then moved."""
+
+from typing import Any
+
+import pytest
+
+from tests.dashboard.parts import Page
+
+pytestmark = pytest.mark.process
+
+
+def bury_some(page: Page, queue: str) -> None:
+    """Three dead letters of one reason, two of another."""
+    page.api("PUT", f"queues/{queue}/policy", {"retry": {"limit": 0}})
+    page.api.publish(queue, *({"n": n} for n in range(5)))
+    page.api.bury(queue, 3, "TIMEOUT", "too slow")
+    page.api.bury(queue, 2, "REJECTED", "no such address")
+
+
+def reasons(page: Page, queue: str) -> dict[str, Any]:
+    found: dict[str, Any] = page.api("GET", f"queues/{queue}/dead-letters/stats")["byReason"]
+    return found
+
+
+def test_fail_filter_dry_run_redrive_ready(page: Page, queue: str) -> None:
+    bury_some(page, queue)
+    page.open(f"/queues/{queue}").live()
+    page.count("dead", 5)
+    page.click(".tabs a", "Dead letters")
+    page.find(".tab-body", "5 dead letters.")
+    assert page.browser.texts(".bar-row b") == ["3", "2"]
+    assert page.browser.texts(".bar-name") == ["TIMEOUT", "REJECTED"]
+    page.browser.until("return document.querySelectorAll('.days rect').length === 2")
+
+    page.forgive("400")
+    page.find("input[data-search]").type("reasonCode=TIMEOT and attempt>=1")
+    page.browser.press("Enter")
+    page.find(".filter-wrong", "did you mean TIMEOUT?")
+    assert page.browser.texts(".filter-wrong mark") == ["TIMEOT"]
+
+    page.find("input[data-search]").type("reasonCode=TIMEOUT and attempt>=1")
+    page.browser.press("Enter")
+    page.gone(".filter-wrong")
+    page.gone("td.reason", "REJECTED")
+    page.click("button", "Redrive all that fit…")
+    page.find("dialog .dry-run", "3 messages")
+    assert page.api.counts(queue)["dead"] == 5, "a dry run moves nothing"
+    page.click("dialog button.primary", "Redrive")
+    page.toast("3 messages redriven.")
+    page.count("ready", 3)
+    page.count("dead", 2)
+    page.find(".message-list .empty", "No dead letter fits the filter.")
+    assert reasons(page, queue) == {"REJECTED": 2}
+
+
+def test_a_reason_is_a_filter_and_what_is_chosen_is_set_aside(page: Page, queue: str) -> None:
+    bury_some(page, queue)
+    page.open(f"/queues/{queue}/dead-letters").live()
+    page.click(".bar-row", "REJECTED")
+    page.gone("td.reason", "TIMEOUT")
+    assert page.find("input[data-search]").get("value") == "reasonCode=REJECTED"
+    page.click("td.tick input")
+    page.click("button", "Quarantine 1 chosen…")
+    page.find("dialog .dry-run", "1 message")
+    page.click("dialog button.primary", "Quarantine")
+    page.toast("1 message set aside.")
+    page.count("parked", 1)
+    page.click('.state-box[data-state="parked"]')
+    page.find(".choices [aria-pressed=true]", "parked")
+    page.find("td.reason", "REJECTED")
+    page.click("button", "Redrive all…")
+    page.find("dialog .dry-run", "1 message")
+    page.click("dialog button.primary", "Redrive")
+    page.count("ready", 1)
+
+
+def test_purging_is_for_good_and_can_be_called_off(page: Page, queue: str) -> None:
+    bury_some(page, queue)
+    page.open(f"/queues/{queue}/dead-letters").live()
+    page.click("button", "Purge all…")
+    page.find("dialog .dry-run", "5 messages")
+    page.browser.press("Escape")
+    page.gone("dialog")
+    assert page.api.counts(queue)["dead"] == 5
+    page.click("button", "Purge all…")
+    page.find("dialog input[type=number]").type("2")
+    page.click("dialog button.danger", "Purge")
+    page.toast("2 messages purged.")
+    page.count("dead", 3)
+    page.click("button", "Purge all…")
+    page.click("dialog button.danger", "Purge")
+    page.find(".message-list .empty", "No dead letters")
+    assert page.api.counts(queue)["dropped"] == 5
+
+
+def test_one_letter_is_sent_round_again_from_its_drawer(page: Page, queue: str) -> None:
+    bury_some(page, queue)
+    page.open(f"/queues/{queue}/dead-letters").live()
+    page.click("td.id button.open")
+    page.click(".drawer button", "Redrive")
+    page.find(".drawer .state-badge", "ready")
+    page.browser.press("Escape")
+    page.count("ready", 1)
+
+
+def test_dead_letters_are_found_by_the_other_name_of_their_queue(page: Page, queue: str) -> None:
+    bury_some(page, queue)
+    page.open(f"/queues/{queue}-dlq/dead-letters").live()
+    page.find(".tab-body", "5 dead letters.")
+    page.find(".tab-body", f"From {queue}.")
+    page.find(".empty a", queue)
+
+
+def test_many_move_in_steps(page: Page, queue: str) -> None:
+    page.api("PUT", f"queues/{queue}/policy", {"retry": {"limit": 0}})
+    page.api.publish(queue, *range(1000))
+    page.api.bury(queue, 1000, "TIMEOUT")
+    page.open(f"/queues/{queue}/dead-letters").live()
+    page.click("button", "Redrive all…")
+    page.find("dialog .dry-run", "1,000 messages")
+    page.find("dialog .ids", "and 990 more")
+    page.click("dialog button.primary", "Redrive")
+    page.toast("1,000 messages redriven.")
+    page.count("ready", 1000)
