@@ -10,6 +10,7 @@ from yirangmq.core.states import State
 
 WINDOW = 300_000
 UNTIL = NOW + WINDOW
+FOREVER = 9_999_999_999_999
 
 
 def of(message: Message) -> tuple[int, str]:
@@ -134,3 +135,41 @@ def test_keys_that_were_given_go_with_their_queue(store: Store, place: Place) ->
     with place.reopen().transaction(write=False) as transaction:
         assert transaction.queues() == []
         assert transaction.key_holders(QUEUE, ["k"], NOW) == [None]
+
+
+def test_a_key_may_be_held_for_ever(store: Store, place: Place) -> None:
+    """Of many: what each of them costs must not grow with their number, and a thousand of them are found one by one."""
+    made = put(store, *[envelope(f"m{n}", dedup_key=f"own{n}") for n in range(30)])
+    with store.transaction() as transaction:
+        [new] = transaction.add([envelope("new", dedup_key="own")], NOW, UNTIL)
+        transaction.hold_keys(QUEUE, {f"k{card.id}": of(card) for card in made} | {"knew": (new.seq, "new")}, FOREVER)
+        assert transaction.key_holders(QUEUE, ["km7", "knew"], FOREVER - 1) == [of(made[7]), (new.seq, "new")]
+    with place.reopen().transaction() as transaction:
+        assert transaction.key_holders(QUEUE, ["km7", "knew", "own"], UNTIL) == [of(made[7]), (new.seq, "new"), None]
+        assert transaction.forget_keys(UNTIL, 99) == 31
+        transaction.hold_keys(QUEUE, {"km7": of(made[8])}, FOREVER)
+        transaction.free_keys(QUEUE, ["km9"])
+        transaction.forget([card for card in transaction.by_id(QUEUE, ["new", "m3"]) if card is not None])
+    with place.reopen().transaction(write=False) as transaction:
+        found = transaction.key_holders(QUEUE, ["km3", "km7", "km8", "km9", "knew"], NOW)
+        assert found == [of(made[3]), of(made[8]), of(made[8]), None, (new.seq, "new")]
+
+
+@pytest.mark.parametrize("until", [UNTIL, FOREVER])
+def test_a_holder_need_not_be_a_message(store: Store, place: Place, until: int) -> None:
+    """Somebody keeps a number in a key. It may be that of a message, which has nothing to do with it."""
+    [card] = put(store, envelope("m", dedup_key="k"))
+    with store.transaction() as transaction:
+        [new] = transaction.add([envelope("n", dedup_key="l")], NOW, UNTIL)
+        transaction.hold_keys(QUEUE, {"mark": (new.seq, "all")}, until)
+        transaction.hold_keys(QUEUE, {"mark": (card.seq, "all")}, until)
+    with place.reopen().transaction() as transaction:
+        holders = [(card.seq, "all"), of(card), (new.seq, "n")]
+        assert transaction.key_holders(QUEUE, ["mark", "k", "l"], NOW) == holders
+        transaction.hold_keys(QUEUE, {"mark": (10**6, "all")}, until)
+        assert transaction.add([envelope("o", dedup_key="k")], NOW, UNTIL) == [Stored(card.seq, "m", True)]
+    with place.reopen().transaction() as transaction:
+        transaction.forget([card])
+        transaction.free_keys(QUEUE, ["mark"])
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.key_holders(QUEUE, ["mark", "k", "l"], NOW) == [None, of(card), (new.seq, "n")]

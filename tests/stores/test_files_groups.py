@@ -137,6 +137,18 @@ def test_a_first_one_whose_content_cannot_be_read_holds_nobody_up(tmp_path: Path
         assert len(list((tmp_path / "mail" / "quarantine").glob("*.reason.json"))) == 3
 
 
+def test_a_next_one_whose_content_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+    with open_queues(tmp_path) as queues:
+        queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(4)])
+        [first] = queues.lease("mail", 9)
+        for path in (tmp_path / "mail" / "held").rglob("*~m[12].json"):
+            path.write_bytes(b'{"messageId":"m')
+        queues.ack(first.lease_id)
+        assert [delivery.id for delivery in queues.lease("mail", 9)] == ["m3"]
+        assert (queues.counts("mail").held, queues.counts("mail").leased) == (0, 1)
+        assert list(queues.check()) == []
+
+
 def test_a_first_one_taken_away_by_hand_holds_nobody_up(tmp_path: Path) -> None:
     with open_queues(tmp_path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", group="order-7") for n in range(2)])

@@ -32,8 +32,9 @@ def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched
     next_ones = [message for message in _firsts(transaction, left).values() if message.state is State.HELD]
     turns = []
     for message, envelope in zip(next_ones, transaction.envelopes(next_ones), strict=True):
-        turns.append(Change(message, decide.free(message, envelope.available_at if envelope else 0, now)))
-        touched.add(message.queue)
+        if envelope is not None:  # else its content is lost, and the store has passed its turn on
+            turns.append(Change(message, decide.free(message, envelope.available_at, now)))
+            touched.add(message.queue)
     transaction.swap(turns)
 
 

@@ -2,9 +2,10 @@
 a change of state is one rename, and everything that changes in its life stands in its name (format/filenames.py).
 
 How things are found. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of
-delivery; one small folder is read, however many wait. By number or id: the index says which folder to list
-(files_index.py). By time: so does its calendar (files_due.py). The index is derived from the names, never synced,
-and made anew whenever it cannot be trusted (files_recover.py).
+delivery; one small folder is read, however many wait; those for one consumer lie apart, in ``inbox-for``. By number or
+id: the index says which folder to list (files_index.py). By time: so does its calendar (files_due.py). Who is next in a
+group: so do its chains (files_chains.py). The index is derived from the names, never synced, and made anew whenever it
+cannot be trusted (files_recover.py).
 
 What is promised. When ``transaction`` ends without an error its changes are on disk (files_commit.py). Any number of
 processes may have the same folder open; they take turns by a lock (files_lock.py). Counts by state are exact, always:
@@ -30,10 +31,10 @@ from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_reading import subfolders
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
-from yirangmq.stores.files_reading import subfolders
 from yirangmq.stores.files_view import View
 from yirangmq.stores.watch import FileWatch
 

@@ -12,7 +12,7 @@ back. Knows: the order of work. Does not know: what the changes mean."""
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 from yirangmq.core.policy import QueuePolicy
@@ -25,7 +25,7 @@ from yirangmq.stores.files_counter import AHEAD, TOTALS, latest_totals, totals_n
 from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
-from yirangmq.stores.files_keys import FOLDER, bucket, read_key
+from yirangmq.stores.files_keys import FOLDER, far_folder, near_folder, read_key
 from yirangmq.stores.files_notes import FOLDER as NOTES
 from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import note_path
@@ -287,7 +287,7 @@ class Commit:
         for (queue, _), file in pending.keys.items():
             outlived = file.outlived or pending.after.get(file.key.seq) is None
             self._deeds.create(f"{self._root}/{queue}/{file._replace(outlived=outlived).path}")
-            if not outlived:
+            if not outlived and not file.is_far:
                 self._untils[file.key.seq] = file.key.until
         for queue, file in pending.old_keys.values():
             self._deeds.unlink(f"{self._root}/{queue}/{file.path}")
@@ -299,10 +299,9 @@ class Commit:
         rejected = {reject.path for reject in self._pending.rejects}
         forgotten = [seq for seq, card in self._pending.after.items() if card is None and seq in self._before]
         records = self._index.records(forgotten)
-        for seq in forgotten:
-            before = self._before[seq]
-            if before.keyed and seq in records:
-                self._outlive(before, records[seq].until)
+        self._outlive({far_folder(seq) for seq in forgotten}, forgotten)
+        keyed = [seq for seq in forgotten if self._before[seq].keyed and seq in records]
+        self._outlive({near_folder(records[seq].until) for seq in keyed}, keyed)
         room = {queue: self._spares.room(queue) for queue in {self._before[seq].message.queue for seq in forgotten}}
         for seq in forgotten:
             before = self._before[seq]
@@ -329,14 +328,15 @@ class Commit:
         if before.message.body:
             self._blanked.append(spare)
 
-    def _outlive(self, card: Card, until: int) -> None:
-        queue, seq = card.message.queue, card.message.seq
-        for name in listdir(f"{self._root}/{queue}/{FOLDER}/{bucket(until)}"):
-            file = read_key(name)
-            if file is not None and file.key.seq == seq and not file.outlived:
-                path = f"{self._root}/{queue}/{file.path}"
-                if file.key not in self._pending.old_keys:
-                    self._deeds.rename(path, f"{self._root}/{queue}/{file._replace(outlived=True).path}")
+    def _outlive(self, folders: Iterable[str], forgotten: Sequence[int]) -> None:
+        """Keys of messages that are forgotten stand by themselves from now on."""
+        for queue in {self._before[seq].message.queue for seq in forgotten}:
+            mine = {seq for seq in forgotten if self._before[seq].message.queue == queue}
+            for folder in folders:
+                for file in filter(None, map(read_key, listdir(f"{self._root}/{queue}/{FOLDER}/{folder}"))):
+                    if file.key.seq in mine and not file.outlived and file.key not in self._pending.old_keys:
+                        path = f"{self._root}/{queue}/{file.path}"
+                        self._deeds.rename(path, f"{self._root}/{queue}/{file._replace(outlived=True).path}")
 
     # -- after it is done -----------------------------------------------------------------------------------------
 

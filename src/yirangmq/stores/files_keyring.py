@@ -3,11 +3,13 @@
 A new message and its key stand and fall together: after a power cut neither is left without the other. A key that is
 given to a message on disk stands by itself. Knows: keys. Does not know: why they are asked for."""
 
+from bisect import bisect_left
 from collections.abc import Mapping
 
 from yirangmq.core.message import Envelope
+from yirangmq.format.filenames import Card
 from yirangmq.stores.files_index import Index, Key, key_print
-from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, bucket, read_key
+from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
 from yirangmq.stores.files_pending import Pending
 from yirangmq.stores.files_reading import listdir
 from yirangmq.stores.files_sight import Sight
@@ -23,6 +25,7 @@ class Keyring:
         self._view = view
         self._pending = pending
         self._sight = sight
+        self._listed: dict[str, list[str]] = {}
 
     def holder(self, queue: str, key: str, now: int) -> KeyFile | None:
         pending = self._pending.keys.get((queue, key))
@@ -41,12 +44,17 @@ class Keyring:
         """The file of a key on disk; None: it is gone, or will be."""
         if key in self._pending.old_keys or key in self._pending.taken_keys:
             return None
-        files = self._key_files(queue, bucket(key.until))
-        return next((file for file in files if file.key == key), None)
+        names, begin = self._names(queue, folder_of(key)), beginning(key)
+        files = (read_key(name) for name in names[bisect_left(names, begin) :] if name.startswith(begin))
+        return next((file for file in files if file is not None), None)
 
-    def _key_files(self, queue: str, folder: str) -> list[KeyFile]:
-        names = sorted(listdir(f"{self._root}/{queue}/{FOLDER}/{folder}"))
-        return [file for name in names if (file := read_key(name)) is not None]
+    def _names(self, queue: str, folder: str) -> list[str]:
+        """In order. Nothing changes there while the transaction is under way."""
+        path = f"{self._root}/{queue}/{FOLDER}/{folder}"
+        names = self._listed.get(path)
+        if names is None:
+            names = self._listed[path] = sorted(listdir(path))
+        return names
 
     # -- giving and taking ----------------------------------------------------------------------------------------
 
@@ -64,10 +72,9 @@ class Keyring:
 
     def _give(self, queue: str, key: str, file: KeyFile) -> None:
         """A new message and its key stand and fall together; one that is on disk already has it for itself."""
-        seq = file.key.seq
-        card = self._pending.after.get(seq)
-        is_new = card is not None and self._pending.before[seq] is None
-        if card is not None and is_new and not card.keyed:
+        card = self._pending.after.get(file.key.seq)
+        is_new = card is not None and _is_of(card, queue, file) and self._pending.before[file.key.seq] is None
+        if card is not None and is_new and not card.keyed and not file.is_far:
             self._pending.put(None, card._replace(keyed=True))
         self._pending.keys[queue, key] = file._replace(outlived=not is_new)
 
@@ -78,7 +85,7 @@ class Keyring:
             return True
         if given is not None:
             del self._pending.keys[queue, key]
-            self._unkey(given.key.seq)
+            self._unkey(queue, given)
         is_kept = False
         entries = [] if queue in self._pending.deleted else self._index.keys_of(queue, [key]).get(key, [])
         for entry in entries:
@@ -87,28 +94,33 @@ class Keyring:
                 is_kept = True
             elif file is not None:
                 self._pending.taken_keys[entry] = (queue, file)
-                self._unkey(entry.seq)
+                self._unkey(queue, file)
         return is_kept
 
-    def _unkey(self, seq: int) -> None:
+    def _unkey(self, queue: str, file: KeyFile) -> None:
         """Its name must not say that it has a key, or a lost one would be looked for after a power cut."""
-        card = self._sight.find([seq]).get(seq)
-        if card is not None and card.keyed:
+        card = None if file.is_far else self._sight.find([file.key.seq]).get(file.key.seq)
+        if card is not None and card.keyed and _is_of(card, queue, file):
             self._pending.put(card, card._replace(keyed=False))
 
     # -- time -----------------------------------------------------------------------------------------------------
 
     def forget(self, now: int, limit: int) -> int:
+        """Those whose window is over; how many."""
+        old, taken = self._pending.old_keys, self._pending.taken_keys
         count = 0
         for queue in self._view.queues():
-            if queue in self._pending.deleted:
-                continue
-            for folder in self._view.folders(f"{queue}/{FOLDER}"):
-                if count >= limit or not folder.isdecimal() or int(folder) > now // STRETCH_MS:
+            folders = [] if queue in self._pending.deleted else self._view.folders(f"{queue}/{FOLDER}")
+            for folder in filter(str.isdecimal, folders):
+                if count >= limit or int(folder) > now // STRETCH_MS:
                     break
-                for file in self._key_files(queue, folder):
-                    known = file.key in self._pending.old_keys or file.key in self._pending.taken_keys
-                    if file.key.until <= now and not known and count < limit:
-                        self._pending.old_keys[file.key] = (queue, file)
+                for file in filter(None, map(read_key, self._names(queue, folder))):
+                    if file.key.until <= now and file.key not in old and file.key not in taken and count < limit:
+                        old[file.key] = (queue, file)
                         count += 1
         return count
+
+
+def _is_of(card: Card, queue: str, file: KeyFile) -> bool:
+    """Whether a key is this message's: who gives one may call its holder what they like."""
+    return card.message.id == file.id and card.message.queue == queue

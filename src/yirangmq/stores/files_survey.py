@@ -335,9 +335,10 @@ class Survey:
                 if not mine and not file.outlived:
                     yield self._mender.unlinked("orphan", path, "a key whose message never was")
                     continue
-                if mine:
-                    self.made.set_until(file.key.seq, file.key.until)
-                self._keyed.pop(file.key.seq, None)
+                if not file.is_far:
+                    self._keyed.pop(file.key.seq, None)
+                    if mine:
+                        self.made.set_until(file.key.seq, file.key.until)
                 self.made.add_key(file.key)
                 self.made.last = max(self.made.last, file.key.seq)
         self.keyless += [card for card in self._keyed.values() if _is_new(card.message)]
