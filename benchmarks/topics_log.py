@@ -57,10 +57,11 @@ class Bare:
 
 
 def settle(log: SegmentLog) -> None:
-    """Past the growing segments of a new log, to where files are used again."""
-    while log.size < 4 * SEGMENT:
-        log.append([RECORD] * 1000)
-    log.retain(Retention(size=SEGMENT))
+    """Past the growing segments of a new log, to where every file is one that was used before."""
+    written = 0
+    while written < 8 * SEGMENT:
+        written += len(log.append([RECORD] * 1000).data)
+        log.retain(Retention(size=2 * SEGMENT))
 
 
 def publishing(folder: Path, rounds: int) -> None:

@@ -125,7 +125,7 @@ class Appender:
             self._numbers = {name: number for name, number in self._numbers.items() if number}
             raise
         self._count(tickets, batches, at_ns)
-        if self.end.segment.tail.end > self.end.file.size // 2 and self._asked is not self.end.segment:
+        if self._asked is not self.end.segment:
             self._asked = self.end.segment
             self._house.prepare()
         return results

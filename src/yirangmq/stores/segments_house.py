@@ -84,7 +84,7 @@ class House:
         return End(segment, spare._replace(path=segment.path))
 
     def prepare(self) -> None:
-        """The end is half full: the next file can be made ready."""
+        """The last segment has its first records: the next file can be made ready."""
         if self._ahead:
             self._errands.run(self._prepare)
 
