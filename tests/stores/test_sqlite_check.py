@@ -1,6 +1,5 @@
 """``check`` finds each thing that can be wrong in a SQLite store, ``repair`` mends it, nothing is wrong afterwards."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import apsw
@@ -13,8 +12,8 @@ from yirangmq.testing import open_for_test
 
 FAULTS = {
     "nowhere": "DELETE FROM ready WHERE seq = 5",
-    "twice": "INSERT INTO life SELECT seq, queue, 'm', 'dead', rank, 5, 0, 0, 0, 0, 9, '', '', 0, 1, 0, 0, 1 FROM ready "
-    "LIMIT 1",
+    "twice": "INSERT INTO life SELECT seq, queue, 'm', 'dead', rank, 5, 0, 0, 0, 0, 9, '', '', 0, 1, 0, 0, 1 "
+    "FROM ready LIMIT 1",
     "in line twice": "INSERT INTO ready SELECT queue, 0, rank, 99, seq, 0, 0, 0, 0, '', '', 0, 0, 1 FROM ready LIMIT 1",
     "nameless": "DELETE FROM name WHERE id = 'm5'",
     "stateless": "UPDATE life SET state = 'leasfd' WHERE state = 'leased'",
@@ -31,8 +30,40 @@ FAULTS = {
     "json": "UPDATE message SET payload = '{\"a\":' WHERE id = 'm5'",
     "header": "UPDATE message SET header = '{\"type\"' WHERE id = 'm5'",
 }
+RUN_FAULTS = {
+    "nowhere": "DELETE FROM fresh",
+    "twice": "INSERT INTO life SELECT first, queue, 'm', 'dead', rank, 5, 0, 0, 0, 0, 9, '', '', 0, 1, 0, 0, 1 "
+    "FROM fresh",
+    "in line twice": "INSERT INTO ready SELECT queue, 0, rank, 99, first, 0, 0, 0, 0, '', '', 0, 0, 1 FROM fresh",
+    "in hand and in line": "INSERT INTO fresh SELECT queue, rank, first, last FROM batch WHERE state = 'leased'",
+    "stateless batch": "UPDATE batch SET state = 'leasfd' WHERE state = 'leased'",
+    "lost ids": "UPDATE batch SET ids = '{}' WHERE state = 'done'",
+    "no ids": "UPDATE batch SET ids = NULL WHERE state = 'done'",
+    "too long": "UPDATE fresh SET last = 99999999999",
+    "backwards": "UPDATE fresh SET last = first - 1",
+    "one over the other": "INSERT INTO fresh SELECT queue, rank, last, last FROM fresh",
+    "batch over batch": "INSERT INTO batch SELECT last + 1, last + 1, queue, rank, 'leased', 0, 0, '', 1, NULL "
+    "FROM batch WHERE state = 'done'; UPDATE batch SET last = last + 1 WHERE state = 'done'",
+    "of another rank": "UPDATE message SET rank = 3 WHERE seq = 5",
+    "bodiless in line": "DELETE FROM message WHERE seq = 5",
+    "bodiless in hand": "DELETE FROM message WHERE id = 'm2'",
+    "nameless": "DELETE FROM name WHERE id = 'm5'",
+    "miscounted": "UPDATE queue SET ready = 7, leased = 0",
+    "payload": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm5'",
+    "payload in hand": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm2'",
+    "payload of a done one": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm0'",
+}
 KINDS = {
     "in line twice": "twice",
+    "in hand and in line": "twice",
+    "bodiless in hand": "bodiless",
+    "too long": "bodiless",
+    "payload in hand": "unreadable",
+    "payload of a done one": "unreadable",
+    **dict.fromkeys(
+        ("stateless batch", "lost ids", "no ids", "backwards", "one over the other", "of another rank"), "torn"
+    ),
+    "batch over batch": "torn",
     "bodiless in line": "bodiless",
     "payload of a dead one": "unreadable",
     "bytes": "miscounted",
@@ -42,22 +73,24 @@ KINDS = {
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Two ready, one leased, one dead, one done, one remembered by its id."""
-    path = tmp_path / "queue.db"
+    """Two ready, one leased, one dead, one done, one remembered by its id; each in a row of its own."""
+    return _filled(tmp_path / "queue.db", ttl=1_000_000)
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """The same in runs, but for those that are dead or remembered."""
+    return _filled(tmp_path / "runs.db")
+
+
+def _filled(path: Path, ttl: float | None = None) -> Path:
     with _opened(path) as queues:
-        queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", type="t") for n in range(6)])
+        queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", type="t", ttl=ttl) for n in range(6)])
         first, second, _, fourth = queues.lease("mail", 4)
         queues.ack(first.lease_id)
         queues.nack(second.lease_id, "REJECTED", "never")
         queues.drop("mail", [fourth.id])
     return path
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[SqliteStore]:
-    store = SqliteStore(path, durability="os")
-    yield store
-    store.close()
 
 
 def _opened(path: Path) -> Queues:
@@ -72,9 +105,27 @@ def _harm(path: Path, statement: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_each_fault_is_found_and_mended(path: Path, store: SqliteStore, fault: str) -> None:
+def test_each_fault_is_found_and_mended(path: Path, fault: str) -> None:
+    _find_and_mend(path, FAULTS[fault], fault)
+
+
+@pytest.mark.parametrize("fault", RUN_FAULTS)
+def test_each_fault_in_runs_is_found_and_mended(runs: Path, fault: str) -> None:
+    _find_and_mend(runs, RUN_FAULTS[fault], fault)
+    with _opened(runs) as queues:
+        kept = {
+            look.message.id
+            for state in ("ready", "leased", "dead", "done")
+            for look in queues.peek("mail", state=state)
+        }
+        assert {"m0", "m1", "m2", "m4", "m5"} - kept <= ({"m2"} if "in hand" in fault else {"m4"})
+        assert queues.peek("mail", state="done")[0].message.id == "m0"
+
+
+def _find_and_mend(path: Path, harm: str, fault: str) -> None:
+    store = SqliteStore(path, durability="os")
     assert list(store.check(repair=False)) == []
-    _harm(path, FAULTS[fault])
+    _harm(path, harm)
     found = list(store.check(repair=False))
     assert KINDS.get(fault, fault) in {finding.kind for finding in found}
     assert not any(finding.mended for finding in found)
@@ -82,10 +133,15 @@ def test_each_fault_is_found_and_mended(path: Path, store: SqliteStore, fault: s
     assert all(finding.mended for finding in mended)
     assert KINDS.get(fault, fault) in {finding.kind for finding in mended}
     assert list(store.check(repair=False)) == []
+    store.close()
 
 
 @pytest.mark.parametrize("fault", ["payload", "json", "header"])
-def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(path: Path, fault: str) -> None:
+@pytest.mark.parametrize("kind", ["path", "runs"])
+def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(
+    request: pytest.FixtureRequest, kind: str, fault: str
+) -> None:
+    path = request.getfixturevalue(kind)
     _harm(path, FAULTS[fault])
     with _opened(path) as queues:
         list(queues.check(repair=True))
@@ -98,12 +154,14 @@ def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(path: Path, fa
         assert [delivery.id for delivery in queues.lease("mail", 9)] == ["m4"]
 
 
-def test_one_that_cannot_be_read_holds_nobody_up(path: Path) -> None:
-    _harm(path, "UPDATE message SET payload = CAST(x'227aff22' AS TEXT) WHERE id = 'm4'")
+@pytest.mark.parametrize("kind", ["path", "runs"])
+def test_one_that_cannot_be_read_holds_nobody_up(request: pytest.FixtureRequest, kind: str) -> None:
+    path = request.getfixturevalue(kind)
+    _harm(path, "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm4'")
     with _opened(path) as queues:
         first = queues.peek("mail")[0].envelope
         assert first is not None
-        assert first.payload == b'"z\xff"'
+        assert first.payload == b"\xff"
         assert [delivery.id for delivery in queues.lease("mail", 1)] == ["m5"]
         assert {look.message.id for look in queues.peek("mail", state="dead")} == {"m1", "m4"}
         assert list(queues.check()) == []

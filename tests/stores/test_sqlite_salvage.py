@@ -16,7 +16,7 @@ from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_open import PAGE_SIZE
+from yirangmq.stores.sqlite_open import PAGE_SIZE, open_connection
 from yirangmq.testing import open_for_test
 
 SENT = 600
@@ -29,7 +29,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "queue.db"
     with _opened(path) as queues:
         queues.set_policy("mail", POLICY)
-        queues.publish_many("mail", [{"n": n, "text": "x" * 500} for n in range(SENT)])
+        queues.publish_many("mail", [{"n": n, "text": "x" * 2000} for n in range(SENT)])
         leases = [delivery.lease_id for delivery in queues.lease("mail", 60)]
         queues.ack(leases[:20])
         queues.nack(leases[20:40], "REJECTED", "never")
@@ -87,7 +87,7 @@ def _replace(path: Path, statement: str) -> None:
 
 def _flip_bytes(path: Path) -> None:
     chance = random.Random(5)
-    for _ in range(40):
+    for _ in range(120):
         _overwrite(path, chance.randrange(path.stat().st_size), chance.randbytes(1))
 
 
@@ -105,8 +105,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], int]] = {
     "no first page": (lambda path: _overwrite(path, 0, random.Random(1).randbytes(PAGE_SIZE)), SENT),
     "pages of zeros": (lambda path: _overwrite(path, 30 * PAGE_SIZE, bytes(3 * PAGE_SIZE)), SENT - 100),
     "flipped bytes": (_flip_bytes, SENT - 100),
-    "no line": (lambda path: _overwrite(path, _page_of(path, "ready"), bytes(PAGE_SIZE)), SENT),
+    "no line": (lambda path: _overwrite(path, _page_of(path, "fresh"), bytes(PAGE_SIZE)), SENT),
     "no states": (lambda path: _overwrite(path, _page_of(path, "life"), bytes(PAGE_SIZE)), SENT),
+    "no batches": (lambda path: _overwrite(path, _page_of(path, "batch"), bytes(PAGE_SIZE)), SENT),
     "an id": (lambda path: _replace(path, "UPDATE message SET id = CAST(x'ff61' AS TEXT) WHERE seq = 99"), SENT),
     "a consumer": (lambda path: _replace(path, "UPDATE life SET consumer = CAST(x'ff61' AS TEXT)"), SENT),
     "no names": (lambda path: _overwrite(path, _page_of(path, "name"), bytes(PAGE_SIZE)), SENT),
@@ -164,6 +165,17 @@ def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
     with _opened(other) as queues:
         assert list(queues.check()) == []
         assert [look.message.id for look in queues.walk("mail", "ready")][-1] == "late"
+
+
+def test_a_file_with_smaller_pages_is_read_also_without_its_header(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    open_connection(path, "os", 0, page_size=8192).close()
+    with _opened(path) as queues:
+        queues.publish_many("mail", [{"n": n, "text": "x" * 500} for n in range(SENT)])
+    _overwrite(path, 0, bytes(100))
+    _repaired(path)
+    with _opened(path) as queues:
+        assert [delivery.value()["n"] for delivery in queues.lease("mail", SENT)] == list(range(SENT))
 
 
 def test_a_second_damaged_file_does_not_take_the_name_of_the_first(path: Path) -> None:

@@ -12,6 +12,8 @@ from yirangmq.stores.sqlite_open import APPLICATION_ID, steps
 from yirangmq.testing import open_for_test
 
 NEWEST = steps()[-1][0]
+MESSAGE = "seq, queue, id, rank, published_at, available_at, expires_at, header, payload"
+READY = "queue, rank, place, seq, attempt, leases, expires_at, changed_at, consumer, reason, repeats"
 
 
 def _opened(path: Path) -> Queues:
@@ -34,9 +36,12 @@ def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, ver
     path = tmp_path / "queue.db"
     db = _made(path, version)
     db.execute("INSERT INTO queue (n, name, ready, published) VALUES (1, 'mail', 1, 1)")
-    db.execute("INSERT INTO message VALUES (1, 1, 'm1', 5, 1000, 1000, 0, NULL, '', '7')")
+    db.execute(f"INSERT INTO message ({MESSAGE}) VALUES (1, 1, 'm1', 5, 1000, 1000, 0, '', '7')")
     db.execute("INSERT INTO name VALUES (1, 'm1', 1, 1)")
-    db.execute("INSERT INTO ready VALUES (1, 5, 1, 1, 0, 0, 0, 1000, '', '', 0)")
+    columns, values = (f"{READY}, target, grp, size", ", 0, 0, 1") if version >= 3 else (READY, "")
+    db.execute(f"INSERT INTO ready ({columns}) VALUES (1, 5, 1, 1, 0, 0, 0, 1000, '', '', 0{values})")
+    if version >= 3:
+        db.execute("UPDATE queue SET bytes = 1")
     db.execute("UPDATE sequence SET last = 1")
     db.close()
     with _opened(path) as queues:

@@ -65,14 +65,15 @@ def verdict_of(found: Snapshot, before: Snapshot, after: Snapshot, *, is_atomic:
     return differences(found, Expected(before, after, START_MS, is_atomic))
 
 
+AT_REST = "INSERT INTO life VALUES (2, 1, 'm-2', 'leased', 0, 2, 1, 0, 0, 0, 0, 'tester', '', 0, 1, 0, 0, 5)"
 BROKEN: dict[str, tuple[str, str]] = {
-    "lost": ("DELETE FROM ready WHERE seq = 3", "orders/m-3 is absent, not ready"),
+    "lost": ("UPDATE fresh SET first = 4 WHERE first = 3", "orders/m-3 is absent, not ready"),
     "another content": ("UPDATE message SET payload = x'00' WHERE seq = 3", "orders/m-3 is ready (1 bytes"),
-    "come back": ("UPDATE life SET state = 'leased' WHERE seq = 1", "orders/m-1 is leased"),
-    "a lease forgotten": ("UPDATE life SET leases = 0 WHERE seq = 2", "orders/m-2 is leased"),
+    "come back": ("UPDATE batch SET state = 'leased' WHERE first = 1", "orders/m-1 is leased"),
+    "a lease forgotten": (f"DELETE FROM batch WHERE first = 2; {AT_REST}", "orders/m-2 is leased"),
     "miscounted": ("UPDATE queue SET ready = 7", "queue orders says 7 ready, there are 2"),
     "two states": (
-        "INSERT INTO ready SELECT queue, rank, 99, seq, 0, 0, 0, 0, '', '', 0 FROM message WHERE seq = 2",
+        "INSERT INTO ready SELECT queue, 0, rank, 99, seq, 0, 0, 0, 0, '', '', 0, 0, 1 FROM message WHERE seq = 2",
         "orders/m-2 is in two states",
     ),
     "policy": ("UPDATE queue SET policy = '{}'", "queue orders has another policy than was set"),

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from yirangmq.core.ports import Finding
+from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_open import open_connection, translated
-from yirangmq.stores.sqlite_transaction import Known, SqliteTransaction
+from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
 
 
@@ -36,14 +37,16 @@ class SqliteStore:
     def transaction(self, *, write: bool = True) -> Iterator[SqliteTransaction]:
         with self._lock, translated(self._db, self._path):
             self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+            given = 0, 0
             try:
                 self._hear_of_others()
+                given = self._known.last, self._known.reserved
                 work = SqliteTransaction(self._db, self._known)
                 yield work
                 work.flush()
                 self._db.execute("COMMIT")
             except BaseException:
-                self._known = Known()
+                self._known = Known(last=given[0], reserved=given[1])
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -62,7 +65,8 @@ class SqliteStore:
         from yirangmq.stores.sqlite_check import DAMAGED, check
 
         with self._lock, translated(self._db, self._path):
-            self._known = Known()
+            if repair:
+                self._known = Known()
             findings = list(check(self._db, repair=repair))
             if repair and any(finding.kind == DAMAGED for finding in findings):
                 findings = self._salvage()

@@ -7,6 +7,7 @@ import apsw
 
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
+from yirangmq.stores.sqlite_check_runs import COUNTED, IN_RUN, WEIGHED, torn
 from yirangmq.stores.sqlite_unreadable import bury, unreadable
 
 DAMAGED = "damaged"
@@ -15,23 +16,27 @@ UNKNOWN_FENCE = 1_000_000
 """Leases given to a message of which that number was lost: more than there can have been, so that no old lease id is
 ever in force again."""
 
-_RECOUNT = """
-SELECT (SELECT count(*) FROM ready WHERE queue = q.n),
-       {states},
-       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1),
-       coalesce((SELECT sum(size) FROM ready WHERE queue = q.n), 0) + coalesce(
-           (SELECT sum(size) FROM life WHERE queue = q.n AND state IN ('delayed', 'held', 'claimed', 'leased')), 0)
+_RECOUNT = f"""
+SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM fresh WHERE queue = q.n),
+       {{states}},
+       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1)
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = 'done' AND body = 1),
+       (SELECT coalesce(sum(size), 0) FROM ready WHERE queue = q.n)
+           + (SELECT coalesce(sum(size), 0) FROM life
+              WHERE queue = q.n AND state IN ('delayed', 'held', 'claimed', 'leased'))
+           + ({WEIGHED.format("fresh r", "r.queue = q.n")})
+           + ({WEIGHED.format("batch r", "r.queue = q.n AND r.state = 'leased'")})
 FROM queue q WHERE q.n = ?"""
 _LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
 _NARROW = {
-    **dict.fromkeys(("queue", "name", "ready", "life", "member", "dedup", "failure", "note"), "*"),
+    **dict.fromkeys(("queue", "name", "ready", "fresh", "life", "batch", "member", "dedup", "failure", "note"), "*"),
     "message": "id, dedup_key",
 }
 _STATES = ", ".join(f"'{state}'" for state in State if state is not State.READY)
 _STATELESS = f"SELECT seq, id, state FROM life WHERE state NOT IN ({_STATES})"
-_NOWHERE = """
+_NOWHERE = f"""
 SELECT seq, queue, id FROM message m
-WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life)"""
+WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life) AND NOT ({IN_RUN})"""
 _TWICE = "SELECT seq FROM ready WHERE seq IN (SELECT seq FROM life)"
 _BODILESS_READY = "SELECT queue, target, rank, place, seq FROM ready WHERE seq NOT IN (SELECT seq FROM message)"
 _BODILESS_LIFE = "SELECT seq, id FROM life WHERE body = 1 AND seq NOT IN (SELECT seq FROM message)"
@@ -70,7 +75,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        looks = (_unreadable, _misplaced, _bodiless, _misgrouped, _miscounted)
+        looks = (torn, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted)
         findings = [finding for look in looks for finding in look(db, repair)]
         db.execute("COMMIT")
     except BaseException:
@@ -165,7 +170,11 @@ def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 
 
 def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
-    states = ", ".join(f"(SELECT count(*) FROM life WHERE queue = q.n AND state = '{state}')" for state in _LIVING)
+    states = ", ".join(
+        f"(SELECT count(*) FROM life WHERE queue = q.n AND state = '{state}')"
+        f" + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = '{state}')"
+        for state in _LIVING
+    )
     columns = [State.READY.value, *_LIVING, State.DONE.value, "bytes"]
     for queue, name in list(db.execute("SELECT n, name FROM queue")):
         found = next(db.execute(_RECOUNT.format(states=states), (queue,)))

@@ -15,9 +15,10 @@ from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull,
 
 APPLICATION_ID = 0x79724D51
 """Marks the file as ours: "yrMQ"."""
-PAGE_SIZE = 8192
-CHECKPOINT_PAGES = 250
-"""About 2 MB: small enough for short commits, large enough to share (docs/decisions/0002-sqlite.md)."""
+PAGE_SIZE = 16384
+"""Of a new file; an older one keeps what it has."""
+CHECKPOINT_BYTES = 2 * 1024 * 1024
+"""Small enough for short commits, large enough to share (docs/decisions/0002-sqlite.md)."""
 CACHE_KIB = 8192
 STATEMENTS = 4096
 """Slots for prepared statements. Running one for many rows uses up a slot a row, so a small number means preparing
@@ -29,7 +30,9 @@ DAMAGED_SCHEMA = ("no such", "malformed")
 SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
 
 
-def open_connection(path: Path, durability: str, busy_seconds: float, vfs: str | None = None) -> apsw.Connection:
+def open_connection(
+    path: Path, durability: str, busy_seconds: float, vfs: str | None = None, page_size: int = PAGE_SIZE
+) -> apsw.Connection:
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
     db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
@@ -38,10 +41,10 @@ def open_connection(path: Path, durability: str, busy_seconds: float, vfs: str |
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         with translated(db, path):
-            _settle(db, path, busy_seconds)
+            _settle(db, path, busy_seconds, page_size)
             db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // db.pragma('page_size')}")
             db.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         db.close()
@@ -66,7 +69,7 @@ class _Patience:
         return True
 
 
-def _settle(db: apsw.Connection, path: Path, busy_seconds: float) -> None:
+def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
     """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
     patience = _Patience(busy_seconds)
     tries = 0
@@ -74,7 +77,7 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float) -> None:
         try:
             _refuse_foreign(db, path)
             if db.pragma("user_version") == 0:
-                db.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+                db.execute(f"PRAGMA page_size = {page_size}")
             if db.pragma("journal_mode") != "wal":
                 db.execute("PRAGMA journal_mode = WAL")
             migrate(db, path)

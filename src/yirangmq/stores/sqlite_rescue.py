@@ -17,6 +17,7 @@ from yirangmq.core.states import KEPT, State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_check import ready_again
+from yirangmq.stores.sqlite_runs import Runs
 
 UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
 LONGEST_GAP = 100_000
@@ -33,6 +34,8 @@ TABLES: dict[str, tuple[str, ...]] = {
     "failure": ("seq", "reason_code", "reason_message", "failed_at", "attempt", "consumer"),
     "ready": ("queue", "target", "rank", "place", "seq", "attempt", "leases", "expires_at", "changed_at", "consumer",
               "reason", "repeats", "grp", "size"),
+    "fresh": ("queue", "rank", "first", "last"),
+    "batch": ("first", "last", "queue", "rank", "state", "due_at", "changed_at", "consumer", "body", "ids"),
     "dedup": ("queue", "key", "until", "seq", "id"),
     "note": ("key", "text"),
     "sequence": ("last",),
@@ -44,12 +47,19 @@ DELETE FROM ready AS r WHERE NOT EXISTS
 _NAMES = (
     "INSERT OR IGNORE INTO name SELECT m.queue, m.id, m.seq, r.place FROM ready r JOIN message m USING (seq)",
     "INSERT OR IGNORE INTO name SELECT queue, id, seq, place FROM life",
+    "INSERT OR IGNORE INTO name SELECT queue, id, seq, seq FROM message",
+    """INSERT OR IGNORE INTO name SELECT queue, i.key, seq, seq FROM
+        (SELECT b.queue, i.key, b.first + row_number() OVER (PARTITION BY b.first ORDER BY i.id) - 1 AS seq
+         FROM batch b JOIN json_each(b.ids) i WHERE b.body = 0 AND json_valid(b.ids)) i""",
 )
+_STANDS = "SELECT 1 FROM life WHERE seq = ?1 UNION ALL SELECT 1 FROM ready WHERE seq = ?1"
 _NAMELESS_QUEUES = """
 INSERT INTO queue (n, name) SELECT DISTINCT queue, 'salvaged-' || queue FROM
     (SELECT queue FROM message UNION SELECT queue FROM life) WHERE queue NOT IN (SELECT n FROM queue)"""
 _FAILURES_OF_NOBODY = "DELETE FROM failure WHERE seq NOT IN (SELECT seq FROM life UNION SELECT seq FROM message)"
-_LAST = "SELECT max(seq), max(place) FROM (SELECT seq, place FROM ready UNION ALL SELECT seq, place FROM life)"
+_LAST = """
+SELECT max(seq), max(place) FROM
+    (SELECT seq, place FROM ready UNION ALL SELECT seq, place FROM life UNION ALL SELECT last, last FROM batch)"""
 
 
 class Rescued(NamedTuple):
@@ -71,9 +81,16 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
     for row in _numbered(old, "life"):
         if row[3] in _STATES:
             _put(new, "life", row)
+    for row in _numbered(old, "batch"):
+        _put(new, "batch", row)
     for row in _numbered(old, "failure"):
         _put(new, "failure", row)
-    for table, order in (("ready", "queue, target, rank, place"), ("dedup", "queue, key"), ("note", "key")):
+    for table, order in (
+        ("ready", "queue, target, rank, place"),
+        ("fresh", "queue, rank, first"),
+        ("dedup", "queue, key"),
+        ("note", "key"),
+    ):
         for row in _sorted(old, table, order):
             _put(new, table, row)
     new.execute(_FITTING_READY)
@@ -97,8 +114,8 @@ def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tupl
 
 def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
     for seq, complaint in corrupt:
-        if new.execute("SELECT 1 FROM life WHERE seq = ?", (seq,)).fetchone() is None:
-            new.execute("DELETE FROM ready WHERE seq = ?", (seq,))
+        Runs(new).single_out(seq)
+        if new.execute(_STANDS, (seq,)).fetchone() is None and not Runs(new).over(seq, seq):
             ready_again(new, seq)
         sent = unreadable.read_raw(next(new.execute(unreadable.ONE, (seq,))))
         unreadable.bury(new, sent._replace(complaint=complaint))

@@ -53,6 +53,7 @@ RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND ran
 NOTES = "SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key"
 KEY_HOLDER = "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?"
 HOLD_KEY = "INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)"
+FORGET_KEYS = "DELETE FROM dedup WHERE (queue, key) IN (SELECT queue, key FROM dedup WHERE until <= ? LIMIT ?)"
 FREE_KEY = "DELETE FROM dedup WHERE queue = ? AND key = ?"
 
 INSERT_LIFE = (
@@ -81,6 +82,8 @@ SELECT r.seq, m.id, r.rank, r.place, r.attempt, r.leases, r.expires_at, r.change
     r.grp, r.target, r.size, m.published_at, m.available_at, m.expires_at, m.dedup_key, m.header, m.payload
 FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ?1 AND r.target = ?3 ORDER BY r.rank, r.place LIMIT ?2"""
+READY_PLACES = "SELECT rank, place FROM ready WHERE queue = ? AND target = 0 ORDER BY rank, place LIMIT ?"
+READY_SEQS = "SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?"
 HAS_TARGET = "SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1"
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
 LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq "
@@ -88,6 +91,7 @@ READY_BY_NAME = f"""
 SELECT {_READY} FROM name n CROSS JOIN message m ON m.seq = n.seq
 CROSS JOIN ready r ON r.queue = n.queue AND r.target = m.target AND r.rank = m.rank AND r.place = n.place
 WHERE n.queue = ? AND n.id = ? AND r.seq = n.seq"""
+RANK_BY_NAME = "SELECT m.rank, m.seq FROM name n CROSS JOIN message m ON m.seq = n.seq WHERE n.queue = ? AND n.id = ?"
 SCAN_READY = f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ? AND (r.target, r.rank, r.place) > (?, ?, ?) ORDER BY r.target, r.rank, r.place LIMIT ?"""
@@ -99,7 +103,13 @@ DUE = f"SELECT {_LIFE} FROM life WHERE due_at > 0 AND due_at <= ? ORDER BY due_a
 AGED = f"""
 SELECT {_READY} FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.expires_at > 0 AND r.expires_at <= ? ORDER BY r.expires_at LIMIT ?"""
-OLDEST_DONE = "SELECT seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"
+NEXT_DUE = """
+SELECT min(moment) FROM (
+    SELECT min(due_at) AS moment FROM life WHERE due_at > 0 UNION ALL
+    SELECT min(due_at) FROM batch WHERE due_at > 0 UNION ALL
+    SELECT min(expires_at) FROM ready WHERE expires_at > 0)"""
+OLDEST_DONE = """
+SELECT changed_at, seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
 ENVELOPE = """
 SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target
 FROM message WHERE seq = ?"""

@@ -21,8 +21,11 @@ from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connecti
 from yirangmq.stores.sqlite_rescue import TABLES, UNREADABLE, Rescued, rescue
 
 MAGIC = b"SQLite format 3\0"
-PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 28, 32, 92, 68
+PAGE_BYTES, PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 16, 28, 32, 92, 68
 """Where these stand in the first hundred bytes of a file (sqlite.org/fileformat.html)."""
+PAGE_SIZES = (PAGE_SIZE, 8192)
+"""Those that stores were made with."""
+SMALLEST_PAGE = 512
 SHARED_LOCK = 0x40000002, 510
 """The bytes that every process with the file open holds a lock on."""
 
@@ -54,9 +57,7 @@ def salvage(path: Path) -> list[Finding]:
 def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Finding]]:
     """Fill the new file from a copy, which may be written to."""
     _remove(new)
-    with closing(open_connection(new, "full", 0)):
-        pass  # so that its first page is in the file
-    with _readable(aside, work, new) as old, closing(open_connection(new, "full", 0)) as db:
+    with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
         rescued = rescue(old, db)
         if not rescued.messages and not rescued.queues:
             raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is")
@@ -67,41 +68,62 @@ def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Findin
 
 
 @contextmanager
-def _readable(aside: Path, work: Path, new: Path) -> Iterator[apsw.Connection]:
+def _readable(aside: Path, work: Path) -> Iterator[apsw.Connection]:
     """The damaged file, whole as far as its length goes; if its tables cannot be found, with the first page of a new
-    store, whose tables begin at the same pages."""
-    for graft in (b"", new.read_bytes()):
-        with aside.open("rb") as damaged:
-            _copy(damaged, aside, work)
-        _patch(work, graft)
-        old = apsw.Connection(str(work))
-        try:
-            for table, columns in TABLES.items():
-                old.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
-        except UNREADABLE:
-            old.close()
-            continue
-        with closing(old):
-            yield old
-        return
-    raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is")
+    store, whose tables begin at the same pages. Of several such pages the one that finds most."""
+    best = _found(aside, work, b"")
+    if best < 0:
+        grafts = {_found(aside, work, graft): graft for graft in [_first_page(work, size) for size in PAGE_SIZES]}
+        best = max(grafts)
+        if best >= 0:
+            _found(aside, work, grafts[best])
+    if best < 0:
+        raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is")
+    with closing(apsw.Connection(str(work))) as old:
+        yield old
+
+
+def _first_page(work: Path, page_size: int) -> bytes:
+    _remove(work)
+    with closing(open_connection(work, "os", 0, page_size=page_size)):
+        pass  # so that it is in the file
+    return work.read_bytes()[:page_size]
+
+
+def _found(aside: Path, work: Path, graft: bytes) -> int:
+    """Make the copy to be read; how many messages are found in it, -1 without tables."""
+    with aside.open("rb") as damaged:
+        _copy(damaged, aside, work)
+    _patch(work, graft)
+    count = -1
+    with closing(apsw.Connection(str(work))) as old, suppress(*UNREADABLE):
+        for table, columns in TABLES.items():
+            old.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
+        count = 0
+        if graft:
+            for _ in old.execute("SELECT seq FROM message"):
+                count += 1
+    return count
 
 
 def _patch(work: Path, graft: bytes) -> None:
     """SQLite opens no file that is shorter than it should be: what was cut off is unreadable either way."""
-    pages = -(-max(work.stat().st_size, len(graft)) // PAGE_SIZE)
     with work.open("r+b") as file:
-        head = bytearray((graft or file.read(PAGE_SIZE))[:PAGE_SIZE])
+        head = bytearray(graft or file.read(100))
+        page_size = int.from_bytes(head[PAGE_BYTES : PAGE_BYTES + 2], "big")
+        if not head.startswith(MAGIC) or page_size.bit_count() != 1 or page_size < SMALLEST_PAGE:
+            return
+        pages = -(-max(work.stat().st_size, len(graft)) // page_size)
         if graft:
             head[PAGE_COUNT : PAGE_COUNT + 4] = pages.to_bytes(4, "big")
             head[FREE_PAGES : FREE_PAGES + 8] = bytes(8)
             head[COUNT_VALID_FOR : COUNT_VALID_FOR + 4] = head[24:28]
             file.seek(0)
             file.write(head)
-        elif head.startswith(MAGIC):
+        else:
             said = int.from_bytes(head[PAGE_COUNT : PAGE_COUNT + 4], "big")
             pages = max(pages, min(said, 4 * pages))  # the number itself may be damaged
-        file.truncate(pages * PAGE_SIZE)
+        file.truncate(pages * page_size)
 
 
 def _refuse_foreign(file: BinaryIO, path: Path) -> None:

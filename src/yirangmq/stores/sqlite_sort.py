@@ -9,6 +9,8 @@ from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 
 Kind = tuple[str, State, bool, State, bool, bool]
+Fate = tuple[int, int, int, str]
+SHARED = (State.LEASED, State.DONE)
 
 
 def by_rank(messages: list[Message]) -> dict[int, list[int]]:
@@ -53,3 +55,32 @@ def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
 
 def is_counted(state: State, body: bool) -> bool:
     return state is not State.DROPPED and (state is not State.DONE or body)
+
+
+def shared(cards: Sequence[Message]) -> list[Message]:
+    """Those that can be in a batch (schema/004-runs.sql): taken for the first time, nothing special about them."""
+    return [
+        card
+        for card in cards
+        if card[7] == 1
+        and card[6] == 1
+        and card[5] == card[0]
+        and not (card[9] or card[12] or card[13] or card[15] or card[16])
+        and card[3] in SHARED
+    ]
+
+
+def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
+    """By what all of a batch have in common: rank, due, changed, consumer; mostly all are alike."""
+    fate = rank, due_at, changed_at, consumer = cards[0][4], cards[0][8], cards[0][10], cards[0][11]
+    alike = [
+        card
+        for card in cards
+        if card[8] == due_at and card[10] == changed_at and card[4] == rank and card[11] == consumer
+    ]
+    if len(alike) == len(cards):
+        return {fate: cards}
+    fates: dict[Fate, list[Message]] = {}
+    for card in cards:
+        fates.setdefault((card[4], card[8], card[10], card[11]), []).append(card)
+    return fates

@@ -14,6 +14,7 @@ from yirangmq.core.message import Envelope, new_envelope
 from yirangmq.core.names import IDENTIFIER
 from yirangmq.core.reasons import Reason
 from yirangmq.format.jsontext import loads, members
+from yirangmq.stores.sqlite_runs import Runs
 
 RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
@@ -21,9 +22,6 @@ CAST(m.header AS BLOB), CAST(m.payload AS BLOB), m.grp, m.target, typeof(m.paylo
 """The columns of ``message`` as bytes: reading them cannot fail."""
 ALL = f"SELECT {RAW} FROM message m"
 ONE = f"{ALL} WHERE m.seq = ?"
-HEADS = f"""
-SELECT {RAW} FROM (SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?)
-JOIN message m USING (seq)"""
 _READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
 _FROM_LINE = f"""
 INSERT INTO life SELECT seq, queue, ?2, 'dead', rank, place, attempt, leases, 0, expires_at, changed_at, '',
@@ -82,6 +80,7 @@ def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
 def bury(db: apsw.Connection, sent: Sent) -> None:
     """Among the dead letters with it, unless it is there or finished already; readable in any case."""
     seq, queue, id, *_, key, header, payload, _, _ = sent.row
+    Runs(db).single_out(seq)
     if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
         db.execute("DELETE FROM name WHERE seq = ?", (seq,))
         db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, seq))

@@ -1,0 +1,175 @@
+"""What every part of a batch of work on the queue tables needs: numbers, names, policies, counters.
+
+Counters and the numbers given out are gathered in memory and written once, just before the commit."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import apsw
+
+from yirangmq.core import names
+from yirangmq.core.message import Counts, Message
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.format.jsontext import loads
+from yirangmq.stores import sqlite_rows as sql
+from yirangmq.stores.sqlite_runs import Runs
+
+AHEAD = 1000
+"""Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
+leaves a gap."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a process remembers between transactions. Queue numbers never change; policies are re-read by text."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
+    leased: dict[int, Message] = field(default_factory=dict)
+    """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
+    process has written, or a transaction of ours failed."""
+    last: int = 0
+    """The last number given out, of those up to ``reserved`` that nobody else gives out."""
+    reserved: int = 0
+
+
+class Ledger:
+    def __init__(self, db: apsw.Connection, known: Known) -> None:
+        self._db = db
+        self._known = known
+        self._runs = Runs(db)
+        self._deltas: dict[int, defaultdict[str, int]] = {}
+        self._policies: dict[str, QueuePolicy] = {}
+
+    # -- numbers and names ----------------------------------------------------------------------------------------
+
+    def places(self, count: int) -> int:
+        known = self._known
+        if known.last + count > known.reserved:
+            self._reserve(count)
+        first = known.last + 1
+        known.last += count
+        return first
+
+    def _reserve(self, count: int) -> None:
+        """What is left of the last reservation is used first if nobody has made one since: runs stay whole."""
+        known = self._known
+        mark = self._value("SELECT last FROM sequence")
+        if mark != known.reserved:
+            known.last = mark
+        known.reserved = known.last + count + AHEAD
+        self._db.execute("UPDATE sequence SET last = ?", (known.reserved,))
+
+    def _value(self, statement: str, *bindings: Any) -> Any:
+        """The first column of the first row; None without one."""
+        row = self._db.execute(statement, bindings).fetchone()
+        return None if row is None else row[0]
+
+    def _queue(self, name: str) -> int | None:
+        number: int | None = self._known.numbers.get(name)
+        if number is None:
+            number = self._value("SELECT n FROM queue WHERE name = ?", name)
+            if number is not None:
+                self._known.numbers[name] = number
+        return number
+
+    def _made_queue(self, name: str) -> int:
+        number = self._queue(name)
+        if number is None:
+            number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
+            self._known.numbers[name] = number
+        return number
+
+    def _queue_name(self, number: int) -> str:
+        name = self._known.names.get(number)
+        if name is None:
+            name = self._known.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
+        return name
+
+    def _message(self, row: Sequence[Any]) -> Message:
+        return sql.message_of(row, self._queue_name(row[1]))
+
+    # -- counters -------------------------------------------------------------------------------------------------
+
+    def _deltas_of(self, queue: int) -> defaultdict[str, int]:
+        deltas = self._deltas.get(queue)
+        if deltas is None:
+            deltas = self._deltas[queue] = defaultdict(int)
+        return deltas
+
+    def flush(self) -> None:
+        """Write what was counted up in memory; called once, just before the commit."""
+        for queue, deltas in self._deltas.items():
+            changed = {name: delta for name, delta in deltas.items() if delta}
+            if changed:
+                sets = ", ".join(f"{name} = {name} + ?" for name in changed)
+                self._db.execute(f"UPDATE queue SET {sets} WHERE n = ?", (*changed.values(), queue))
+
+    def counts(self, queue: str) -> Counts:
+        row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
+        if row is None:
+            return Counts()
+        stored = Counts(*row[1:])
+        pending: dict[str, int] = self._deltas.get(row[0]) or {}
+        return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
+
+    # -- policies and queues --------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> QueuePolicy:
+        policy = self._policies.get(queue)
+        if policy is None:
+            policy = self._policies[queue] = self._read_policy(queue)
+        return policy
+
+    def _read_policy(self, queue: str) -> QueuePolicy:
+        text = self.policy_text(queue)
+        known = self._known.policies.get(queue)
+        if known is None or known[0] != text:
+            known = (text, read_policy(loads(text.encode()) if text else {}, queue))
+            self._known.policies[queue] = known
+        return known[1]
+
+    def policy_text(self, queue: str) -> str | None:
+        text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
+        return text
+
+    def set_policy(self, queue: str, text: str | None) -> None:
+        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
+        self._policies.pop(queue, None)
+
+    def queues(self) -> list[str]:
+        return [row[0] for row in self._db.execute("SELECT name FROM queue ORDER BY name")]
+
+    def delete_queue(self, queue: str) -> None:
+        number = self._queue(queue)
+        if number is None:
+            return
+        self._db.execute("DELETE FROM failure WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
+        for table in ("message", "name", "ready", "fresh", "life", "batch", "member", "dedup"):
+            self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
+        self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
+        self._deltas.pop(number, None)
+        self._known.leased.clear()
+        self._known.numbers.pop(queue, None)
+        self._known.names.pop(number, None)
+        self._known.policies.pop(queue, None)
+        self._policies.pop(queue, None)
+
+    # -- notes ----------------------------------------------------------------------------------------------------
+
+    def note(self, key: str) -> str | None:
+        text: str | None = self._value("SELECT text FROM note WHERE key = ?", key)
+        return text
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        return dict(self._db.execute(sql.NOTES, (prefix, prefix + "\uffff")))
+
+    def set_note(self, key: str, text: str | None) -> None:
+        names.check_note(key)
+        if text is None:
+            self._db.execute("DELETE FROM note WHERE key = ?", (key,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
