@@ -15,9 +15,9 @@ from tests.properties.model import Model, New, Refusal, Rules
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError
-from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.message import RANK_LAST, Envelope, Message
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.core.states import State
+from yirangmq.core.states import WAITING, State
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
@@ -35,6 +35,8 @@ news = st.builds(
     delay=st.sampled_from([0, 0, 0, 1_000, 3_000]),
     ttl=st.sampled_from([0, 0, 0, 1_000, 4_000]),
     key=st.sampled_from([None, None, None, "k", "l"]),
+    group=st.sampled_from(["", "", "g", "g", "h"]),
+    target=st.sampled_from(["", "", "", *CONSUMERS]),
 )
 rules = st.builds(
     Rules,
@@ -117,6 +119,7 @@ class QueueMachine(RuleBasedStateMachine):
         expected = self.model.lease(self.now, limit, CONSUMERS[by])
         assert [(d.id, d.attempt, d.payload) for d in deliveries] == [(e.id, e.attempt, e.payload) for e in expected]
         for delivery, entry in zip(deliveries, expected, strict=True):
+            assert delivery.header.get("targetConsumerId", CONSUMERS[by]) == CONSUMERS[by], "somebody else's"
             assert self.given.get(delivery.lease_id) is None, "a lease id is given once"
             self.given[delivery.lease_id] = (entry.number, entry.fence)
 
@@ -209,6 +212,13 @@ class QueueMachine(RuleBasedStateMachine):
                 assert look.envelope is None or look.envelope.payload == entry.payload
         order = [look.message.id for look in looks[State.READY]]
         assert order == [entry.id for entry in self.model.line()], "rank, then arrival"
+        self._groups_take_turns([look.message for state in WAITING for look in looks[state]])
+
+    def _groups_take_turns(self, waiting: list[Message]) -> None:
+        """Said once more without the model: of each group the first one is in line or in hand, all others are held."""
+        for group in {message.group for message in waiting if message.group}:
+            members = sorted((m for m in waiting if m.group == group), key=lambda message: message.place)
+            assert [m.state is State.HELD for m in members] == [False] + [True] * (len(members) - 1), "in turn"
 
     def _nothing_is_lost_or_doubled(self, looks: dict[State, list[Look]]) -> None:
         everything = [look.message.id for seen in looks.values() for look in seen]
@@ -226,6 +236,8 @@ def _message(new: New) -> NewMessage:
         delay=new.delay / 1000,
         ttl=new.ttl / 1000 if new.ttl else None,
         deduplication_key=new.key,
+        group=new.group or None,
+        target=new.target or None,
     )
 
 

@@ -2,14 +2,18 @@
 
 Knows nothing of ``core.decide`` and no store. Times are milliseconds; ``now`` is handed in."""
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
-from yirangmq.core.message import Counts
+from yirangmq.core.message import RANK_LAST, Counts
+from yirangmq.core.names import line_of
 
 Refusal = type[QueueError] | None
 FINAL = ("REJECTED", "VALIDATION_ERROR", "CORRUPT")
+WAITING = ("delayed", "held", "ready", "leased")
+"""Not done with: who comes behind in the same group waits."""
 
 
 @dataclass
@@ -72,6 +76,10 @@ class Entry:
     expires: int
     due: int
     changed: int
+    group: str = ""
+    target: str = ""
+    size: int = 0
+    available: int = 0
     attempt: int = 0
     fence: int = 0
     holder: str = ""
@@ -89,6 +97,16 @@ class New:
     delay: int = 0
     ttl: int = 0
     key: str | None = None
+    group: str = ""
+    target: str = ""
+
+    @property
+    def size(self) -> int:
+        """Of the payload and of what stands in the envelope beside it."""
+        attributes = {} if self.rank == RANK_LAST else {"attributes": {"priority": self.rank}}
+        members = {"deduplicationKey": self.key, "groupId": self.group or None, "targetConsumerId": self.target or None}
+        header = {**attributes, **{name: value for name, value in members.items() if value is not None}}
+        return len(self.payload) + (len(json.dumps(header, separators=(",", ":"))) if header else 0)
 
 
 @dataclass
@@ -111,12 +129,23 @@ class Model:
         return [entry for entry in self.entries.values() if entry.state in states]
 
     def line(self) -> list[Entry]:
-        return sorted(self.among("ready"), key=lambda entry: (entry.rank, entry.place))
+        """As they are listed: those for anyone, then those for one consumer each."""
+        return sorted(self.among("ready"), key=lambda entry: (line_of(entry.target), entry.rank, entry.place))
+
+    def open_to(self, who: str) -> list[Entry]:
+        """What this consumer may have, in the order in which it gets them."""
+        mine = [entry for entry in self.among("ready") if entry.target in ("", who)]
+        return sorted(mine, key=lambda entry: (entry.rank, entry.place))
+
+    def members(self, group: str) -> list[Entry]:
+        """Of a group those not done with, in order."""
+        mine = [entry for entry in self.among(*WAITING) if group and entry.group == group]
+        return sorted(mine, key=lambda entry: entry.place)
 
     def counts(self) -> Counts:
-        states = ("delayed", "ready", "leased", "dead", "parked", "done")
-        held = {state: sum(entry.has_body for entry in self.among(state)) for state in states}
-        return Counts(**held, **self.passed)
+        states = ("delayed", "held", "ready", "leased", "dead", "parked", "done")
+        there = {state: sum(entry.has_body for entry in self.among(state)) for state in states}
+        return Counts(**there, **self.passed, bytes=sum(entry.size for entry in self.among(*WAITING)))
 
     # -- verbs ----------------------------------------------------------------------------------------------------
 
@@ -134,13 +163,15 @@ class Model:
         state = "delayed" if new.delay else "ready"
         due = min(moment for moment in (now + new.delay if new.delay else 0, expires, 2**60) if moment)
         entry = Entry(self._numbers, new.id, new.rank, new.payload, state, self._next_place(), expires, due, now)
+        entry.group, entry.target, entry.size, entry.available = new.group, new.target, new.size, now + new.delay
+        self._line_up(entry)
         self.entries[entry.number] = entry
         self.passed["published"] += 1
         return new.id, False
 
     def lease(self, now: int, limit: int, who: str) -> list[Entry]:
         self.pass_time(now)
-        taken = self.line()[:limit]
+        taken = self.open_to(who)[:limit]
         for entry in taken:
             entry.attempt += 1
             entry.fence += 1
@@ -210,7 +241,10 @@ class Model:
             if entry.id in ids:
                 entry.attempt = entry.expires = entry.repeats = 0
                 entry.reason, entry.given_back = "", False
+                others = self.members(entry.group)
                 self._ready(now, entry, back=True)
+                if others:
+                    entry.state = "held"
                 self.passed["redriven"] += 1
 
     def park(self, now: int, ids: set[str]) -> None:
@@ -237,7 +271,7 @@ class Model:
                 self._ready(now, entry, back=self.rules.requeue == "back")
         elif entry.state == "delayed" and not 0 < entry.expires <= now:
             self._ready(now, entry, back=self.rules.requeue == "back" or entry.attempt == 0)
-        elif entry.state in ("ready", "delayed"):
+        elif entry.state in ("ready", "delayed", "held"):
             self.passed["failed"] += 1
             self._out_of_time(now, entry)
         elif entry.state == "dead":
@@ -283,12 +317,30 @@ class Model:
         self.passed["dropped"] += 1
 
     def _ready(self, now: int, entry: Entry, *, back: bool) -> None:
-        if back:
+        """One of a group that was not done with keeps its place, whatever the queue does with others."""
+        if back and not (entry.group and entry.state in WAITING):
             entry.place = self._next_place()
         self._set(entry, now, "ready", entry.expires)
 
     def _set(self, entry: Entry, now: int, state: str, due: int) -> None:
-        entry.state, entry.due, entry.changed = state, due, now
+        was, entry.state, entry.due, entry.changed = entry.state, state, due, now
+        if was in WAITING and state not in WAITING:
+            self._turn(now, entry.group)
+
+    def _line_up(self, entry: Entry) -> None:
+        """Behind the others of its group."""
+        if self.members(entry.group):
+            entry.state, entry.due = "held", entry.expires
+
+    def _turn(self, now: int, group: str) -> None:
+        """Who is first in the group now need not wait for others any more, but perhaps for its own time."""
+        first = next(iter(self.members(group)), None)
+        if first is None or first.state != "held":
+            return
+        if first.available > now and not first.attempt:
+            self._set(first, now, "delayed", min(first.available, first.expires or 2**60))
+        else:
+            self._set(first, now, "ready", first.expires)
 
     def _wait(self, attempt: int) -> int:
         factors: dict[str, int] = {"exponential": 2 ** (attempt - 1), "linear": attempt, "fixed": 1}

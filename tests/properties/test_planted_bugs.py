@@ -11,12 +11,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.places import Place
-from tests.properties.machine import QueueMachine
+from tests.properties.machine import CONSUMERS, QueueMachine
+from yirangmq.broker import groups
 from yirangmq.core import decide
 from yirangmq.core.message import Envelope, Message
+from yirangmq.core.names import line_of
 from yirangmq.core.policy import Chance, QueuePolicy, Retry
 from yirangmq.core.ports import Stored, Transaction
-from yirangmq.stores.files_transaction import FilesTransaction
+from yirangmq.core.states import WAITING, State
+from yirangmq.stores import memory
+from yirangmq.stores.files_keyring import Keyring
+from yirangmq.stores.files_sight import Sight
 from yirangmq.stores.memory import MemoryStore, MemoryTransaction
 from yirangmq.stores.memory_state import MemoryState
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
@@ -73,8 +78,8 @@ def a_lease_without_a_fence(patch: pytest.MonkeyPatch) -> None:
 def rank_is_ignored(patch: pytest.MonkeyPatch) -> None:
     heads = MemoryTransaction.heads
 
-    def by_place(self: MemoryTransaction, queue: str, limit: int) -> list[tuple[Message, Envelope]]:
-        return sorted(heads(self, queue, 10**6), key=lambda head: head[0].place)[:limit]
+    def by_place(self: MemoryTransaction, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
+        return sorted(heads(self, queue, 10**6, target), key=lambda head: head[0].place)[:limit]
 
     patch.setattr(MemoryTransaction, "heads", by_place)
 
@@ -124,6 +129,59 @@ def a_redriven_message_keeps_its_attempts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "redrive", tired)
 
 
+def _not_freed_after(state: State) -> Plant:
+    """The next one of a group waits for ever when the one before it ends like this."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        left = groups._left
+        patch.setattr(groups, "_left", lambda before, after: after.state is not state and left(before, after))
+
+    plant.__name__ = f"a_group_is_not_freed_when_one_is_{state}"
+    return plant
+
+
+def a_group_is_not_held(patch: pytest.MonkeyPatch) -> None:
+    """All of a group are in line at once."""
+    patch.setattr(groups, "line_up", lambda transaction, new: None)
+
+
+def a_group_loses_its_order_when_one_comes_back(patch: pytest.MonkeyPatch) -> None:
+    """It goes behind the others, as it would without a group."""
+    release = decide._release
+
+    def behind(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
+        return release(message, policy, now, place)._replace(place=place)
+
+    patch.setattr(decide, "_release", behind)
+
+
+def a_target_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    heads = MemoryTransaction.heads
+
+    def anybodys(self: MemoryTransaction, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
+        lines = [heads(self, queue, limit, line_of(consumer)) for consumer in CONSUMERS]
+        return sorted({head[0].seq: head for line in lines for head in line}.values(), key=_turn)[:limit]
+
+    def _turn(head: tuple[Message, Envelope]) -> tuple[int, int]:
+        return head[0].rank, head[0].place
+
+    patch.setattr(MemoryTransaction, "heads", anybodys)
+
+
+def the_bytes_of_dead_letters_count(patch: pytest.MonkeyPatch) -> None:
+    states = WAITING | {State.DEAD}
+    patch.setattr(memory, "_weight", lambda message: message.size if message.state in states else 0)
+
+
+def a_header_weighs_nothing(patch: pytest.MonkeyPatch) -> None:
+    fresh = decide.fresh
+
+    def light(envelope: Envelope, seq: int, now: int) -> Message:
+        return fresh(envelope, seq, now)._replace(size=len(envelope.payload))
+
+    patch.setattr(decide, "fresh", light)
+
+
 IN_MEMORY: list[Plant] = [
     no_attempt_limit,
     a_lease_without_a_fence,
@@ -135,6 +193,14 @@ IN_MEMORY: list[Plant] = [
     a_repeated_nack_counts_again,
     a_failed_transaction_is_half_done,
     a_redriven_message_keeps_its_attempts,
+    _not_freed_after(State.DONE),
+    _not_freed_after(State.DEAD),
+    _not_freed_after(State.DROPPED),
+    a_group_is_not_held,
+    a_group_loses_its_order_when_one_comes_back,
+    a_target_is_ignored,
+    the_bytes_of_dead_letters_count,
+    a_header_weighs_nothing,
 ]
 
 
@@ -161,14 +227,32 @@ def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("yirangmq.stores.sqlite.SqliteStore._hear_of_others", lambda self: None)
 
 
+def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
+    """Who is done with stays a member of the group."""
+    patch.setattr(SqliteTransaction, "_regroup", lambda self, changes: None)
+
+
+def files_look_no_further(patch: pytest.MonkeyPatch) -> None:
+    """Who is next in a group is looked for among those just touched only."""
+    patch.setattr(Sight, "_first_untouched", lambda self, queue, group: None)
+
+
+def files_break_chains(patch: pytest.MonkeyPatch) -> None:
+    """Those behind one that leaves a group are lost with it."""
+    patch.setattr("yirangmq.stores.files_chains._Edit._bind", lambda self, one, other: None)
+
+
 def files_forget_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(FilesTransaction, "_known_key", lambda self, queue, key, now: None)
+    patch.setattr(Keyring, "holder", lambda self, queue, key, now: None)
 
 
 ON_DISK: list[tuple[str, Plant]] = [
     ("sqlite", sqlite_forgets_a_counter),
     ("sqlite", sqlite_trusts_its_memory),
+    ("sqlite", sqlite_keeps_members),
     ("files", files_forget_keys),
+    ("files", files_look_no_further),
+    ("files", files_break_chains),
 ]
 
 
