@@ -250,6 +250,18 @@ def test_a_view_tells_when_the_feed_began_anew(log: SegmentLog) -> None:
         assert SegmentView(log.folder).epoch == again.epoch
 
 
+def test_a_view_goes_on_where_a_segment_was_mended(log: SegmentLog) -> None:
+    found = fill(log, 40)
+    view = SegmentView(log.folder)
+    with segments(log.folder)[0].open("r+b") as file:
+        file.seek(log.chain[0].head.begin + 200)
+        file.write(b"!")
+    assert len(log.mend()) == 1
+    assert log.gaps() == [Gap(1, 1)]
+    assert list(view.reader().records(1)) == found[1:]
+    assert view.gaps() == [Gap(1, 1)]
+
+
 @pytest.mark.parametrize("name", ["nothing", "empty"])
 def test_where_there_is_no_log_a_view_says_so(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()

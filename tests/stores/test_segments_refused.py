@@ -210,6 +210,18 @@ def test_a_disk_that_was_full_for_a_moment_is_used_again_without_opening(tmp_pat
         assert log.topics()["fresh"].topic_sequence == 1
 
 
+def test_a_full_disk_is_no_reason_to_keep_what_may_go(tmp_path: Path) -> None:
+    disk = TouchyDisk()
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:
+        fill(log, 40)
+        disk.start(lambda number, name: errno.ENOSPC if name in ("write_at", "open_write") else 0)
+        with pytest.raises(StoreFull):
+            log.trim(41)  # the last segment would make room for an empty one, and there is none
+        assert len(log.chain) == 1
+        disk.start(willing)
+        assert log.trim(41).first == 41
+
+
 def test_after_a_failed_sync_the_log_takes_no_more_until_it_is_opened_again(tmp_path: Path) -> None:
     disk = TouchyDisk()
     with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log:

@@ -106,7 +106,7 @@ class SegmentLog:
         """Bytes of all records that are kept."""
         return self._house.size
 
-    def refresh(self) -> None:
+    def refresh(self, *, anew: bool = False) -> None:
         """The log always knows."""
 
     def reader(self) -> SegmentReader:
@@ -158,10 +158,13 @@ class SegmentLog:
         self._check_open()
         names.check_count(before, "before", least=0, most=MOST_SEQUENCE)
         with translated(self.folder):
+            done = self._house.retire(before)  # first what needs no room: the disk may be full
             end = self.chain[-1]
-            if end.first <= end.tail.last < before:
-                self._appender.roll()
-            return self._house.retire(before)
+            if not end.first <= end.tail.last < before:
+                return done
+            self._appender.roll()
+            more = self._house.retire(before)
+            return Trimmed(done.segments + more.segments, done.size + more.size, more.first)
 
     def mend(self) -> list[str]:
         """Read everything; set damaged segments aside and go on with what is sound in them. What was done, in words.

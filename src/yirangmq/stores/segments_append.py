@@ -172,7 +172,7 @@ class Appender:
         self._is_synced = True
 
     def _take_back(self, size: int) -> None:
-        """What was written without being confirmed must not be found by anybody later."""
+        """What was written without being confirmed must not be found by anybody later, nor after a power cut."""
         begin = self.end.segment.tail.end
         try:
             try:
@@ -180,6 +180,7 @@ class Appender:
                     self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
             except OSError:  # no space for zeros either: the file grows as it is written
                 self._disk.truncate(self.end.file.path, begin)
+            self._disk.fdatasync(self.end.file.fd)
         except OSError as error:
             self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
 

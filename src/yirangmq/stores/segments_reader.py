@@ -33,7 +33,8 @@ class Source(Protocol):
     @property
     def chain(self) -> Chain: ...
 
-    def refresh(self) -> None: ...
+    def refresh(self, *, anew: bool = False) -> None:
+        """Look what has come since; ``anew``: and whether what was there is still what it was."""
 
 
 class SegmentReader:
@@ -222,7 +223,7 @@ class SegmentReader:
 
     def _again(self, start: int, tries: int) -> None:
         """A file was not what it was taken for: look anew what there is."""
-        self._source.refresh()
+        self._source.refresh(anew=True)
         if start < self.first:
             raise _retired(start, self.first)
         if tries == TRIES:

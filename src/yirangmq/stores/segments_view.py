@@ -74,20 +74,20 @@ class SegmentView:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def refresh(self) -> None:
-        """``WrongEpoch`` where the feed has begun anew: a new view will follow the new one."""
+    def refresh(self, *, anew: bool = False) -> None:
+        """See what has come since; ``anew``: also whether sealed segments were replaced. ``WrongEpoch`` where the feed
+        has begun anew: a new view will follow the new one."""
         with translated(self.folder):
             for _ in range(TRIES):
                 try:
-                    self._look()
+                    self._look({} if anew else {segment.path: segment for segment in self._chain})
                     return
                 except (Gone, FileNotFoundError):
                     time.sleep(PAUSE)
         raise StoreDamaged(f"the segments in {self.folder} change faster than they can be read")
 
-    def _look(self) -> None:
+    def _look(self, known: dict[str, Segment]) -> None:
         names = self._names()
-        known = {segment.path: segment for segment in self._chain}
         chain: list[Segment] = []
         unreadable: list[str] = []
         for place, (first, path) in enumerate(names):
