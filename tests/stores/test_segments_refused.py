@@ -5,13 +5,16 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, willing
 from tests.stores.logs import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
-from yirangmq.core.topics import Record
+from yirangmq.core.topics import NewRecord, Record
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_view import SegmentView
@@ -182,6 +185,64 @@ def test_a_writer_killed_between_any_two_steps_leaves_a_log_that_goes_on(tmp_pat
             found = story.check()
             assert len(found) <= len(story.confirmed) + 2
     assert at > 100
+
+
+verbs = st.one_of(
+    st.tuples(
+        st.just("append"), st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 1500)), min_size=1, max_size=6)
+    ),
+    st.tuples(st.just("trim"), st.integers(0, 60)),
+    st.tuples(st.just("mend"), st.none()),
+    st.tuples(st.just("open again"), st.none()),
+)
+
+
+@given(st.lists(st.tuples(st.lists(verbs, max_size=8), st.integers(1, 60), st.floats(0, 1)), min_size=1, max_size=4))
+def test_any_lives_that_end_anywhere_add_up_to_one_log(
+    tmp_path_factory: pytest.TempPathFactory, lives: list[tuple[list[tuple[str, Any]], int, float]]
+) -> None:
+    """Each life goes on with what the one before it left, and is killed after so many steps."""
+    folder = tmp_path_factory.mktemp("lives") / "log"
+    told: dict[int, tuple[str, bytes]] = {}
+    epochs: set[str] = set()
+    for life, steps, share in lives:
+        _live(folder, MortalDisk(steps, share), life, told, epochs)
+        with open_log(folder) as log:
+            found = {r.sequence: (r.topic, r.payload) for r in log.reader().records(log.first)}
+            assert list(found) == list(range(log.first, log.last + 1))
+            assert {n: one for n, one in told.items() if n >= log.first} == {
+                n: found[n] for n in told if n >= log.first
+            }
+            assert epochs <= {log.epoch}
+            epochs.add(log.epoch)
+            assert log.gaps() == []
+            told |= found
+
+
+def _live(
+    folder: Path, disk: Disk, life: list[tuple[str, Any]], told: dict[int, tuple[str, bytes]], epochs: set[str]
+) -> None:
+    log: SegmentLog | None = None
+    try:
+        log = SegmentLog(folder, SMALL, disk=disk)
+        epochs.add(log.epoch)
+        for verb, value in life:
+            if verb == "append":
+                batch = [NewRecord(topic, f"{topic}{size}".encode() * (size // 4)) for topic, size in value]
+                done = log.append(batch)
+                told |= {done.first + n: (record.topic, record.payload) for n, record in enumerate(batch)}
+            elif verb == "trim":
+                log.trim(min(value, log.last + 1))
+            elif verb == "mend":
+                assert log.mend() == []
+            else:
+                closing, log = log, None
+                closing.close()
+                log = SegmentLog(folder, SMALL, disk=disk)
+    except Killed:
+        pass
+    if log is not None:
+        DyingStory(folder, disk)._close(log)
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------
