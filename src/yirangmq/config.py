@@ -12,6 +12,9 @@ from typing import Any
 
 from yirangmq.core.access import TokenRule
 from yirangmq.core.errors import BadInput
+from yirangmq.core.inherited import Defaults
+from yirangmq.core.names import MAX_SECONDS
+from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
 from yirangmq.core.settings import (
     MIB,
     Reader,
@@ -29,6 +32,8 @@ from yirangmq.core.settings import (
 from yirangmq.core.strict import kind
 
 PREFIX = "YIRANGMQ_"
+FOREIGN = "mq_"
+"""Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""
 OFF = "off"
 LEVELS = ("debug", "info", "warning", "error")
 
@@ -99,6 +104,39 @@ class Config:
     )
     http_burst: float = _setting(
         0.0, a_number(0, 10**9), "requests an HTTP client may make at once within its rate; 0: those of two seconds"
+    )
+    mq_admin_password: str = _setting(
+        "", a_text, "what `/admin` of the HTTP document's API asks for; without one it is closed", secret=True
+    )
+    mq_payload_limit: int = _setting(MIB, byte_size(1, MAX_BODY), "largest body of a request to that API", shown="1MiB")
+    mq_set_payload_limit: int = _setting(
+        0,
+        byte_size(1, MAX_BODY),
+        "the same for set; a queue with a `maxBytes` of its own has the last word",
+        shown="mq_payload_limit",
+    )
+    mq_unique: bool = _setting(
+        False,
+        yes_or_no,
+        "no two messages of a queue may have the same payload, where its policy does not say",
+        shown="false",
+    )
+    mq_drafting_timeout: float = _setting(
+        60.0, a_number(0.001, MAX_SECONDS), "seconds a message may be a draft, where the queue's policy does not say"
+    )
+    mq_ordered_timeout: float = _setting(
+        60.0, a_number(0.001, MAX_SECONDS), "seconds between order and get, where the queue's policy does not say"
+    )
+    mq_active_timeout: float = _setting(
+        300.0,
+        a_number(0.001, MAX_SECONDS),
+        "seconds between get and complete or fail, where the queue's policy does not say",
+    )
+    mq_concurrency: int | None = _setting(
+        None,
+        whole_number(1, MOST_AT_WORK),
+        "messages of a queue that may be at work at the same time, where its policy does not say",
+        shown="unlimited",
     )
     write_buffer_bytes: int = _setting(
         MIB,
@@ -214,6 +252,18 @@ class Config:
         return _host_and_port(self.http, "http")
 
     @property
+    def inherited(self) -> Defaults:
+        """What the policies of queues leave open."""
+        return Defaults(
+            unique=self.mq_unique,
+            draft_ms=round(self.mq_drafting_timeout * 1000),
+            claim_ms=round(self.mq_ordered_timeout * 1000),
+            active_ms=round(self.mq_active_timeout * 1000),
+            concurrency=self.mq_concurrency,
+            set_body=self.mq_set_payload_limit or self.mq_payload_limit,
+        )
+
+    @property
     def topics_folder(self) -> str:
         """ "" is off."""
         return "" if self.topics == OFF else self.topics or f"{self.data}/topics"
@@ -275,11 +325,18 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
 
 
 def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
-    """Variables of the HTTP queue whose API we speak: weaker than ours."""
-    if not env.get("MQ_HOST") and not env.get("MQ_PORT"):
-        return {}
-    host = env.get("MQ_HOST") or "localhost"
-    return {"http": _read(known["http"], f"{host}:{env.get('MQ_PORT') or 8080}", "MQ_HOST")}
+    """Variables of the HTTP queue whose API we speak; an empty one says nothing."""
+    found = {
+        name: _read(setting, env[name.upper()], name.upper())
+        for name, setting in known.items()
+        if name.startswith(FOREIGN) and env.get(name.upper())
+    }
+    if env.get("MQ_DATA"):
+        found["data"] = env["MQ_DATA"]
+    if env.get("MQ_HOST") or env.get("MQ_PORT"):
+        address = f"{env.get('MQ_HOST') or 'localhost'}:{env.get('MQ_PORT') or 8080}"
+        found["http"] = _read(known["http"], address, "MQ_HOST")
+    return found
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
@@ -302,6 +359,8 @@ def checked(config: Config) -> Config:
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
     if config.write_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
+    if not config.topics_folder and (config.feed_path or config.feed_address):
+        raise BadInput("is off: there is nothing to feed", field="topics")
     if config.topic_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
     if config.max_store_bytes and not config.store_url.startswith("sqlite:"):

@@ -1,4 +1,4 @@
-"""All ways into a server as one: the socket door and the HTTP door, opened, watched and closed together.
+"""All ways into a server as one: the socket door, the HTTP door and the feed door, opened, watched and closed together.
 
 Knows: which doors there are, and where they listen. Does not know: what is asked at them."""
 
@@ -16,6 +16,7 @@ from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
+    from yirangmq.cli.feedway import FeedWay
     from yirangmq.cli.web import Web
 
 
@@ -25,6 +26,7 @@ class Entrance:
         self._tls = tls
         self._door = Door(house, _limits(config))
         self._web = _web(config, house, tls, grants)
+        self._feed = _feed(config, house)
         self._path = Path(config.socket_path).absolute() if config.socket_path else None
         self._servers: list[asyncio.AbstractServer] = []
         self.addresses: list[str] = []
@@ -33,9 +35,9 @@ class Entrance:
         if self._web is not None:
             house.desk.after_commit.append(self._web.door.flush)
         if house.topics is not None:
-            house.topics.after_turn += (
-                [self._door.flush] if self._web is None else [self._door.flush, self._web.door.flush]
-            )
+            house.topics.after_turn.append(self._door.flush)
+            if self._web is not None:
+                house.topics.after_turn.append(self._web.door.flush)
 
     async def open(self) -> None:
         config = self._config
@@ -49,6 +51,8 @@ class Entrance:
             self.addresses += [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
         if self._web is not None:
             self.addresses += await self._web.listen()
+        if self._feed is not None:
+            self.addresses += await self._feed.listen()
 
     def close(self) -> None:
         """No new clients."""
@@ -60,25 +64,33 @@ class Entrance:
         self._servers.clear()
         if self._web is not None:
             self._web.close()
+        if self._feed is not None:
+            self._feed.close()
 
     # -- who is inside --------------------------------------------------------------------------------------------
 
     @property
+    def _others(self) -> "list[Web | FeedWay]":
+        """The ways that are not our own socket's."""
+        return [way for way in (self._web, self._feed) if way is not None]
+
+    @property
     def clients(self) -> int:
-        return len(self._door.connections) + (len(self._web.door.connections) if self._web is not None else 0)
+        return len(self._door.connections) + sum(len(way.door.connections) for way in self._others)
 
     @property
     def accepted(self) -> int:
         """Since the start."""
-        return self._door.accepted + (self._web.door.accepted if self._web is not None else 0)
+        return self._door.accepted + sum(way.door.accepted for way in self._others)
 
     def sent_away(self) -> dict[str, int]:
-        """Clients refused or closed, by reason; those of HTTP say so."""
+        """Clients refused or closed, by reason; those of other doors than the socket's say so."""
         web = {} if self._web is None else {f"http {why}": n for why, n in self._web.door.closed_for.items()}
-        return {**self._door.closed_for, **web}
+        feed = {} if self._feed is None else {f"feed {why}": n for why, n in self._feed.door.closed_for.items()}
+        return {**self._door.closed_for, **web, **feed}
 
     def describe(self) -> list[dict[str, Any]]:
-        return self._door.describe() + (self._web.door.describe() if self._web is not None else [])
+        return self._door.describe() + [one for way in self._others for one in way.door.describe()]
 
     def look_around(self, now: float) -> None:
         """Once a second."""
@@ -101,12 +113,16 @@ class Entrance:
             connection.say_bye()
         if self._web is not None:
             self._web.door.send_away()
+        if self._feed is not None:
+            self._feed.send_away()
 
     def abort(self) -> None:
         for connection in list(self._door.connections):
             connection.abort()
         if self._web is not None:
             self._web.door.abort()
+        if self._feed is not None:
+            self._feed.abort()
 
 
 def _web(config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> "Web | None":
@@ -115,6 +131,14 @@ def _web(config: Config, house: House, tls: ssl.SSLContext | None, grants: Itera
     from yirangmq.cli.web import Web  # a server without HTTP does not load it
 
     return Web(config, house, grants, tls)
+
+
+def _feed(config: Config, house: House) -> "FeedWay | None":
+    if house.topics is None or (not config.feed_path and config.feed_address is None):
+        return None
+    from yirangmq.cli.feedway import FeedWay  # a server without it does not load it
+
+    return FeedWay(config, house.topics, _limits(config))
 
 
 def _limits(config: Config) -> Limits:

@@ -12,6 +12,7 @@ from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.topics import Cursors, Log, Retention
 from yirangmq.observe.logs import log, values
 from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.recovery import Pace
 from yirangmq.topics.stage import Loop, Settings
 from yirangmq.topics.subscriber import Subscriber
 
@@ -36,7 +37,7 @@ def settings_of(config: Config) -> Settings:
         buffer_bytes=config.topic_buffer_bytes,
         workers=config.recovery_workers,
         masked=config.topic_masks,
-        stall_seconds=config.idle_seconds,
+        pace=Pace(stall_seconds=config.idle_seconds),
         retention=Retention(age, config.topic_retention_bytes or None),
         cursor_seconds=config.topic_cursor_seconds,
         lag_limit=config.topic_lag_limit,

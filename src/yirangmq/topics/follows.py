@@ -37,7 +37,7 @@ class Follows:
         """Made when it is first needed."""
         if self._pool is None:
             settings = self._feed.settings
-            self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.stall_seconds)
+            self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.pace)
         return self._pool
 
     @property
@@ -170,7 +170,8 @@ class Follows:
         if task is None:
             subscriber.move(ClientVerb.RECOVER)
             target = self._feed.log.last
-            task = Task(subscriber.filter, subscriber.dialect, subscriber.cursor, target, is_counted=False)
+            dialect = subscriber.dialect
+            task = Task(subscriber.filter, dialect, subscriber.cursor, target, is_counted=dialect.needs_count)
         subscriber.recoveries += 1
         subscriber.run = run = Run(
             task,

@@ -89,6 +89,8 @@ class Dialect(Protocol):
 
     sends_stored: bool
     """Stored frames are sent as they lie, without a look at them."""
+    needs_count: bool
+    """It has no words for a recovery of which nobody has counted the records."""
 
     def subscribed(self, request: int, about: Subscribed) -> bytes: ...
 

@@ -12,6 +12,7 @@ from yirangmq.wire.frames import Kind
 
 class Native:
     sends_stored = True
+    needs_count = False
 
     def subscribed(self, request: int, about: Subscribed) -> bytes:
         body = feeds.TopicSubscribed(

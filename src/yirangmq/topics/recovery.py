@@ -6,28 +6,35 @@ Knows: runs and when they can go on. Does not know: what they send, the loop."""
 import os
 import select
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError
 from yirangmq.topics.run import Outcome, Run
 
-BUDGET = 1 << 20
-"""Bytes for one client before the next one has its turn."""
 LOOK_SECONDS = 1.0
 """How often stalled clients are looked for."""
 
 Ended = Callable[[Run, Outcome], None]
 
 
+class Pace(NamedTuple):
+    """``budget``: bytes for one client before the next one has its turn. ``stall_seconds``: a client that takes nothing
+    for so long is given up. Not ``threaded``: somebody else calls ``turn``."""
+
+    budget: int = 1 << 20
+    stall_seconds: float = 600.0
+    threaded: bool = True
+
+
 class Worker:
     """One thread. ``ended`` is called from it, with a run that it has let go of."""
 
-    def __init__(self, name: str, ended: Ended, stall_seconds: float) -> None:
+    def __init__(self, name: str, ended: Ended, pace: Pace) -> None:
         self._name = name
+        self._pace = pace
         self._ended = ended
-        self._stall_seconds = stall_seconds
         self._inbox: deque[Run] = deque()
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -47,7 +54,7 @@ class Worker:
     def add(self, run: Run) -> None:
         self.begun += 1
         self._inbox.append(run)
-        if self._thread is None:
+        if self._thread is None and self._pace.threaded:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
             self._thread.start()
         self.wake()
@@ -66,6 +73,8 @@ class Worker:
         if self._thread is not None:
             self.wake()
             self._thread.join()
+        for run in [*self._inbox, *self._ready, *self._sleeping, *self._blocked.values()]:
+            run.close()
         os.close(self._ear)
         os.close(self._bell)
         self._bell = -1
@@ -74,12 +83,14 @@ class Worker:
 
     def _work(self) -> None:
         while not self._is_stopping:
-            self._listen(self._patience())
-            self._take_in()
-            for _ in range(len(self._ready)):
-                self._serve(self._ready.popleft())
-        for run in [*self._inbox, *self._ready, *self._sleeping, *self._blocked.values()]:
-            run.close()
+            self.turn(self._patience())
+
+    def turn(self, seconds: float | None) -> None:
+        """Wait so long for something to do, then give everybody who can go on a turn."""
+        self._listen(seconds)
+        self._take_in()
+        for _ in range(len(self._ready)):
+            self._serve(self._ready.popleft())
 
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen; None: for ever."""
@@ -118,11 +129,11 @@ class Worker:
             self._end(run, Outcome.GONE)
 
     def _is_stalled(self, run: Run) -> bool:
-        return time.monotonic() - run.moved_at > self._stall_seconds
+        return run.still_for() > self._pace.stall_seconds
 
     def _serve(self, run: Run) -> None:
         try:
-            outcome = run.step(BUDGET)
+            outcome = run.step(self._pace.budget)
         except Exception as error:  # a fault of ours in one recovery must not end the others
             run.error = QueueError(f"{type(error).__name__}: {error}")
             outcome = Outcome.FAILED
@@ -150,12 +161,10 @@ class Worker:
 class Recovery:
     """The pool. ``call`` runs something on the loop's thread, soon."""
 
-    def __init__(
-        self, workers: int, ended: Ended, call: Callable[[Callable[[], None]], object], stall_seconds: float
-    ) -> None:
+    def __init__(self, workers: int, ended: Ended, call: Callable[[Callable[[], None]], object], pace: Pace) -> None:
         self._call = call
         self._next = 0
-        self.workers = [Worker(f"recovery-{n}", self._pass_on(ended), stall_seconds) for n in range(workers)]
+        self.workers = [Worker(f"recovery-{n}", self._pass_on(ended), pace) for n in range(workers)]
 
     def _pass_on(self, ended: Ended) -> Ended:
         def tell(run: Run, outcome: Outcome) -> None:

@@ -59,7 +59,7 @@ class Run:
         self.cursor = task.after
         self.sent = 0
         self.error: QueueError | None = None
-        self.moved_at, _ = times()
+        self._moved_at, _ = times()
         self.is_cancelled = False
         self.is_abandoned = False
         self._reader = reader
@@ -68,7 +68,7 @@ class Run:
         self._is_near = is_near
         self._completed = completed
         self._times = times
-        self._told_at = self.moved_at
+        self._told_at = self._moved_at
         self._rest = memoryview(b"")
         self._piece: Piece | None = None
         self._left = 0
@@ -116,13 +116,17 @@ class Run:
             return Outcome.GONE
         return Outcome.MORE
 
+    def still_for(self) -> float:
+        """Seconds since the client took anything."""
+        return self._times()[0] - self._moved_at
+
     def _push(self) -> int:
         if self._rest:
             count = self.outlet.send(self._rest)
             self._rest = self._rest[count:]
         else:
             count = self._push_file()
-        self.moved_at, _ = self._times()
+        self._moved_at, _ = self._times()
         return count
 
     def _push_file(self) -> int:

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from yirangmq.core.topics import Retention
+from yirangmq.topics.recovery import Pace
 
 MASKED = ("TOPIC1", "TOPIC2", "MISC")
 WEEK_SECONDS = 7 * 86400.0
+USUAL_PACE = Pace()
 KEEP_A_WEEK = Retention(round(WEEK_SECONDS * 1e9))
 
 
@@ -31,10 +33,10 @@ class Settings:
     commit_bytes: int = 512 << 10
     """Payload bytes in one commit; past this it only gets later, not cheaper."""
     workers: int = 2
+    pace: Pace = USUAL_PACE
+    """Of the workers. Its ``stall_seconds`` also hold for one that must read before it is handed to a worker."""
     masked: tuple[str, ...] = MASKED
     """Topics that have a bit in masks: 1, 2, 4 …"""
-    stall_seconds: float = 600.0
-    """A subscriber that reads nothing at all for so long, while something waits for it, is closed."""
     retention: Retention = KEEP_A_WEEK
     retention_seconds: float = 30.0
     """How often the log is trimmed."""

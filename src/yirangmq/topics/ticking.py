@@ -60,7 +60,7 @@ class Ticking:
         self.begin()
 
     def _look_at(self, subscriber: Subscriber, now: float) -> None:
-        if subscriber.is_lending and now - subscriber.waits_since > self._feed.settings.stall_seconds:
+        if subscriber.is_lending and now - subscriber.waits_since > self._feed.settings.pace.stall_seconds:
             subscriber.line.cut("stalled")
         due = subscriber.progress_seconds and now - subscriber.told_at >= subscriber.progress_seconds
         if not due or subscriber.state is not ClientState.ONLINE:

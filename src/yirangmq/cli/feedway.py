@@ -1,0 +1,54 @@
+"""The feed door of a server: where it listens, how it ends.
+
+Knows: the addresses. Does not know: what is said there. Imported only where it is on."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from yirangmq.config import Config
+from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
+from yirangmq.doors.listening import clear_socket, shown, sockets_of
+from yirangmq.doors.sockets import Limits
+from yirangmq.topics.publisher import Publisher
+
+
+class FeedWay:
+    """From ``listen`` to ``close``; who is inside is sent away by ``abort``."""
+
+    def __init__(self, config: Config, topics: Publisher, limits: Limits) -> None:
+        self._config = config
+        self._path = Path(config.feed_path).absolute() if config.feed_path else None
+        self._servers: list[asyncio.AbstractServer] = []
+        self.door = FeedDoor(topics, limits)
+        topics.after_turn.append(self.door.flush)
+
+    async def listen(self) -> list[str]:
+        """The addresses: a unix socket and TCP, both if both are set."""
+        addresses = []
+        if self._path is not None:
+            self._servers.append(await listen_feed_unix(self.door, self._path, self._config.socket_mode))
+            addresses.append(f"feed+unix:{self._path}")
+        if self._config.feed_address is not None:
+            server = await listen_feed_tcp(self.door, *self._config.feed_address)
+            self._servers.append(server)
+            addresses += [f"feed://{shown(one.getsockname())}" for one in sockets_of(server)]
+        return addresses
+
+    def close(self) -> None:
+        """No new clients."""
+        for server in self._servers:
+            server.close()
+        if self._servers and self._path is not None:
+            with contextlib.suppress(OSError):
+                clear_socket(self._path)
+        self._servers.clear()
+
+    def send_away(self) -> None:
+        """What is on its way is sent; there is no word for goodbye."""
+        for connection in list(self.door.connections):
+            connection.shut()
+
+    def abort(self) -> None:
+        for connection in list(self.door.connections):
+            connection.cut("stopping")

@@ -1,0 +1,185 @@
+"""Subscribers that speak the public layout, over real sockets: what they are sent, and what the public implementation
+gets wrong."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.topics.live import LOOPS, PATIENCE, Live, live, run, until
+from yirangmq.core.topics import NewRecord
+from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
+from yirangmq.doors.sockets import Limits
+from yirangmq.topics import dialect_layout as layout
+
+NAMES = {1: "TOPIC1", 2: "TOPIC2", 4: "MISC"}
+pytestmark = pytest.mark.parametrize("kind", LOOPS)
+
+
+class PublicSubscriber:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._scanner = layout.Scanner(16 << 20)
+        self.heard: list[layout.Message] = []
+
+    def send(self, message: layout.Message) -> None:
+        self.writer.write(layout.encode(message))
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not is_so():
+                data = await self._reader.read(1 << 20)
+                self.heard += self._scanner.feed(data)
+                if not data:
+                    break
+        assert is_so(), self.heard[-3:]
+
+    async def subscribe(self, mask: int) -> layout.SubscriptionOk:
+        self.send(layout.Subscription(10011000, mask, 0xDEADBEEF, "demo_pub"))
+        await self.until(lambda: bool(self.heard))
+        answer = self.heard[0]
+        assert isinstance(answer, layout.SubscriptionOk)
+        return answer
+
+    @property
+    def messages(self) -> list[layout.TopicMessage]:
+        return [one for one in self.heard if isinstance(one, layout.TopicMessage)]
+
+
+@asynccontextmanager
+async def feeding(folder: Path) -> AsyncIterator[tuple[Live, FeedDoor, int]]:
+    async with live(folder) as server:
+        door = FeedDoor(server.topics, Limits())
+        server.topics.after_turn.append(door.flush)
+        unix = await listen_feed_unix(door, folder / "feed.sock")
+        tcp = await listen_feed_tcp(door, "127.0.0.1", 0)
+        try:
+            yield server, door, tcp.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        finally:
+            unix.close()
+            tcp.close()
+            for connection in list(door.connections):
+                connection.cut("over")
+            await asyncio.sleep(0)
+
+
+@asynccontextmanager
+async def dialled(folder: Path, port: int = 0) -> AsyncIterator[PublicSubscriber]:
+    if port:
+        streams = await asyncio.open_connection("127.0.0.1", port)
+    else:
+        streams = await asyncio.open_unix_connection(str(folder / "feed.sock"))
+    subscriber = PublicSubscriber(*streams)
+    try:
+        yield subscriber
+    finally:
+        subscriber.writer.close()
+
+
+async def fill(server: Live, count: int, size: int = 20) -> None:
+    await server.fill(count, size, ("TOPIC1", "TOPIC2", "MISC", "unseen"))
+
+
+@pytest.mark.parametrize("mask", range(1, 8))
+def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Path, mask: int) -> None:
+    """The public implementation fails all of these live, and recovers every topic whatever the mask."""
+
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, port), dialled(tmp_path, port if mask % 2 else 0) as subscriber:
+            await fill(server, 40)
+            answer = await subscriber.subscribe(mask)
+            assert answer == layout.SubscriptionOk(0, mask, 40)
+            subscriber.send(layout.RecoveryRequest(10011000, mask, 0))
+            await subscriber.until(lambda: isinstance(subscriber.heard[-1], layout.RecoveryComplete))
+            await fill(server, 40)
+            wanted = [n for n in range(1, 81) if n % 4 and mask & (1 << (n % 4 - 1))]
+            await subscriber.until(lambda: len(subscriber.messages) == len(wanted))
+            assert [one.global_seq for one in subscriber.messages] == wanted
+            assert {NAMES[one.topic] for one in subscriber.messages} == {
+                NAMES[1 << n] for n in range(3) if mask >> n & 1
+            }
+            half = len(wanted) // 2
+            assert subscriber.heard[1] == layout.RecoveryResponse(0, 1, 40, half)
+            complete = subscriber.heard[half + 2]
+            assert isinstance(complete, layout.RecoveryComplete)
+            assert complete.total_sent == half
+            for bit in NAMES:
+                numbers = [one.topic_seq for one in subscriber.messages if one.topic == bit]
+                assert numbers == list(range(1, len(numbers) + 1))
+
+    run(kind, main())
+
+
+def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with (
+            feeding(tmp_path) as (server, door, port),
+            dialled(tmp_path) as near,
+            dialled(tmp_path, port) as far,
+        ):
+            await fill(server, 4000, 500)
+            publishing = asyncio.create_task(fill(server, 4000, 500))
+            for subscriber in (near, far):
+                await subscriber.subscribe(7)
+                subscriber.heard.clear()
+                subscriber.send(layout.RecoveryRequest(1, 7, 100))
+            for subscriber in (near, far):
+                await subscriber.until(lambda s=subscriber: bool(s.messages) and s.messages[-1].global_seq == 7999)  # type: ignore[misc]
+                begin = next(n for n, one in enumerate(subscriber.heard) if isinstance(one, layout.RecoveryResponse))
+                after = [one.global_seq for one in subscriber.heard[begin:] if isinstance(one, layout.TopicMessage)]
+                assert after == [n for n in range(101, 8000) if n % 4]
+            await publishing
+            assert len(door.connections) == 2
+
+    run(kind, main())
+
+
+def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as subscriber:
+            await fill(server, 2000, 1000)
+            log = server.topics.opened().feed.log
+            log.trim(1000)
+            assert log.first > 1
+            await subscriber.subscribe(7)
+            subscriber.send(layout.RecoveryRequest(1, 7, 5))
+            subscriber.send(layout.RecoveryRequest(1, 7, 5000))
+            await subscriber.until(lambda: len(subscriber.heard) == 3)
+            assert subscriber.heard[1:] == [
+                layout.RecoveryResponse(1, 6, log.first, 0),
+                layout.RecoveryResponse(1, 5001, log.last, 0),
+            ]
+            subscriber.send(layout.RecoveryRequest(1, 7, 0))
+            await subscriber.until(lambda: len(subscriber.heard) > 3)
+            response = subscriber.heard[3]
+            assert isinstance(response, layout.RecoveryResponse)
+            assert (response.result, response.start_seq) == (0, log.first)
+
+    run(kind, main())
+
+
+def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feeding(tmp_path) as (_, door, _), dialled(tmp_path) as one, dialled(tmp_path) as other:
+            one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
+            other.send(layout.TopicMessage(1, 1, 1, 1, b"x"))
+            await until(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
+
+    run(kind, main())
+
+
+def test_a_mask_of_nothing_is_sent_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feeding(tmp_path) as (server, _, _), dialled(tmp_path) as nobody, dialled(tmp_path) as somebody:
+            assert (await nobody.subscribe(0)).approved_topics == 0
+            assert (await somebody.subscribe(8 | 1)).approved_topics == 1
+            await server.publish(NewRecord("TOPIC1", b"x"), NewRecord("TOPIC2", b"y"))
+            await somebody.until(lambda: len(somebody.messages) == 1)
+            nobody.send(layout.RecoveryRequest(1, 0, 0))
+            await nobody.until(lambda: len(nobody.heard) == 3)
+            assert nobody.messages == []
+
+    run(kind, main())
