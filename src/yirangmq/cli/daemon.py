@@ -76,7 +76,7 @@ class Daemon:
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
         self._ticking = Ticking(self._desk, clock)
-        observing = Observing(clock, self._samples)
+        self._observing = observing = Observing(clock, self._samples)
         rates = observing.metrics.rates
         self._topics = publisher_of(config)
         self._topic_calls = TopicCalls(self._topics, clock)
@@ -214,6 +214,7 @@ class Daemon:
         notify("WATCHDOG=1")
         self._entrance.look_around(self._loop.time())
         self._look_at_disk()
+        self._observing.look(self._desk)
         if self._entrance.sent_away() != self._sent_away:
             self._sent_away = self._entrance.sent_away()
             log.warning("clients sent away", extra=values(since_start=self._sent_away))

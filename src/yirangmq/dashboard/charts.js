@@ -6,7 +6,7 @@ import { count } from "./format.js";
 const WIDTH = 100;
 const HEIGHT = 24;
 const MOST_POINTS = 60;
-const LEAST_SECONDS = 30;
+const LEAST_SECONDS = 60;
 
 /** A line without axes; its last value stands beside it in words. */
 export class Sparkline {

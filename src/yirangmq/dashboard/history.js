@@ -1,7 +1,7 @@
-/* What the numbers of each queue were during the last minutes, as far as this page has seen them. */
+/* What the numbers of each queue were during the last minutes: those that the server had, and those seen since. */
 
-export const KEPT = 600;
-/* Samples; at one a second ten minutes. */
+export const KEPT = 800;
+/* Samples: ten minutes at one a second, and those that the server had before. */
 const METRICS = ["waiting", "age", "leased", "dead", "published", "acked", "failed"];
 const RATE_SECONDS = 10;
 const SMOOTH_SECONDS = 3;
@@ -23,8 +23,6 @@ export class History {
     for (const metric of METRICS) this.all[metric][slot] = 0;
     for (const row of rows) this.#addRow(row, slot);
     this.length += 1;
-    const names = new Set(rows.map((row) => row.queue));
-    for (const name of this.queues.keys()) if (!names.has(name)) this.queues.delete(name);
   }
 
   #addRow(row, slot) {
@@ -36,6 +34,25 @@ export class History {
       const sum = this.all[metric];
       sum[slot] = metric === "age" ? Math.max(sum[slot], now.age) : sum[slot] + now[metric];
     }
+  }
+
+  /** These queues are all there are. */
+  keep(rows) {
+    const names = new Set(rows.map((row) => row.queue));
+    for (const name of this.queues.keys()) if (!names.has(name)) this.queues.delete(name);
+  }
+
+  /** What the server remembers of the time before: `{at, queues}` of /v1/trends. Only for a history that is empty. */
+  fill({ at, queues }) {
+    const moments = at.map((iso) => Date.parse(iso) / 1000);
+    moments.forEach((moment, index) => {
+      const rows = Object.entries(queues).map(([queue, columns]) => {
+        const value = (metric) => columns[metric][index];
+        const totals = { published: value("published"), acked: value("acked"), failed: value("failed") };
+        return { queue, ready: value("waiting"), delayed: 0, headAgeSec: value("ageSec"), leased: value("leased"), dead: value("dead"), totals };
+      });
+      this.add(rows.filter((row) => row.ready !== null), moment);
+    });
   }
 
   /** `[[seconds, value], …]` of one metric of a queue (null: of all), oldest first, of the last `seconds`. */

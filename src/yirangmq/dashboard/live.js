@@ -98,12 +98,22 @@ class Live {
     this.#timer = setTimeout(() => this.#round(), Math.max(0, milliseconds - since));
   }
 
+  /** The charts begin where the server's memory does. */
+  async #remember() {
+    try {
+      if (await has("/v1/trends")) this.history.fill(await get("trends"));
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+    }
+  }
+
   async #round() {
     if (this.#isAsking) return;
     this.#isAsking = true;
     this.#askedAt = Date.now();
     this.#isDirty = false;
     try {
+      if (this.history.length === 0) await this.#remember();
       const status = await get("status", { patience: STATUS_PATIENCE_MS });
       this.#rest = Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt));
       this.#took(status);
@@ -129,7 +139,8 @@ class Live {
     this.status = status;
     this.#failures = 0;
     this.#heardAt = Date.now();
-    this.history.add(status.queues, Date.now() / 1000);
+    this.history.add(status.queues, this.now() / 1000);
+    this.history.keep(status.queues);
     if (wasLost) {
       this.#closeStream();
       forgetPaths();

@@ -1,6 +1,8 @@
-"""Named methods that tell what goes on: ``metrics``, ``rates``, ``watch``. They change nothing, wait for no commit."""
+"""Named methods that tell what goes on: ``metrics``, ``rates``, ``trends``, ``watch``. They change nothing, wait for no
+commit."""
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +10,7 @@ from yirangmq.broker import overview
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.happenings import Happenings
 from yirangmq.core import names
+from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
@@ -16,6 +19,7 @@ from yirangmq.observe.feed import Feed
 from yirangmq.observe.metrics import Metrics
 from yirangmq.observe.prometheus import Samples, page
 from yirangmq.observe.telling import log_events
+from yirangmq.observe.trends import Trends
 
 LONGEST_WATCH = 30.0
 """Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
@@ -33,6 +37,7 @@ class Observing:
     server: Callable[[], Mapping[str, Samples]] = _nothing
     metrics: Metrics = field(init=False)
     feed: Feed = field(init=False)
+    trends: Trends = field(default_factory=Trends)
 
     def __post_init__(self) -> None:
         self.metrics = Metrics(self.clock)
@@ -45,7 +50,15 @@ class Observing:
         happened.listen(log_events)
         calls.add_entry("metrics", self._metrics)
         calls.add_entry("rates", self._rates)
+        calls.add_entry("trends", self._trends)
         calls.add_entry("watch", self._watch)
+
+    def look(self, desk: Desk) -> None:
+        """About once a second: a sample for the trends, when it is time for one."""
+        now = self.clock.now_ms()
+        if self.trends.is_due(now):
+            with suppress(QueueError):  # a store in trouble: whoever uses it is told
+                self.trends.add(desk.read(lambda transaction: overview.rows(transaction, None, now)), now)
 
     def _metrics(self, desk: Desk, given: Given, done: Done) -> None:
         """The page that Prometheus reads, as text."""
@@ -57,6 +70,10 @@ class Observing:
         """Queue by queue, over the last minute."""
         reading(given, lambda values: None)
         done(self.metrics.rates(), None)
+
+    def _trends(self, desk: Desk, given: Given, done: Done) -> None:
+        """How the numbers of each queue, or of one, went during the last minutes."""
+        done(self.trends.document(reading(given, lambda values: values.some_queue())), None)
 
     def _watch(self, desk: Desk, given: Given, done: Done) -> None:
         """What happened after ``after`` (null: from now on), in ``queue`` or in all; waits up to ``wait`` seconds."""

@@ -11,7 +11,7 @@ import { link } from "../router.js";
 import { KEPT, STATES } from "../states.js";
 import { TimeChart } from "../timechart.js";
 
-const SECONDS = 300;
+const SECONDS = 600;
 const EXAMPLE = "payload.to=ann and attempt>=2";
 
 const page = {

@@ -9,7 +9,7 @@ import { stateLink } from "../queueframe.js";
 import { link } from "../router.js";
 import { KEPT, STATES } from "../states.js";
 
-const SECONDS = 300;
+const SECONDS = 600;
 const PER_PAGE = 100;
 const HEALTH_MS = 10_000;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
@@ -273,8 +273,8 @@ class Overview {
 function headOf(column) {
   const known = {
     queue: ["Queue", "by name"],
-    waiting: ["Waiting", "messages that nobody has yet: delayed, held, ready; over the last five minutes"],
-    age: ["Age", "how long ago the message next in line was published; over the last five minutes"],
+    waiting: ["Waiting", "messages that nobody has yet: delayed, held, ready; over the last ten minutes"],
+    age: ["Age", "how long ago the message next in line was published; over the last ten minutes"],
     in: ["In /s", "published per second, the mean of the last ten seconds"],
     out: ["Out /s", "acknowledged per second, the mean of the last ten seconds"],
     fail: ["Fail /s", "failed or timed out per second, the mean of the last ten seconds"],

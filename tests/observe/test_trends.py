@@ -1,0 +1,82 @@
+"""The last minutes of each queue, sample by sample."""
+
+from typing import Any
+
+from tests.doors.http.v1.parts import Web
+from tests.doors.parts import Server
+from yirangmq.core.errors import StoreError
+from yirangmq.observe.trends import EVERY_MS, KEPT, METRICS, Trends
+
+
+def row(queue: str, ready: int = 0, age: float | None = None, **totals: int) -> dict[str, Any]:
+    counted = {"published": 0, "acked": 0, "failed": 0} | totals
+    return {
+        "queue": queue, "ready": ready, "delayed": 1, "leased": 2, "dead": 3, "headAgeSec": age, "totals": counted,
+    }  # fmt: skip
+
+
+def test_samples_come_back_in_order_with_nothing_where_there_was_nothing() -> None:
+    trends = Trends()
+    trends.add([row("mail", 4, published=4)], 1_000)
+    trends.add([row("mail", 5, 1.5, published=2**50), row("new", 9)], 6_000)
+    told = trends.document()
+    assert told["at"] == ["1970-01-01T00:00:01.000+00:00", "1970-01-01T00:00:06.000+00:00"]
+    assert list(told["queues"]) == ["mail", "new"]
+    assert tuple(told["queues"]["mail"]) == METRICS
+    assert told["queues"]["mail"]["waiting"] == [5, 6]
+    assert told["queues"]["mail"]["ageSec"] == [None, 1.5]
+    assert told["queues"]["mail"]["published"] == [4, 2**50]
+    assert told["queues"]["new"]["waiting"] == [None, 10]
+    assert trends.document("new")["queues"].keys() == {"new"}
+
+
+def test_a_queue_that_is_gone_is_told_no_more() -> None:
+    trends = Trends()
+    trends.add([row("mail"), row("old")], 1_000)
+    trends.add([row("mail")], 6_000)
+    assert trends.document()["queues"].keys() == {"mail"}
+    assert Trends().document() == {"at": [], "queues": {}}
+
+
+def test_old_samples_make_room_and_many_queues_are_looked_at_less_often() -> None:
+    trends = Trends()
+    for number in range(KEPT + 5):
+        trends.add([row("mail", number)], number * EVERY_MS)
+    assert trends.document()["queues"]["mail"]["waiting"] == list(range(6, KEPT + 6))
+    last = (KEPT + 4) * EVERY_MS
+    assert not trends.is_due(last + EVERY_MS - 1)
+    assert trends.is_due(last + EVERY_MS)
+    trends.add([row(f"q{number}") for number in range(1_000)], last + EVERY_MS)
+    assert not trends.is_due(last + 3 * EVERY_MS)
+    assert trends.is_due(last + 5 * EVERY_MS)
+
+
+def test_a_clock_that_is_set_back_begins_anew() -> None:
+    trends = Trends()
+    for now in (10_000, 15_000, 20_000):
+        trends.add([row("mail")], now)
+    assert trends.is_due(12_000)
+    trends.add([row("mail")], 12_000)
+    assert trends.document()["at"] == ["1970-01-01T00:00:10.000+00:00", "1970-01-01T00:00:12.000+00:00"]
+
+
+def test_a_server_takes_samples_and_tells_them(monkeypatch: Any) -> None:
+    web = Web()
+    server: Server = web.server
+    web.good("POST", "/v1/queues/mail/messages", ["a", "b", "c"])
+    server.observing.look(server.desk)
+    web.good("POST", "/v1/queues/mail/lease", {"max": 2})
+    server.observing.look(server.desk)
+    server.turns.advance(EVERY_MS)
+    server.observing.look(server.desk)
+    told = web.good("GET", "/v1/trends?queue=mail")["queues"]["mail"]
+    assert (told["waiting"], told["leased"], told["published"]) == ([3, 1], [0, 2], [3, 3])
+    assert web.good("GET", "/v1/trends?queue=other")["queues"] == {}
+
+    def refuse(work: Any) -> None:
+        raise StoreError("no disk")
+
+    monkeypatch.setattr(type(server.desk), "read", lambda desk, work: refuse(work))
+    server.turns.advance(EVERY_MS)
+    server.observing.look(server.desk)
+    assert len(web.good("GET", "/v1/trends")["at"]) == 2
