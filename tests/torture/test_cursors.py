@@ -1,0 +1,56 @@
+"""Cursors in SQLite under power cuts. (Those in a file are part of the log's own days.)"""
+
+import shutil
+from pathlib import Path
+from random import Random
+
+from yirangmq.core.topics import Cursor
+from yirangmq.stores.cursors_sqlite import SqliteCursors
+from yirangmq.torture.backends import SHARED, STORE
+from yirangmq.torture.cuts import wrecks
+from yirangmq.torture.journal import Called, Journal, Returned
+from yirangmq.torture.recording_vfs import RecordingVfs
+from yirangmq.torture.shadow import Shadow
+from yirangmq.torture.tree import lay_out
+
+EPOCH = "e" * 32
+PUTS = 6
+
+
+def cursors(number: int) -> list[Cursor]:
+    """What is kept after so many puts: two subscribers that move together."""
+    return [Cursor(name, EPOCH, number, "x" * 300, 0) for name in ("audit", "billing")] if number else []
+
+
+def test_cursors_in_sqlite_survive_every_cut_and_move_together(tmp_path: Path) -> None:
+    day = tmp_path / "day"
+    day.mkdir()
+    journal = Journal(day)
+    vfs = RecordingVfs("yirangmq-torture-cursors", journal)
+    try:
+        place = SqliteCursors(day / STORE, vfs="yirangmq-torture-cursors")
+        for number in range(1, PUTS + 1):
+            journal.add(Called(number))
+            place.put(cursors(number))
+            journal.add(Returned(number))
+        place.close()
+    finally:
+        vfs.unregister()
+    shadow, chance, confirmed, called, opened = Shadow(journal.start), Random(1), 0, 0, 0
+    for event in journal.events:
+        for wreck in wrecks(shadow, 3, chance):
+            folder = tmp_path / "wreck"
+            folder.mkdir()
+            lay_out({path: content for path, content in wreck.tree.items() if path != SHARED}, folder)
+            left = SqliteCursors(folder / STORE)
+            assert left.all() in (cursors(confirmed), cursors(max(confirmed, called))), wreck.story
+            left.close()
+            shutil.rmtree(folder)
+            opened += 1
+        shadow.feed(event)
+        if isinstance(event, Called):
+            called = event.call
+        elif isinstance(event, Returned):
+            confirmed = event.call
+    assert confirmed == PUTS
+    assert opened > 50
