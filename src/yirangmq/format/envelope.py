@@ -95,7 +95,24 @@ def read(
     """A JSON document to an envelope: taken as one if it is one, wrapped if it is a bare payload."""
     if not isinstance(text, bytes):
         raise BadInput(f"must be the bytes of a JSON document, not {type(text).__name__}", field="document")
-    parts = _named("document", members, text)
+    return read_members(queue, text, members_of(text), fallback_id, now, delay, ttl)
+
+
+def members_of(text: bytes) -> dict[str, bytes] | None:
+    """The top level of a document, each member with its own text; None if it is no object."""
+    return _named("document", members, text)
+
+
+def read_members(
+    queue: str,
+    text: bytes,
+    parts: dict[str, bytes] | None,
+    fallback_id: str,
+    now: int,
+    delay: float = 0,
+    ttl: float | None = None,
+) -> Envelope:
+    """``read``, of a document whose top level is known already; ``parts`` is used up."""
     if parts is None or not ("payload" in parts or "payloadBase64" in parts) or not MARKS & parts.keys():
         return _checked(queue, fallback_id, {}, text.strip(), True, now, delay, ttl)
     payload, is_json = _take_payload(parts)

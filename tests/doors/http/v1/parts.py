@@ -37,6 +37,9 @@ class Pipe:
     def end(self) -> None:
         self.is_ended = True
 
+    def fail(self) -> None:
+        raise AssertionError("a stream of events never fails")
+
     def told(self) -> list[Told]:
         """The events since this was last asked."""
         blocks, self.data = self.data.decode().split("\n\n"), b""

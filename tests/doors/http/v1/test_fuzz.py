@@ -25,7 +25,7 @@ from yirangmq.core.names import MAX_SECONDS
 from yirangmq.stores.memory import MemoryStore
 
 LANGUAGES = ("bad_filter", "bad_policy", "missing_extra")
-TEXTS = ("cursor", "X-MQ-Attributes", "leaseId", "leases", "all", "filter", "messages")
+TEXTS = ("cursor", "X-MQ-Attributes", "leaseId", "leases", "all", "filter", "messages", "data_base64", "timestamp")
 """What must be right in ways that no schema can say."""
 
 

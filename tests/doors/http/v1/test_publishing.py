@@ -74,6 +74,8 @@ def test_headers_describe_a_message_of_any_type(web: Web) -> None:
         "x_mq_attributes": '{"site": "north"}',
         "x_mq_trace_id": "t",
         "x_mq_deduplication_key": "k",
+        "x_mq_group_id": "g",
+        "x_mq_target_consumer_id": "worker-1",
     }
     web.good("POST", MESSAGES, b"[1, 2]", content_type="application/json", **headers)
     [look] = web.good("GET", f"{MESSAGES}?state=delayed")["messages"]
@@ -82,6 +84,7 @@ def test_headers_describe_a_message_of_any_type(web: Web) -> None:
     assert message["attributes"] == {"site": "north", "priority": 2}
     assert (message["type"], message["version"], message["traceId"]) == ("letter", 3, "t")
     assert message["deduplicationKey"] == "k"
+    assert (message["groupId"], message["targetConsumerId"]) == ("g", "worker-1")
     assert look["availableAt"] == look["dueAt"] == "2026-01-13T09:21:01.500+00:00"
     assert look["expiresAt"] == "2026-01-13T09:22:00.000+00:00"
 

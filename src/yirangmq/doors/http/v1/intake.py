@@ -14,15 +14,15 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids
 from yirangmq.doors.http.exchange import Request
 from yirangmq.doors.http.v1.cloud import BATCH_TYPE, EVENT_TYPE
-from yirangmq.doors.http.v1.fields import MESSAGE_ID, Field, parsed, read, seconds, text, whole
+from yirangmq.doors.http.v1.fields import CONSUMER_ID, MESSAGE_ID, Field, parsed, read, seconds, text, whole
 from yirangmq.format import cloudevents
-from yirangmq.format.envelope import JSON_TYPE, NewMessage, build
-from yirangmq.format.envelope import read as read_envelope
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, members_of, read_members
+from yirangmq.format.jsontext import dumps, loads
 
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
 """What curl says of ``--data`` if it is told nothing else."""
+TIMES = frozenset({"delaySec", "ttlSec"})
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 SHORT = text(255, 1)
@@ -36,6 +36,8 @@ HEADERS = (
     Field("X-MQ-Attributes", text(), "its attributes: a JSON object", key="attributes"),
     Field("X-MQ-Trace-Id", SHORT, "its trace", key="trace_id"),
     Field("X-MQ-Deduplication-Key", SHORT, "a second message with this key is not stored", key="deduplication_key"),
+    Field("X-MQ-Group-Id", SHORT, "messages of one group are handed out one at a time, in order", key="group"),
+    Field("X-MQ-Target-Consumer-Id", CONSUMER_ID, "only this consumer may have it", key="target"),
 )
 """With any of these, the body is the payload of one message, whatever its type."""
 _names = {field.name.lower(): field.name for field in HEADERS}
@@ -92,18 +94,14 @@ class Intake(NamedTuple):
     def _document(self, one: bytes, id: str) -> Envelope:
         """An envelope, or a bare payload. Beside the members of an envelope ``delaySec`` and ``ttlSec`` may stand; they
         are about publishing, and not kept."""
-        if b'"delaySec"' in one or b'"ttlSec"' in one:
-            parts = members(one)
-            if parts is not None and ("payload" in parts or "payloadBase64" in parts):
-                return self._timed(parts, id)
-        return read_envelope(self.queue, one, id, self.now, delay=self.delay, ttl=self.ttl)
-
-    def _timed(self, parts: dict[str, bytes], id: str) -> Envelope:
-        delay = _seconds(parts.pop("delaySec", None), "delaySec", self.delay)
-        ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", self.ttl)
-        parts.setdefault("messageId", dumps(id))
-        whole_text = b",".join([b"%s:%s" % (dumps(name), raw) for name, raw in parts.items()])
-        return read_envelope(self.queue, b"{%s}" % whole_text, id, self.now, delay=delay or 0, ttl=ttl)
+        parts = members_of(one)
+        delay, ttl = self.delay, self.ttl
+        if parts is not None and ("payload" in parts or "payloadBase64" in parts):
+            if not TIMES.isdisjoint(parts):
+                parts.setdefault("messageId", dumps(id))  # they make an envelope of it, as its own members do
+            delay = _seconds(parts.pop("delaySec", None), "delaySec", delay) or 0
+            ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", ttl)
+        return read_members(self.queue, one, parts, id, self.now, delay, ttl)
 
     # -- any bytes ------------------------------------------------------------------------------------------------
 

@@ -63,10 +63,12 @@ EVENT = {
         "dataschema": {"type": "string", "minLength": 1},
         "datacontenttype": {"type": "string", "minLength": 1, "maxLength": 255},
         "data": {},
-        "data_base64": {"type": "string", "contentEncoding": "base64"},
+        "data_base64": {"type": "string", "contentEncoding": "base64", "pattern": "^[A-Za-z0-9+/]*={0,2}$"},
     },
+    "propertyNames": {"pattern": "^([a-z0-9]{1,20}|data_base64)$"},
+    "additionalProperties": {"type": ["string", "boolean", "integer", "null"]},
 }
-"""Further members are extension attributes: names of 1 to 20 small letters and digits; texts, whole numbers, flags."""
+"""Further members are extension attributes."""
 BODY = Content(
     {
         "application/json": {

@@ -55,6 +55,8 @@ ENVELOPE: Schema = {
         "traceId": TEXT,
         "deduplicationKey": TEXT,
         "contentType": TEXT,
+        "groupId": TEXT,
+        "targetConsumerId": TEXT,
         "payload": ANY,
         "payloadBase64": TEXT,
     },
