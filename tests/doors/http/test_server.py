@@ -322,6 +322,22 @@ def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Stage
     run(main())
 
 
+def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: Stage) -> None:
+    async def main() -> None:
+        async with serving(stage.routes(), Limits(client_memory=3_000_000)) as (door, port):
+            peer = await dial(port)
+            peer.send(request("GET", "/pieces"))
+            await until(lambda: stage.stream.outlet is not None)
+            written = 0
+            while not stage.stream.is_gone:
+                stage.stream.write(b"x" * 100_000)
+                written += 100_000
+            assert written == 3_000_000
+            await until(lambda: not door.connections)
+
+    run(main())
+
+
 def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: Stage) -> None:
     """A refusal must not be lost in a reset, which is what closing on unread bytes would send."""
 

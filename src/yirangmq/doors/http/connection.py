@@ -140,7 +140,7 @@ class Connection:
     def grow(self, size: int) -> None:
         self._hold(size)
         turn = self._line.turns[-1] if self._line.turns else None
-        if turn is None or turn is self._refused or turn.is_complete or turn.route is None:
+        if turn is None or turn is self._refused or turn.route is None:
             return
         if self._intake.body_size > turn.route.max_body:
             self._decline(turn, too_large(turn.route), is_read=False)

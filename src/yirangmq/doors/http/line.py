@@ -56,9 +56,8 @@ class Line:
 
     # -- called by turns ------------------------------------------------------------------------------------------
 
-    def answered(self, turn: Turn) -> None:
-        if self.turns and turn is self.turns[0]:
-            self._advance()
+    def answered(self) -> None:
+        self._advance()
 
     def ended(self, turn: Turn) -> None:
         if turn.is_chunked:
@@ -135,8 +134,15 @@ class Line:
             step()
         except Exception:
             log.exception("a stream failed")
-            self._owner.fail()
-            self._wire.abort()
+            self._cut()
+
+    def failed(self, turn: Turn) -> None:
+        if self.turns and turn is self.turns[0]:
+            self._cut()
+
+    def _cut(self) -> None:
+        self._owner.fail()
+        self._wire.abort()
 
     def drained(self) -> None:
         """What was sent is on its way; a stream that waited goes on."""

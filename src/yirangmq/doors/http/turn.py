@@ -18,13 +18,16 @@ PING = b":\n\n"
 class Place(Protocol):
     """Where a turn stands in line."""
 
-    def answered(self, turn: "Turn") -> None: ...
+    def answered(self) -> None: ...
 
     def write(self, data: bytes) -> bool:
         """False: the client reads too slowly."""
 
     def ended(self, turn: "Turn") -> None:
         """Its stream has written everything."""
+
+    def failed(self, turn: "Turn") -> None:
+        """Its stream cannot go on."""
 
 
 class Turn:
@@ -61,7 +64,7 @@ class Turn:
             return
         self.response = response
         self._actions = ()
-        self._line.answered(self)
+        self._line.answered()
 
     def when_gone(self, action: Callable[[], None]) -> None:
         if self.is_gone:
@@ -83,6 +86,10 @@ class Turn:
         if not (self.is_gone or self.is_ended):
             self.is_ended = True
             self._line.ended(self)
+
+    def fail(self) -> None:
+        if not (self.is_gone or self.is_ended):
+            self._line.failed(self)
 
     # -- for the connection ---------------------------------------------------------------------------------------
 
