@@ -95,6 +95,14 @@ def test_a_place_without_a_target_is_one_in_the_line_of_anyone(store: Store) -> 
         assert behind_all == [card for card in expected if card.target]
 
 
+def test_a_listing_may_begin_behind_the_line_of_one_consumer(store: Store) -> None:
+    expected = _furnished(store)
+    with store.transaction(write=False) as transaction:
+        for target in (ANNA, BERTA, 2**62):
+            page = transaction.scan(QUEUE, State.READY, 99, f"{target}.{RANK_LAST}.{2**62}")
+            assert page.messages == [card for card in expected if card.target > target]
+
+
 def test_a_listing_goes_on_while_what_was_listed_goes_away(store: Store) -> None:
     expected = _furnished(store)
     seen, cursor = [], ""

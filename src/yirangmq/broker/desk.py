@@ -5,14 +5,18 @@ Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever
 back when the current turn is over, and ``later``, which calls back after some seconds."""
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.core import names
 from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery
 
 Answer = TypeVar("Answer")
@@ -25,6 +29,8 @@ BYTES_PER_TAKER = 512 * 1024
 LONGEST_SLEEP = 3600.0
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
+BEHIND_ALL = f"{RANK_LAST}.{2**62}"
+"""The end of a line, as ``Transaction.scan`` has places."""
 Serve = Callable[[Transaction, int], list[Any]]
 
 
@@ -109,6 +115,10 @@ class Desk:
             del line[taker]
             if not line:
                 del self._takers[taker.queue]
+
+    def waiting(self, queue: str) -> list[Taker]:
+        """Who waits for messages of this queue, who is next first."""
+        return list(self._takers.get(queue, ()))
 
     def hungry(self, queue: str) -> None:
         """A consumer of this queue can take more now."""
@@ -213,12 +223,28 @@ class Desk:
                 got = self._lease_for(transaction, taker, wanted)
                 if not got:
                     line.move_to_end(taker, last=False)  # it keeps its turn
+                    served += self._serve_alone(transaction, queue)
                     break
                 served.append((taker, got))
                 if len(got) == MOST_PER_TAKER:
                     self._hungry.add(queue)
         if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
             self._plan()
+        return served
+
+    def _serve_alone(self, transaction: Transaction, queue: str) -> list[tuple[Taker, list[Any]]]:
+        """Nothing is left for anyone, but there may be something that one consumer alone may have."""
+        takers: dict[int, list[Taker]] = {}
+        for taker in self._takers[queue] if any(targets(transaction, queue)) else ():
+            takers.setdefault(names.line_of(taker.consumer), []).append(taker)
+        looked_for = list(islice(targets(transaction, queue), len(takers)))
+        lines = takers if len(looked_for) == len(takers) else looked_for  # whichever are fewer
+        served: list[tuple[Taker, list[Any]]] = []
+        for taker in [taker for line in lines for taker in takers.get(line, ())]:
+            wanted = min(taker.wants(), MOST_PER_TAKER)
+            got = self._lease_for(transaction, taker, wanted) if wanted > 0 else []
+            if got:
+                served.append((taker, got))
         return served
 
     def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Any]:
@@ -249,6 +275,14 @@ class Desk:
         if self._alarm_at == due:
             self._alarm_at = None
             self.submit(self.verbs.sweep, _ignore)
+
+
+def targets(transaction: Transaction, queue: str) -> Iterator[int]:
+    """Those who alone may have something that is ready, one look for each."""
+    cursor = BEHIND_ALL
+    while found := transaction.scan(queue, State.READY, 1, cursor).messages:
+        yield found[0].target
+        cursor = f"{found[0].target}.{BEHIND_ALL}"
 
 
 def _perform(job: Job, transaction: Transaction) -> None:

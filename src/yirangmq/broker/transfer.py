@@ -102,7 +102,8 @@ def _checked_names(queues: Queues, wanted: Sequence[str] | None) -> list[str]:
 
 def _listing(transaction: Transaction, queue: str) -> tuple[dict[str, Any] | None, "array[int]"]:
     """The numbers of a queue's messages in the order in which another store should receive them: those in hand or
-    tried before (they were first in line), the ready ones as they would be taken, then the rest by first arrival."""
+    tried before (they were first in line), the ready ones as they would be taken, then the rest by first arrival; those
+    held behind others of their group after all of these, in their own order."""
     text = transaction.policy_text(queue)
     tried = _numbers(transaction, queue, State.LEASED, State.CLAIMED)
     waiting: array[int] = array("q")
@@ -111,6 +112,7 @@ def _listing(transaction: Transaction, queue: str) -> tuple[dict[str, Any] | Non
     order = _sorted(tried)
     order.extend(message.seq for message in _scanned(transaction, queue, State.READY))
     order.extend(_sorted(waiting))
+    order.extend(_by_place(_scanned(transaction, queue, State.HELD)))
     for states in ((State.DEAD, State.PARKED), (State.DONE,)):
         order.extend(_sorted(_numbers(transaction, queue, *states)))
     return None if text is None else loads(text.encode()), order
@@ -121,8 +123,21 @@ def _numbers(transaction: Transaction, queue: str, *states: State) -> "array[int
 
 
 def _sorted(numbers: "array[int]") -> "array[int]":
-    rising = all(numbers[at] < numbers[at + 1] for at in range(len(numbers) - 1))
-    return numbers if rising else array("q", sorted(numbers))
+    return numbers if _is_rising(numbers) else array("q", sorted(numbers))
+
+
+def _by_place(messages: Iterable[Message]) -> "array[int]":
+    numbers, places = array("q"), array("q")
+    for message in messages:
+        numbers.append(message.seq)
+        places.append(message.place)
+    if _is_rising(places):
+        return numbers
+    return array("q", (number for _, number in sorted(zip(places, numbers, strict=True))))
+
+
+def _is_rising(numbers: "array[int]") -> bool:
+    return all(numbers[at] < numbers[at + 1] for at in range(len(numbers) - 1))
 
 
 def _scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Message]:

@@ -129,7 +129,7 @@ class Transaction(Protocol):
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> "Page":
         """Messages of one state, page by page: ready ones in order of delivery (those for one consumer behind those for
         anyone), dead and parked ones oldest first, others in any order that stays the same. "" begins; of ready ones
-        ``rank.place`` begins behind that place."""
+        ``rank.place`` begins behind that place, ``target.rank.place`` behind that place in the line of one consumer."""
 
     def queues(self) -> list[str]: ...
 

@@ -252,7 +252,7 @@ class MemoryTransaction:
         return [self._state.failures.get(message.seq) for message in messages]
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        after = _read_cursor(cursor)
+        after = _read_cursor(cursor, state)
         found = sorted(
             (place, message)
             for message in self._of(queue)
@@ -352,21 +352,23 @@ def _weight(message: Message) -> int:
 
 def _listed_at(message: Message) -> tuple[int, ...]:
     match message.state:
-        case State.READY if message.target:
-            return _NEVER, message.target, message.rank, message.place
         case State.READY:
-            return message.rank, message.place
+            return message.target, message.rank, message.place
         case State.DEAD | State.PARKED:
             return message.changed_at, message.seq
         case _:
             return 0, message.seq
 
 
-def _read_cursor(cursor: str) -> tuple[int, ...]:
+def _read_cursor(cursor: str, state: State) -> tuple[int, ...]:
     if not cursor:
-        return -1, -1
+        return ()
     try:
-        low, high, *more = cursor.split(".")
-        return int(low), int(high), *map(int, more)
+        parts = tuple(map(int, cursor.split(".")))
     except ValueError:
-        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor") from None
+        parts = ()
+    if state is State.READY and len(parts) == 2:
+        return 0, *parts
+    if len(parts) != (3 if state is State.READY else 2):
+        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor")
+    return parts

@@ -1,0 +1,83 @@
+"""Consumers that wait behind a server: what is for one of them alone reaches that one, whoever else waits before it."""
+
+import pytest
+
+from tests.doors.parts import Answer, Client, Server
+from yirangmq.format.jsontext import dumps
+from yirangmq.wire import calls
+from yirangmq.wire.calls import Kind
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def waits(client: Client, server: Server, consumer: str, queue: str = "mail") -> int:
+    """A lease with patience; the number of its request."""
+    number = client.send(Kind.LEASE, calls.Lease(queue, 5, 30_000, None, consumer))
+    server.turn()
+    return number
+
+
+def publish(client: Client, payload: bytes, **header: str) -> None:
+    text = dumps(header).decode() if header else ""
+    client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(payload, False, header=text)]))
+
+
+def payloads(answers: list[Answer]) -> list[bytes]:
+    return [message.payload for answer in answers for message in answer.value.messages]
+
+
+def test_it_reaches_the_one_it_is_for_whoever_waits_before(server: Server) -> None:
+    client = server.client()
+    first, second, third = (waits(client, server, name) for name in ("anna", "berta", "carla"))
+    publish(client, b"for berta", targetConsumerId="berta")
+    assert [payloads(client.heard(number)) for number in (first, second, third)] == [[], [b"for berta"], []]
+    publish(client, b"for anyone")
+    assert [payloads(client.heard(number)) for number in (first, third)] == [[b"for anyone"], []], "anna kept her turn"
+
+
+def test_who_begins_to_wait_gets_what_is_there_for_them(server: Server) -> None:
+    client = server.client()
+    publish(client, b"for carla", targetConsumerId="carla")
+    first, second = waits(client, server, "anna"), waits(client, server, "berta")
+    third = waits(client, server, "carla")
+    assert [payloads(client.heard(number)) for number in (first, second, third)] == [[], [], [b"for carla"]]
+
+
+@pytest.mark.parametrize("count", [1, 3, 40])
+def test_each_gets_their_own_of_many(server: Server, count: int) -> None:
+    """Fewer targets than consumers that wait, and more."""
+    client = server.client()
+    names = [f"worker-{n}" for n in range(5)]
+    for n in range(count):
+        publish(client, b"%d" % n, targetConsumerId=f"worker-{n}")
+    numbers = [waits(client, server, name) for name in ["anna", *names]]
+    assert [payloads(client.heard(number)) for number in numbers] == [
+        [],
+        *([b"%d" % n] if n < count else [] for n in range(5)),
+    ]
+
+
+def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) -> None:
+    client = server.client()
+    other = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, None, "anna"))
+    mine = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, None, "berta"))
+    for payload in (b"1", b"2"):
+        publish(client, payload, targetConsumerId="berta")
+    pushed = client.heard(mine)[-1].value.messages
+    assert [message.payload for message in pushed] == [b"1"]
+    client.ask(Kind.ACK, calls.Settle([pushed[0].lease], "berta"))
+    assert payloads(client.heard(mine)) == [b"2"]
+    assert not any(answer.kind is Kind.DELIVER for answer in client.heard(other))
+
+
+def test_the_next_one_of_a_group_goes_to_who_waits_for_it(server: Server) -> None:
+    client = server.client()
+    publish(client, b"1", groupId="order-7")
+    publish(client, b"2", groupId="order-7", targetConsumerId="berta")
+    [first] = client.lease("mail")
+    waiting = waits(client, server, "anna"), waits(client, server, "berta")
+    client.ask(Kind.ACK, calls.Settle([first.lease], None))
+    assert [payloads(client.heard(number)) for number in waiting] == [[], [b"2"]]
