@@ -313,6 +313,27 @@ def test_nothing_goes_that_the_slowest_subscriber_needs(tmp_path: Path) -> None:
         assert log.first > 20
 
 
+@pytest.mark.parametrize(
+    ("rule", "floor", "field"),
+    [
+        (Retention(age_ns=-1), None, "ageNs"),
+        (Retention(size=-1), None, "size"),
+        (Retention(size=1.5), None, "size"),  # type: ignore[arg-type]
+        (Retention(), -1, "floor"),
+    ],
+    ids=["age", "size", "part-of-a-byte", "floor"],
+)
+def test_a_rule_that_makes_no_sense_takes_nothing(
+    tmp_path: Path, rule: Retention, floor: int | None, field: str
+) -> None:
+    with open_log(tmp_path / "log") as log:
+        fill(log, 60)
+        with pytest.raises(BadInput) as caught:
+            log.retain(rule, floor)
+        assert caught.value.field == field
+        assert log.first == 1
+
+
 def test_what_is_given_up_is_a_clear_error_with_both_numbers(tmp_path: Path) -> None:
     with open_log(tmp_path / "log") as log:
         fill(log, 60)

@@ -146,6 +146,9 @@ class SegmentLog:
     # -- segments go ----------------------------------------------------------------------------------------------
 
     def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
+        for value, field in ((rule.age_ns, "ageNs"), (rule.size, "size"), (floor, "floor")):
+            if value is not None:
+                names.check_count(value, field, least=0, most=MOST_SEQUENCE)
         chain = self.chain
         before = chain[0].first
         if rule.age_ns is not None:
