@@ -4,6 +4,7 @@ that are pipes of a few bytes. Everything else is real: the log, the feed, the r
 import os
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.topics.aside import Aside
 from yirangmq.topics.asking import Ask
 from yirangmq.topics.feed import Stored
 from yirangmq.topics.lines import Dialect, Take
@@ -220,32 +223,51 @@ class Client:
         return [record.sequence for record in self.records]
 
 
+class AtOnce(Executor):
+    """Work that is done when it is asked for."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work(*given, **named))
+        return future
+
+
 class Stage:
-    def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL) -> None:
+    def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL, disk: Disk | None = None) -> None:
         self.settings = settings
         self.turning = Turning()
         self.trace: list[tuple[int, str]] = []
+        self.states: list[str] = []
+        loop = self.turning.loop()
         self.publisher = Publisher(
             Opening(
-                lambda: SegmentLog(folder, log, now_ns=self.turning.now_ns),
+                lambda: SegmentLog(folder, log, now_ns=self.turning.now_ns, disk=disk),
                 lambda: open_cursors(f"file:{folder}/cursors"),
                 folder.exists,
             ),
-            self.turning.loop(),
+            loop,
             settings,
+            Aside(loop.call, AtOnce),
         )
+        self.publisher.state_heard.append(lambda before, after, why: self.states.append(str(after)))
         self.publisher.moved_heard.append(lambda one, before, after: self.trace.append((one.number, str(after))))
         self.publisher.start()
         self.publisher.listening()
         self.publisher.online()
         self.stored: list[Stored | None] = []
+        self.errors: list[QueueError] = []
 
     def client(self, capacity: int = 1 << 20, dialect: Dialect = NATIVE) -> Client:
         return Client(self, capacity, dialect)
 
     def publish(self, *new: NewRecord) -> None:
         """Asked for; done when the loop turns."""
-        self.publisher.publish(new, lambda stored, error: self.stored.append(stored))
+        self.publisher.publish(new, self._published)
+
+    def _published(self, stored: Stored | None, error: QueueError | None) -> None:
+        self.stored.append(stored)
+        if error is not None:
+            self.errors.append(error)
 
     def work(self, worker: int = 0) -> None:
         """One turn of one worker."""

@@ -142,4 +142,4 @@ class FeedMachine(RuleBasedStateMachine):
 
 
 TestInterleaving = FeedMachine.TestCase
-TestInterleaving.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestInterleaving.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

@@ -32,11 +32,12 @@ class FeedDoor:
     limits: Limits
     connections: set["FeedConnection"] = field(default_factory=set)
     dirty: set["FeedConnection"] = field(default_factory=set)
+    is_planned: bool = False
     accepted: int = 0
     closed_for: dict[str, int] = field(default_factory=dict)
 
     def flush(self) -> None:
-        dirty, self.dirty = self.dirty, set()
+        dirty, self.dirty, self.is_planned = self.dirty, set(), False
         for connection in dirty:
             connection.flush()
 
@@ -178,8 +179,9 @@ class FeedConnection(asyncio.Protocol):
             self._door.topics.leave(subscriber)
 
     def _mark(self) -> None:
-        if self not in self._door.dirty:
-            self._door.dirty.add(self)
+        self._door.dirty.add(self)
+        if not self._door.is_planned:
+            self._door.is_planned = True
             self._loop.call_soon(self._door.flush)
 
     def flush(self) -> None:

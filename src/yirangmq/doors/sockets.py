@@ -42,6 +42,8 @@ class Door:
     limits: Limits
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
+    is_planned: bool = False
+    """It will be flushed when this turn of the loop is over."""
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(BUFFER)))
     """A view, because asyncio's TLS takes slices of it: those of a bytearray would be copies."""
     accepted: int = 0
@@ -51,7 +53,7 @@ class Door:
 
     def flush(self) -> None:
         """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
-        dirty, self.dirty = self.dirty, set()
+        dirty, self.dirty, self.is_planned = self.dirty, set(), False
         for connection in dirty:
             connection.flush()
 
@@ -149,9 +151,11 @@ class Connection(asyncio.BufferedProtocol):
     # -- ours -----------------------------------------------------------------------------------------------------
 
     def _mark(self) -> None:
-        if self not in self._door.dirty and self._loop is not None:
-            self._door.dirty.add(self)
-            self._loop.call_soon(self._door.flush)
+        door = self._door
+        door.dirty.add(self)
+        if not door.is_planned and self._loop is not None:
+            door.is_planned = True
+            self._loop.call_soon(door.flush)
 
     def flush(self) -> None:
         self._sender.flush()

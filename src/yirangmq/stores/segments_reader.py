@@ -184,10 +184,10 @@ class SegmentReader:
         tries = 0
         while start < stop:
             segment = find(self._source.chain, start)
+            if start < self.first:  # also where nothing of the span is left
+                raise _retired(start, self.first)
             if segment is None or segment.first >= stop:
                 return
-            if start < self.first:
-                raise _retired(start, self.first)
             try:
                 with segment.opened() as fd:
                     after = segment.tail.last + 1

@@ -3,7 +3,7 @@
 Knows: a thread, and the way back. Does not know: what the work is. The thread begins with the first work."""
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -17,9 +17,10 @@ Call = Callable[[Callable[[], None]], object]
 class Aside:
     """Used from the loop's thread; ``call`` runs something there, soon, from any other."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, hire: Callable[[], Executor] | None = None) -> None:
         self._call = call
-        self._thread: ThreadPoolExecutor | None = None
+        self._hire = hire or (lambda: ThreadPoolExecutor(1, thread_name_prefix="topics"))
+        self._thread: Executor | None = None
         self._is_stopped = False
 
     def run(self, work: Callable[[], Value], done: Done) -> None:
@@ -28,7 +29,7 @@ class Aside:
             done(None, Unavailable("the server is stopping"))
             return
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="topics")
+            self._thread = self._hire()
         future = self._thread.submit(_outcome, work)
         future.add_done_callback(partial(self._bring, done))
 

@@ -21,6 +21,8 @@ from yirangmq.topics.stage import Loop, Settings
 from yirangmq.topics.subscriber import Moved, Subscriber
 from yirangmq.topics.ticking import Ticking
 
+AGAIN_SECONDS = 1.0
+"""A log that could not be opened is not tried again before: everybody who asks would wait for it."""
 Told = Callable[[QueueError | None], None]
 StateHeard = Callable[[PublisherState | None, PublisherState, str], None]
 
@@ -43,14 +45,14 @@ class Open(NamedTuple):
 
 
 class Publisher:
-    def __init__(self, opening: Opening, loop: Loop, settings: Settings) -> None:
+    def __init__(self, opening: Opening, loop: Loop, settings: Settings, aside: Aside | None = None) -> None:
         self._opening = opening
         self._loop = loop
         self.settings = settings
         self.state: PublisherState | None = None
         self.reason = ""
         """Why it is in ERROR."""
-        self.aside = Aside(loop.call)
+        self.aside = aside or Aside(loop.call)
         self.after_turn: list[Callable[[], None]] = []
         self.hearers: list[Hear] = []
         """Called after each commit, on the loop's thread: be brief."""
@@ -58,6 +60,8 @@ class Publisher:
         self.moved_heard: list[Moved] = []
         self._numbers = count(1)
         self._open: Open | None = None
+        self._refusal: QueueError | None = None
+        self._again_at = 0.0
         self._is_stopped = False
         self._subscribing: set[Subscriber] = set()
 
@@ -98,11 +102,15 @@ class Publisher:
         if self._is_stopped:
             raise Unavailable("the server is stopping")
         if self._open is None:
+            if self._refusal is not None and self._loop.seconds() < self._again_at:
+                raise self._refusal.with_traceback(None)
             try:
                 self._open = self._made()
             except QueueError as error:
+                self._refusal, self._again_at = error, self._loop.seconds() + AGAIN_SECONDS
                 self.fail(error)
                 raise
+            self._refusal = None
             self._recovered()
         return self._open
 

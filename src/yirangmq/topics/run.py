@@ -13,8 +13,6 @@ from yirangmq.topics.lines import Batch, Dialect, Outlet, Recovering
 
 PIECE = 4 << 20
 """Bytes sent between two looks at what else is to be said."""
-AT_ONCE = 1 << 20
-"""Bytes given to the system in one call."""
 PROGRESS_SECONDS = 1.0
 
 
@@ -102,7 +100,7 @@ class Run:
                 if self.is_abandoned:
                     return Outcome.GONE
                 if self._left or self._rest:
-                    budget -= self._push()
+                    budget -= self._push(budget)
                 elif not self._prepare():
                     return Outcome.DONE
                 else:
@@ -120,21 +118,21 @@ class Run:
         """Seconds since the client took anything."""
         return self._times()[0] - self._moved_at
 
-    def _push(self) -> int:
+    def _push(self, most: int) -> int:
         if self._rest:
-            count = self.outlet.send(self._rest)
+            count = self.outlet.send(self._rest[:most])
             self._rest = self._rest[count:]
         else:
-            count = self._push_file()
+            count = self._push_file(most)
         self._moved_at, _ = self._times()
         return count
 
-    def _push_file(self) -> int:
+    def _push_file(self, most: int) -> int:
         piece = self._piece
         if piece is None:
             raise StoreDamaged("there is no piece to send")
         offset = piece.offset + piece.length - self._left
-        count = self.outlet.send_file(piece.file, offset, min(self._left, AT_ONCE))
+        count = self.outlet.send_file(piece.file, offset, min(self._left, most))
         if count == 0:
             raise StoreDamaged(f"the log ends in the middle of what follows sequence {self.cursor}")
         self._left -= count
