@@ -1,0 +1,30 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.topics.pipes import SMALL, Stage, small
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments import LogSettings
+from yirangmq.topics.stage import Settings
+
+MakeStage = Callable[..., Stage]
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
+    """A feed that turns when told; closed after the test."""
+    made: list[Stage] = []
+
+    def make(settings: Settings | None = None, log: LogSettings = SMALL, disk: Disk | None = None) -> Stage:
+        made.append(Stage(tmp_path / "topics", settings or small(), log, disk))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.close()
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    return make_stage()

@@ -1,0 +1,271 @@
+"""Durable subscribers: where they go on, what they hold back, and what they are told when it is gone."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stores.logs import make_log
+from tests.topics.conftest import MakeStage
+from tests.topics.pipes import Client, Stage, small
+from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
+from yirangmq.core.feeds import ClientState, Start
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import NewRecord, Retention
+from yirangmq.topics.ledger import floor_of
+from yirangmq.wire.frames import Kind
+
+DAY = 86400.0
+
+
+def fill(stage: Stage, count: int, size: int = 300) -> None:
+    for _ in range(count):
+        stage.publish(NewRecord("a", b"x" * size))
+        stage.turning.turn()
+
+
+def confirm(stage: Stage, client: Client, sequence: int) -> tuple[int, QueueError | None]:
+    told: list[tuple[int, QueueError | None]] = []
+    stage.publisher.confirm(client.subscriber, sequence, lambda reached, error: told.append((reached, error)))
+    stage.turning.turn()
+    [answer] = told
+    return answer
+
+
+def follows(stage: Stage, name: str = "ledger", start: Start = Start.BEGINNING, **more: Any) -> Client:
+    client = stage.client()
+    client.follow(start=start, name=name, **more)
+    stage.settle(client)
+    return client
+
+
+def subscribed(client: Client) -> object:
+    return next(value for kind, value in client.said if kind is Kind.TOPIC_SUBSCRIBED)
+
+
+def test_a_name_goes_on_after_what_it_has_confirmed(stage: Stage) -> None:
+    fill(stage, 20)
+    client = follows(stage)
+    assert client.sequences == list(range(1, 21))
+    assert confirm(stage, client, 12) == (12, None)
+    client.pipe.close()
+    fill(stage, 3)
+    again = follows(stage, start=Start.NEW)
+    assert again.sequences == list(range(13, 24))
+    assert subscribed(again).resumed  # type: ignore[attr-defined]
+
+
+def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Stage) -> None:
+    fill(stage, 5)
+    client = stage.client()
+    client.follow(name="ledger", start=Start.NEW)
+    stage.turning.turn()
+    [cursor] = stage.publisher.opened().ledger.all()
+    assert (cursor.name, cursor.sequence, cursor.filter) == ("ledger", 5, "*")
+
+
+def test_a_cursor_never_goes_back(stage: Stage) -> None:
+    fill(stage, 20)
+    client = follows(stage)
+    confirm(stage, client, 12)
+    assert confirm(stage, client, 3) == (12, None)
+    client.pipe.close()
+    assert follows(stage).sequences[0] == 13
+
+
+def test_confirmations_that_come_together_are_written_together(stage: Stage) -> None:
+    fill(stage, 20)
+    clients = [follows(stage, f"n{n}") for n in range(3)]
+    heard: list[int] = []
+    for number, client in enumerate(clients):
+        for sequence in range(10 + number):
+            stage.publisher.confirm(client.subscriber, sequence, lambda reached, error: heard.append(reached))
+    stage.turning.turn()
+    assert len(heard) == 33
+    assert [cursor.sequence for cursor in stage.publisher.opened().ledger.all()] == [9, 10, 11]
+
+
+def test_who_has_no_name_confirms_nothing(stage: Stage) -> None:
+    fill(stage, 2)
+    client = stage.client()
+    with pytest.raises(WrongState):
+        confirm(stage, client, 1)
+    client.follow()
+    with pytest.raises(WrongState):
+        confirm(stage, client, 1)
+
+
+@pytest.mark.parametrize("sequence", [-1, 3])
+def test_what_has_not_come_cannot_be_confirmed(stage: Stage, sequence: int) -> None:
+    fill(stage, 2)
+    client = follows(stage)
+    with pytest.raises(BadInput) as caught:
+        confirm(stage, client, sequence)
+    assert caught.value.field == "sequence"
+
+
+def test_a_name_is_in_one_place_the_latest(stage: Stage) -> None:
+    fill(stage, 5)
+    first = follows(stage)
+    second = follows(stage)
+    assert isinstance(first.pipe.error, Unavailable)
+    assert first.subscriber.state is ClientState.OFFLINE
+    assert second.subscriber.state is ClientState.ONLINE
+    fill(stage, 1)
+    stage.settle(second)
+    assert second.sequences[-1] == 6
+
+
+def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
+    fill(stage, 50)
+    first = stage.client(capacity=100)
+    first.follow(name="ledger")
+    stage.turning.turn()
+    stage.work(0)
+    assert first.subscriber.run is not None
+    second = follows(stage)
+    assert first.pipe.cuts == ["unavailable"]
+    assert second.sequences == list(range(1, 51))
+
+
+# -- another feed -----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Path) -> None:
+    """The public publisher begins again at 1, and its subscribers take everything for duplicates."""
+    stage = make_stage()
+    fill(stage, 20)
+    client = follows(stage)
+    confirm(stage, client, 20)
+    epoch = stage.publisher.opened().feed.log.epoch
+    cursors = (tmp_path / "topics" / "cursors").read_bytes()
+    stage.close()
+    shutil.rmtree(tmp_path / "topics")
+    (tmp_path / "topics").mkdir()
+    (tmp_path / "topics" / "cursors").write_bytes(cursors)
+    stage = make_stage()
+    fill(stage, 3)
+    for asking in ({"name": "ledger"}, {"epoch": epoch, "start": Start.SEQUENCE, "at": 2}):
+        with pytest.raises(WrongEpoch, match=epoch):
+            stage.client().follow(**asking)
+    assert follows(stage, resume=False).sequences == [1, 2, 3]
+    assert follows(stage).sequences == [1, 2, 3], "its cursor is of the new feed now"
+
+
+def test_a_recovery_of_another_feed_is_refused(stage: Stage) -> None:
+    fill(stage, 3)
+    client = follows(stage)
+    with pytest.raises(WrongEpoch):
+        stage.publisher.recover(client.subscriber, 1, "f" * 32, 1)
+    assert client.subscriber.state is ClientState.ONLINE
+
+
+def test_2_to_the_32_is_no_boundary(make_stage: MakeStage, tmp_path: Path) -> None:
+    make_log(tmp_path / "topics", 2**32 - 3, {"a": 2**32 - 2})
+    stage = make_stage()
+    live = follows(stage, "live", Start.NEW)
+    fill(stage, 6)
+    late = follows(stage, "late")
+    stage.settle(live, late)
+    for client in (live, late):
+        assert client.sequences == list(range(2**32 - 3, 2**32 + 3))
+        assert [one.topic_sequence for one in client.records] == list(range(2**32 - 1, 2**32 + 5))
+    confirm(stage, late, 2**32 + 1)
+    late.pipe.close()
+    assert follows(stage, "late").sequences == [2**32 + 2]
+
+
+# -- retention --------------------------------------------------------------------------------------------------------
+
+
+def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakeStage) -> None:
+    stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
+    fill(stage, 100)
+    client = follows(stage)
+    confirm(stage, client, 40)
+    stage.turning.advance(60)
+    first = stage.publisher.opened().feed.log.first
+    assert 1 < first <= 41, "whole segments go"
+    client.pipe.close()
+    stage.turning.advance(DAY)
+    assert stage.publisher.opened().feed.log.first == first
+    assert follows(stage).sequences == list(range(41, 101))
+
+
+def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbers(make_stage: MakeStage) -> None:
+    stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
+    fill(stage, 100)
+    client = follows(stage)
+    confirm(stage, client, 40)
+    client.pipe.close()
+    stage.turning.advance(8 * DAY)
+    stage.turning.advance(60)
+    first = stage.publisher.opened().feed.log.first
+    assert first > 41
+    again = stage.client()
+    again.follow(name="ledger")
+    stage.turning.turn()
+    assert isinstance(again.error, Retired)
+    assert (again.error.asked, again.error.first) == (41, first)
+    assert again.subscriber.state is ClientState.CONNECTED
+    again.follow(name="ledger", resume=False)
+    stage.settle(again)
+    assert again.sequences == list(range(first, 101))
+
+
+def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: MakeStage) -> None:
+    stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
+    fill(stage, 100)
+    client = follows(stage)
+    confirm(stage, client, 40)
+    for _ in range(30):
+        stage.turning.advance(DAY)
+    client.pipe.close()
+    stage.turning.advance(2 * DAY)
+    assert stage.publisher.opened().feed.log.first <= 41
+    assert follows(stage).sequences[0] == 41
+
+
+def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_stage: MakeStage) -> None:
+    stage = make_stage(small(retention=Retention(age_ns=1)))
+    fill(stage, 100)
+    client = stage.client(capacity=100)
+    client.follow()
+    stage.work(0)
+    stage.turning.advance(60)
+    first = stage.publisher.opened().feed.log.first
+    assert first > 50
+    for _ in range(500):
+        stage.work(0)
+        client.read(1 << 20)
+        stage.turning.turn()
+    assert isinstance(client.pipe.error, Retired)
+    assert client.pipe.error.first == first
+    assert client.pipe.error.asked == client.sequences[-1] + 1
+    assert client.sequences == list(range(1, len(client.records) + 1))
+
+
+def test_which_cursors_count() -> None:
+    from yirangmq.core.topics import Cursor
+
+    ours, other = "a" * 32, "b" * 32
+    cursors = [
+        Cursor("old", ours, 5, "*", 10),
+        Cursor("new", ours, 9, "*", 100),
+        Cursor("foreign", other, 1, "*", 100),
+    ]
+    assert floor_of(cursors, ours, 50, frozenset()) == 10
+    assert floor_of(cursors, ours, 50, frozenset({"old"})) == 6
+    assert floor_of(cursors, ours, 0, frozenset()) == 6
+    assert floor_of([], ours, 0, frozenset()) is None
+
+
+def test_a_filter_may_change_with_the_next_subscription(stage: Stage) -> None:
+    fill(stage, 4)
+    client = follows(stage)
+    confirm(stage, client, 2)
+    client.pipe.close()
+    follows(stage, filter=make_filter(["b"]))
+    [cursor] = stage.publisher.opened().ledger.all()
+    assert (cursor.sequence, cursor.filter) == (2, "b")

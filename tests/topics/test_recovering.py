@@ -1,0 +1,249 @@
+"""Step by step: what is captured when, who sends what, and what happens between two steps."""
+
+from dataclasses import replace
+
+from tests.topics.conftest import MakeStage
+from tests.topics.pipes import Client, Stage, small
+from yirangmq.core.feeds import ClientState, Start
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import NewRecord
+from yirangmq.topics.recovery import Pace
+from yirangmq.topics.stage import Settings
+from yirangmq.wire import feeds
+from yirangmq.wire.calls import frame
+from yirangmq.wire.frames import Kind
+
+ANSWER = frame(Kind.CONFIRMED, 3, feeds.Confirmed(1))
+
+
+def fill(stage: Stage, count: int, size: int = 50, topic: str = "a") -> None:
+    """So many commits."""
+    for _ in range(count):
+        stage.publish(NewRecord(topic, b"x" * size))
+        stage.turning.turn()
+
+
+def told(client: Client, kind: Kind) -> list[object]:
+    return [value for one, value in client.said if one is kind]
+
+
+def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: Stage) -> None:
+    """And not what comes between the request and the worker's first step."""
+    fill(stage, 10)
+    client = stage.client()
+    client.follow()
+    fill(stage, 5)
+    stage.settle(client)
+    [response] = told(client, Kind.RECOVERY_RESPONSE)
+    [complete] = told(client, Kind.RECOVERY_COMPLETE)
+    assert (response.start, response.end, response.count) == (1, 10, 10)  # type: ignore[attr-defined]
+    assert complete.sequence == complete.sent == 10  # type: ignore[attr-defined]
+    assert client.sequences == list(range(1, 16))
+
+
+def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over_is_sent(stage: Stage) -> None:
+    fill(stage, 10)
+    client = stage.client()
+    client.follow()
+    stage.publish(NewRecord("a", b"asked for before the worker is done"))
+    for _ in range(10):
+        stage.work(0)
+        client.read(1 << 20)
+    assert client.subscriber.run is not None
+    assert client.subscriber.run.cursor == 10
+    stage.turning.turn()  # first the commit, then the take-over
+    client.read(1 << 20)
+    assert client.sequences == list(range(1, 12))
+    assert client.subscriber.state is ClientState.ONLINE
+
+
+def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Stage) -> None:
+    """The worker is done, but before the loop hears of it more is committed than is kept at hand."""
+    fill(stage, 10)
+    client = stage.client()
+    client.follow()
+    stage.publish(NewRecord("a", b"x" * 2000))
+    for _ in range(10):
+        stage.work(0)
+        client.read(1 << 20)
+    stage.turning.turn()
+    assert client.subscriber.run is not None
+    stage.settle(client)
+    assert client.sequences == list(range(1, 12))
+    assert [state for _, state in stage.trace] == ["online", "recovering", "catching_up", "online"]
+
+
+def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Stage) -> None:
+    client = stage.client(capacity=200)
+    client.follow(start=Start.NEW)
+    fill(stage, 100)
+    assert client.subscriber.state is ClientState.RECOVERY_NEEDED
+    assert len(client.pipe.waiting) <= stage.settings.buffer_bytes
+    stage.settle(client)
+    assert client.sequences == list(range(1, 101))
+    assert [state for _, state in stage.trace] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
+
+
+def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakeStage) -> None:
+    stage = make_stage(small(workers=1))
+    fill(stage, 200)
+    stalled = stage.client(capacity=100)
+    stalled.follow()
+    others = [stage.client(), stage.client()]
+    for other in others:
+        other.follow(make_filter(["a"]))
+    stage.settle(*others)
+    assert [other.sequences for other in others] == [list(range(1, 201))] * 2
+    assert stalled.subscriber.state is ClientState.RECOVERING
+    stage.settle(stalled, *others)
+    assert stalled.sequences == list(range(1, 201))
+
+
+def test_clients_of_one_worker_are_served_by_turns(make_stage: MakeStage) -> None:
+    stage = make_stage(small(workers=1))
+    fill(stage, 200)
+    clients = [stage.client() for _ in range(3)]
+    for client in clients:
+        client.follow()
+    for _ in range(5):
+        stage.work()
+    for client in clients:
+        client.read(1 << 20)
+    counts = [len(client.records) for client in clients]
+    assert min(counts) > 0
+    assert max(counts) - min(counts) <= 1
+    assert max(counts) < 200
+
+
+def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
+    stage = make_stage(small(workers=3))
+    fill(stage, 5)
+    clients = [stage.client() for _ in range(7)]
+    for client in clients:
+        client.follow()
+    assert [worker.begun for worker in stage.publisher.opened().follows.workers] == [3, 2, 2]
+    for number in range(3):
+        stage.work(number)
+    stage.turning.turn()
+    assert all(client.subscriber.state is ClientState.ONLINE for client in clients)
+
+
+def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeStage) -> None:
+    stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False)))
+    fill(stage, 100)
+    recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
+    recovering.follow()
+    lagging.follow(start=Start.NEW)
+    fill(stage, 100)
+    stage.work()
+    assert [one.subscriber.state for one in (recovering, lagging)] == [
+        ClientState.RECOVERING,
+        ClientState.RECOVERY_NEEDED,
+    ]
+    stage.turning.advance(59)
+    stage.work()
+    assert recovering.pipe.is_open
+    assert lagging.pipe.is_open
+    stage.turning.advance(2)
+    stage.work()
+    stage.turning.turn()
+    assert (recovering.pipe.cuts, lagging.pipe.cuts) == (["stalled"], ["stalled"])
+    assert stage.publisher.opened().follows.subscribers == {}
+
+
+def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakeStage) -> None:
+    """The public implementation takes one task for each byte it is woken with, and leaves others lying."""
+    stage = make_stage(small(workers=1))
+    fill(stage, 3)
+    clients = [stage.client() for _ in range(200)]
+    for client in clients:
+        client.follow()
+    stage.work()
+    stage.turning.turn()
+    assert {client.subscriber.state for client in clients} == {ClientState.ONLINE}
+
+
+def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: Stage) -> None:
+    fill(stage, 100)
+    client = stage.client(capacity=100)
+    client.follow()
+    stage.work(0)
+    stage.work(1)
+    run = client.subscriber.run
+    assert run is not None
+    client.pipe.close()
+    assert client.subscriber.state is ClientState.OFFLINE
+    for _ in range(3):
+        stage.work(0)
+        stage.work(1)
+        stage.turning.turn()
+    assert stage.publisher.opened().follows.is_idle
+    assert stage.publisher.opened().feed.tail.first == 0, "nothing is kept for nobody"
+
+
+def test_answers_wait_for_the_end_of_a_frame(stage: Stage) -> None:
+    """What the loop has to say while a worker has the line is said between two frames, never inside one."""
+    fill(stage, 40, size=600)
+    client = stage.client(capacity=100)
+    client.follow()
+    for _ in range(200):
+        stage.work(0)
+        stage.work(1)
+        client.pipe.send(ANSWER)
+        client.read(77)
+    stage.settle(client)
+    assert client.sequences == list(range(1, 41))
+    assert len(told(client, Kind.CONFIRMED)) == 200
+
+
+def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
+    client = stage.client()
+    client.follow(make_filter(["b"]), Start.NEW, progress_seconds=1.0)
+    fill(stage, 20)
+    fill(stage, 3, topic="b")
+    fill(stage, 20)
+    stage.turning.advance(2)
+    stage.settle(client)
+    [said] = told(client, Kind.PROGRESS)
+    assert (said.sequence, said.sent, said.last) == (43, 3, 43)  # type: ignore[attr-defined]
+
+
+def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
+    stage = make_stage(Settings(workers=1, pace=Pace(300_000, threaded=False)))
+    fill(stage, 400, size=3000)
+    client = stage.client()
+    client.follow(make_filter(["nothing", "a"]))
+    for _ in range(5):
+        stage.turning.now += 2
+        stage.work()
+        client.read(1 << 20)
+    assert len(told(client, Kind.PROGRESS)) >= 3
+    stage.settle(client)
+    assert client.sequences == list(range(1, 401))
+
+
+def test_nothing_to_recover_is_said_as_well(stage: Stage) -> None:
+    client = stage.client()
+    client.follow()
+    assert told(client, Kind.RECOVERY_RESPONSE) == []
+    fill(stage, 2)
+    stage.publisher.recover(client.subscriber, 2, "", 9)
+    stage.settle(client)
+    [response] = told(client, Kind.RECOVERY_RESPONSE)
+    [complete] = told(client, Kind.RECOVERY_COMPLETE)
+    assert (response.start, response.end, response.count) == (3, 2, 0)  # type: ignore[attr-defined]
+    assert (complete.sequence, complete.sent) == (2, 0)  # type: ignore[attr-defined]
+    assert client.sequences == [1, 2]
+
+
+def test_reading_history_while_publishing_disturbs_no_writer(stage: Stage) -> None:
+    """The public store shares one file position: ten puts, read the third, two more, and four are unreadable."""
+    fill(stage, 10)
+    reader = stage.publisher.opened().feed.log.reader()
+    assert next(iter(reader.records(3))).sequence == 3
+    fill(stage, 2)
+    assert [record.sequence for record in reader.records(1)] == list(range(1, 13))
+    client = stage.client()
+    client.follow()
+    stage.settle(client)
+    assert client.sequences == list(range(1, 13))
