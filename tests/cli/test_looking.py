@@ -23,6 +23,7 @@ CARD = {
 COUNTS = {
     "queue",
     "exists",
+    "held",
     "backlog",
     "ready",
     "delayed",

@@ -64,6 +64,26 @@ def test_options_give_a_bare_payload_an_envelope(at: Cli) -> None:
     assert (message["type"], message["payload"]) == ("note", {"payload": 1})
 
 
+def test_messages_of_a_group_go_one_at_a_time_and_those_for_a_consumer_to_that_one(at: Cli, tmp_path: Path) -> None:
+    (tmp_path / "two").write_bytes(b'"1"\n{"messageId": "m-2", "groupId": "theirs", "payload": 2}\n')
+    at("publish -q mail --file two --lines --group g")
+    at("publish -q mail --raw --file two --id m-3 --group g --target anna")
+    assert [line["message"]["groupId"] for line in at("peek -q mail --json").lines] == ["g"]
+    assert at("show -q mail m-2 --json").json["state"] == "held"
+    for _ in range(2):
+        at("consume -q mail --max 1 --consumer-id berta")
+    assert at("show -q mail m-3 --json").json["state"] == "ready"
+    assert at("show -q mail m-3 --json").json["message"]["targetConsumerId"] == "anna"
+    assert at("consume -q mail --max 1 --consumer-id berta --raw").out == ""
+    assert at("consume -q mail --max 1 --consumer-id anna --raw").out.startswith('"1"')
+
+
+@pytest.mark.parametrize(("options", "field"), [("--group ''", "groupId"), ("--target 'a b'", "targetConsumerId")])
+def test_a_group_or_a_target_that_cannot_be_is_named(at: Cli, options: str, field: str) -> None:
+    failed = at(f"publish -q mail {options}", "1", code=2)
+    assert field in failed.err
+
+
 def test_any_bytes_pass_untouched(at: Cli, tmp_path: Path) -> None:
     photo = bytes(range(256)) * 3
     (tmp_path / "photo").write_bytes(photo)

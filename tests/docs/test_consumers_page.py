@@ -47,6 +47,16 @@ def test_a_program_runs_from_the_command_line_as_shown(tmp_path: Path) -> None:
     assert run("/bin/sh", "-e", "-c", SCRIPTS["exec"], folder=tmp_path).endswith("\n1 done\n")
 
 
+def test_a_group_waits_as_shown(tmp_path: Path) -> None:
+    shown = run("/bin/sh", "-e", "-c", SCRIPTS["groups"], folder=tmp_path)
+    assert re.findall(r'"order": (\d)', shown) == ["1", "3"]
+
+
+def test_a_message_reaches_the_consumer_it_is_for_as_shown(tmp_path: Path) -> None:
+    shown = run("/bin/sh", "-e", "-c", SCRIPTS["targets"], folder=tmp_path)
+    assert shown.count('{"do": "restart"}') == 1
+
+
 def test_the_numbers_of_the_page_are_those_in_force() -> None:
     assert [f"| {code} " in PAGE for code in MEANING] == [True] * len(MEANING)
     assert f"last {TAIL} bytes" in PAGE

@@ -9,7 +9,7 @@ from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 
-STATES = ("ready", "delayed", "leased", "dead", "parked", "done")
+STATES = ("ready", "delayed", "held", "leased", "dead", "parked", "done")
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
@@ -26,7 +26,7 @@ def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[st
     return {
         "queue": queue,
         "exists": exists,
-        "backlog": counts.ready + counts.delayed,
+        "backlog": counts.ready + counts.delayed + counts.held,
         **{name: getattr(counts, name) for name in STATES},
         "headAgeSec": _head_age(transaction, queue, now),
         "paused": policy.paused,

@@ -39,6 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     message.add_argument("--delay", type=float, default=0, metavar="SECONDS", help="not to be taken before")
     message.add_argument("--ttl", type=float, metavar="SECONDS", help="not to be taken after")
     message.add_argument("--dedup-key", metavar="KEY", help="the same key again within the window stores nothing")
+    message.add_argument("--group", metavar="NAME", help="messages of one group are handed out one at a time, in order")
+    message.add_argument("--target", metavar="CONSUMER", help="only this consumer may have it")
     message.add_argument("--trace-id", metavar="ID", help="carried along for your logs")
     message.add_argument(
         "--attribute", action="append", default=[], metavar="NAME=VALUE", help="may be repeated; JSON or text"
@@ -119,6 +121,8 @@ def _raw(args: argparse.Namespace, payload: bytes) -> NewMessage:
         delay=args.delay,
         ttl=args.ttl,
         content_type=args.content_type,
+        group=args.group,
+        target=args.target,
     )
 
 
@@ -130,6 +134,8 @@ def _extra(args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
         "version": args.type_version,
         "traceId": args.trace_id,
         "deduplicationKey": args.dedup_key,
+        "groupId": args.group,
+        "targetConsumerId": args.target,
     }
     attributes = dict(attribute(text) for text in args.attribute)
     if args.priority is not None:
@@ -252,6 +258,7 @@ COMMANDS = {
             ("one document from a file", "yirangmq publish --queue telemetry --file message.json"),
             ("JSON text, ahead of everything else", 'yirangmq publish --queue mail \'{"to": "ann"}\' --priority 0'),
             ("a file of JSON lines, in batches", "yirangmq publish --queue telemetry --file readings.jsonl --lines"),
+            ("in order with others of its kind", "yirangmq publish --queue orders --file order.json --group customer-7"),
             ("any bytes, in ten minutes", "yirangmq publish --queue images --raw --file photo.jpg --delay 600"),
         ),
         options=add_options,
