@@ -21,7 +21,7 @@ from yirangmq.core.events import (
     Traced,
     moved,
 )
-from yirangmq.core.message import Envelope, Message
+from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Change, Stored
 from yirangmq.core.states import State
 
@@ -114,6 +114,13 @@ class Happenings:
             if self.is_traced:
                 self._begin_traces(heads, now)
 
+    def leased_run(self, run: Run, envelopes: Sequence[Envelope], now: int) -> None:
+        """For the first time, all of them."""
+        if self.is_traced:
+            self.leased(run.card.queue, list(zip(run.cards(envelopes), envelopes, strict=True)), now)
+        elif self.is_watched:
+            self._events.append(Leased(run.card.queue, run.length, [now - sent[4] for sent in envelopes]))
+
     def claimed(self, queue: str, messages: Sequence[Message], now: int) -> None:
         """Leased as well, in two steps; the wait counts from the moment at which it came into line."""
         if self.is_watched:
@@ -148,6 +155,16 @@ class Happenings:
             self._given_up(changes, now)
         if self._traced:
             self._end_traces(changes, now, "ok" if verb == "ack" else reason or verb)
+
+    def settled_run(self, verb: str, run: Run, now: int) -> None:
+        if not self.is_watched:
+            return
+        card, count = run
+        if self._begun or self._traced:
+            cards = [card._replace(seq=card.seq + n) for n in range(count)]
+            self.settled(verb, [Change(one, one) for one in cards], now)
+        else:
+            self._events.append(Settled(card.queue, verb, count, [now - card.changed_at] * count))
 
     def _worked(self, changes: Sequence[Change], now: int) -> dict[str, list[int]]:
         """By queue, how long each was held; most batches are of one queue, and of leases never extended."""

@@ -2,13 +2,15 @@
 
 Knows: transactions, what was affordable before. Does not know: leases."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Protocol
 
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide
-from yirangmq.core.message import Envelope, Message
+from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Change, Transaction
 
 Head = tuple[Message, Envelope]
@@ -39,25 +41,49 @@ class Offers:
     ) -> list[Head]:
         """As many as the bytes allow. How many that were last time is how many are loaded, so that large payloads are
         not read again and again for nothing; a queue that may have more is marked as touched."""
-        if most_bytes is None:
-            return self.live(transaction, queue, limit, target, now)
-        asked = min(limit, self._fit.get(queue, limit))
+        asked = self._asked(queue, limit, most_bytes)
         heads = self.live(transaction, queue, asked, target, now)
-        kept = size = 0
-        for _, envelope in heads:
-            size += len(envelope[8])
-            if size > most_bytes and kept:
-                break
-            kept += 1
-        if kept < len(heads):
+        kept = self._kept(queue, limit, asked, [len(envelope[8]) for _, envelope in heads], most_bytes)
+        return heads[:kept]
+
+    def affordable_runs(
+        self, transaction: Transaction, queue: str, limit: int, target: int, most_bytes: int | None
+    ) -> list[tuple[Run, list[Envelope]]] | None:
+        """The same of messages that can be treated as one; None where some must be looked at by themselves."""
+        runs = transaction.in_runs()
+        if runs is None or transaction.policy(queue).schemas:
+            return None
+        asked = self._asked(queue, limit, most_bytes)
+        found = runs.head_runs(queue, asked, target)
+        if not found:
+            return found
+        sizes = [len(envelope[8]) for _, envelopes in found for envelope in envelopes]
+        left = self._kept(queue, limit, asked, sizes, most_bytes)
+        kept = []
+        for run, envelopes in found:
+            if left > 0:
+                kept.append((run._replace(length=min(run.length, left)), envelopes[:left]))
+            left -= run.length
+        return kept
+
+    def _asked(self, queue: str, limit: int, most_bytes: int | None) -> int:
+        return limit if most_bytes is None else min(limit, self._fit.get(queue, limit))
+
+    def _kept(self, queue: str, limit: int, asked: int, sizes: Sequence[int], most_bytes: int | None) -> int:
+        """How many of those found, with these sizes, are affordable."""
+        count = len(sizes)
+        if most_bytes is None:
+            return count
+        kept = count if sum(sizes) <= most_bytes else max(1, bisect_right(list(accumulate(sizes)), most_bytes))
+        if kept < count:
             self._fit[queue] = kept
         elif asked < limit:
             self._fit[queue] = asked * 2
         else:
-            return heads
-        if kept < len(heads) or len(heads) == asked:
+            return kept
+        if kept < count or count == asked:
             self._deeds.touched.add(queue)
-        return heads[:kept]
+        return kept
 
     def live(self, transaction: Transaction, queue: str, limit: int, target: int, now: int) -> list[Head]:
         """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""

@@ -3,8 +3,9 @@
 A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from yirangmq.broker import groups
+from yirangmq.broker import groups, together
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.offers import Offers
 from yirangmq.broker.room import make_room, newcomers
@@ -15,7 +16,7 @@ from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.inherited import Defaults
-from yirangmq.core.message import Envelope, Message, split_lease_id
+from yirangmq.core.message import Envelope, Message, lease_span, split_lease_id
 from yirangmq.core.policy import Chance, QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
 from yirangmq.core.quota import Load
@@ -43,9 +44,19 @@ class Leases:
             raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
         self.texts = leases
         self.queue = queue
-        self.keys = [_checked_lease(lease) for lease in leases]
-        if len(set(self.keys)) != len(self.keys):
+        self.span = lease_span(leases)
+        """First, last and fence, if their numbers follow each other and all have the same fence, as is usual."""
+        self._keys = None if self.span else [_checked_lease(lease) for lease in leases]
+        if self._keys is not None and len(set(self._keys)) != len(self._keys):
             raise BadInput("the same lease twice in one call", field="leases")
+
+    @property
+    def keys(self) -> list[tuple[int, int]]:
+        """Number and fence of each."""
+        if self._keys is None and self.span is not None:
+            first, last, fence = self.span
+            self._keys = [(seq, fence) for seq in range(first, last + 1)]
+        return self._keys or []
 
 
 class Verbs:
@@ -150,18 +161,21 @@ class Verbs:
         limit = self.allowance(transaction, queue, limit, now)
         if not limit:
             return []
-        heads = self.offers.affordable(transaction, queue, limit, names.line_of(who), most_bytes, now)
-        if not heads:
-            return []
         policy = transaction.policy(queue)
         until = now + (policy.visibility_ms if span is None else span)
+        runs = self.offers.affordable_runs(transaction, queue, limit, names.line_of(who), most_bytes)
+        if runs is not None:
+            lease = partial(decide.lease, now=now, until=until, consumer=who)
+            return together.lease(self, transaction, runs, lease, now)
+        heads = self.offers.affordable(transaction, queue, limit, names.line_of(who), most_bytes, now)
         changes, deliveries = [], []
         for before, envelope in heads:
             after = decide.lease(before, now, until, who)
             changes.append(new_change((before, after, None)))
             deliveries.append(new_delivery((after, envelope, policy)))
-        transaction.swap(changes)
-        self.happened.leased(queue, heads, now)
+        if changes:
+            transaction.swap(changes)
+            self.happened.leased(queue, heads, now)
         return deliveries
 
     def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
@@ -186,6 +200,8 @@ class Verbs:
             policy = transaction.policy(before.queue)
             return new_change((before, decide.ack(before, policy, now), None))
 
+        if together.ack(self, transaction, leases, consumer, self._clock.now_ms()):
+            return [None] * len(leases.texts)
         return self._settle(transaction, leases, "ack", settle)
 
     def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:

@@ -1,7 +1,7 @@
 """What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
 thousands of them (docs/decisions/0003-values-are-tuples.md)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -65,6 +65,22 @@ class Message(NamedTuple):
     size: int = 0
 
 
+class Run(NamedTuple):
+    """Messages whose numbers follow each other and whose cards differ in nothing but number, place, id and size; each
+    stands at the place of its number. ``card`` is the first one's; its id and size say nothing of the others."""
+
+    card: Message
+    length: int
+
+    def cards(self, envelopes: Sequence[Envelope]) -> list[Message]:
+        """The card of each, if these are their envelopes."""
+        first, queue, _, state, rank, _, *alike, _ = self.card
+        return [
+            new_message((seq, queue, sent[1], state, rank, seq, *alike, len(sent[8]) + len(sent[7])))
+            for seq, sent in enumerate(envelopes, first)
+        ]
+
+
 class Failure(NamedTuple):
     """Why a message failed last, as it will stand in the dead-letter record."""
 
@@ -114,3 +130,14 @@ def split_lease_id(lease: str) -> tuple[int, int] | None:
         if number < 2**63 and fence < 2**63:  # what a store can look up
             return number, fence
     return None
+
+
+def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
+    """First, last and fence of leases that follow each other, as those given out together do; None if they do not."""
+    key = split_lease_id(leases[0]) if leases and isinstance(leases[0], str) else None
+    if key is None:
+        return None
+    (first, fence), last = key, key[0] + len(leases) - 1
+    if leases[-1] != f"{last}-{fence}" or list(leases) != [f"{seq}-{fence}" for seq in range(first, last + 1)]:
+        return None
+    return first, last, fence

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
-from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.message import Counts, Envelope, Failure, Message, Run
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 
@@ -151,6 +151,23 @@ class Transaction(Protocol):
 
     def delete_queue(self, queue: str) -> None:
         """Everything of a queue, its policy and its counters included."""
+
+    def in_runs(self) -> "InRuns | None":
+        """This very transaction, if it can treat many messages as one; None if it cannot."""
+
+
+class InRuns(Protocol):
+    """Messages that share their fate, read and changed as one. What it cannot tell is asked of ``Transaction``."""
+
+    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
+        """As ``Transaction.heads``, if all of them are in runs and none expires; None if not."""
+
+    def held_run(self, first: int, last: int) -> Run | None:
+        """Messages with these numbers, if all are leased and are in one run; None if not."""
+
+    def swap_run(self, run: Run, after: Message) -> None:
+        """From ready to leased, from leased to leased or done, all of them alike: ``after`` is what becomes of the
+        first one's card."""
 
 
 class Store(Protocol):

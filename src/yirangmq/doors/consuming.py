@@ -131,7 +131,7 @@ class Consuming:
 
     def _deliver(self, request: int, queue: str, deliveries: list[Delivery]) -> None:
         policy = self._policy_text(deliveries[0]) if deliveries else ""
-        messages = [translate.incoming(one) for one in deliveries]
+        messages = translate.incoming(deliveries)
         self._client.answer(Kind.DELIVER, request, calls.Deliver(queue, messages, policy))
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
@@ -163,7 +163,7 @@ class Consuming:
         policy = deliveries[0].rules
         text = "" if subscription.policy is policy else self._policy_text(deliveries[0])
         subscription.policy = policy
-        messages = [translate.incoming(one) for one in deliveries]
+        messages = translate.incoming(deliveries)
         self._client.answer(Kind.DELIVER, request, calls.Deliver(subscription.queue, messages, text))
         return True
 

@@ -60,8 +60,7 @@ class Subscription:
     def take(self, deliveries: list[Delivery]) -> bool:
         if not self._push(deliveries):
             return False
-        for message, _, _ in deliveries:
-            self._out[f"{message[0]}-{message[7]}"] = message[8]
+        self._out.update([(f"{message[0]}-{message[7]}", message[8]) for message, _, _ in deliveries])
         return True
 
     def settled(self, leases: Sequence[str]) -> bool:

@@ -1,6 +1,7 @@
 """Between what frames say and what the broker knows. No socket, no session: values in, values out."""
 
 from collections.abc import Sequence
+from typing import cast
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
@@ -51,7 +52,10 @@ def stored(receipts: list[Stored]) -> calls.Stored:
     return calls.Stored(ids, duplicates, refused)
 
 
-def incoming(delivery: Delivery) -> calls.Incoming:
-    message, sent, _ = delivery
-    lease = f"{message[0]}-{message[7]}"
-    return calls.Incoming(lease, message[2], message[6], message[8], sent[3], sent[7], sent[8], sent[9])
+def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
+    """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time."""
+    found = [
+        (f"{message[0]}-{message[7]}", message[2], message[6], message[8], sent[3], sent[7], sent[8], sent[9])
+        for message, sent, _ in deliveries
+    ]
+    return cast("list[calls.Incoming]", found)

@@ -86,6 +86,9 @@ class FilesTransaction:
         stored = Counts() if queue in self.pending.deleted else self._index.counts(queue)
         return self.pending.counts(queue, stored)
 
+    def in_runs(self) -> None:
+        """Each by itself."""
+
     def delete_queue(self, queue: str) -> None:
         self.pending.delete_queue(queue)
         self._rules.pop(queue, None)

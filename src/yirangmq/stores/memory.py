@@ -144,6 +144,9 @@ class MemoryTransaction:
                 found[message.state.value] += 1
         return self.counts(queue)._replace(**found)
 
+    def in_runs(self) -> None:
+        """Each by itself."""
+
     def delete_queue(self, queue: str) -> None:
         self._forget(self._of(queue))
         for key in [key for key in self._state.keys if key[0] == queue]:

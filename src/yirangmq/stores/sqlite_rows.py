@@ -84,6 +84,7 @@ FROM ready r CROSS JOIN message m ON m.seq = r.seq
 WHERE r.queue = ?1 AND r.target = ?3 ORDER BY r.rank, r.place LIMIT ?2"""
 READY_PLACES = "SELECT rank, place FROM ready WHERE queue = ? AND target = 0 ORDER BY rank, place LIMIT ?"
 READY_SEQS = "SELECT seq FROM ready WHERE queue = ? AND target = ? ORDER BY rank, place LIMIT ?"
+IS_ANY_APART = "SELECT 1 FROM ready WHERE queue = ? AND target IN (0, ?) LIMIT 1"
 HAS_TARGET = "SELECT 1 FROM ready WHERE queue = ? AND target = ? LIMIT 1"
 LIFE_BY_SEQ = f"SELECT {_LIFE} FROM life WHERE seq = ?"
 LIFE_BY_SEQS = f"SELECT {_LIFE} FROM life WHERE seq "

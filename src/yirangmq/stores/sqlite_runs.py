@@ -52,6 +52,9 @@ FROM message WHERE seq = ?"""
 APART = f"""
 INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {_SIZE}
 FROM message WHERE seq = ?1"""
+BATCH_IDS = f"""
+SELECT json_group_object(id, size), sum(size)
+FROM (SELECT id, {_SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
 BATCH_CARDS = f"SELECT seq, id, {_SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
 Head = tuple[Message, Envelope]
@@ -154,13 +157,21 @@ class Runs:
         """Messages of a run with their envelopes."""
         ready = State.READY
         found = []
+        for seq, sent in self.sent(name, rank, span, most):
+            size = len(sent[8]) + len(sent[7])
+            card = (seq, name, sent[1], ready, rank, seq, 0, 0, 0, 0, sent[3], "", "", 0, True, 0, 0, size)
+            found.append((new_message(card), sent))
+        return found
+
+    def sent(self, name: str, rank: int, span: Span, most: int) -> list[tuple[int, Envelope]]:
+        """Of a run's messages the number and the envelope."""
+        found = []
         for seq, id, published, available, key, header, payload in self._db.execute(FRESH_HEADS, (*span, most)):
-            is_json = type(payload) is str
-            body = payload.encode() if is_json else payload
-            size = len(body) + len(header)
-            card = (seq, name, id, ready, rank, seq, 0, 0, 0, 0, published, "", "", 0, True, 0, 0, size)
-            sent = (name, id, rank, published, available, 0, key, header, body, is_json, 0, 0)
-            found.append((new_message(card), new_envelope(sent)))
+            if type(payload) is str:
+                sent = (name, id, rank, published, available, 0, key, header, payload.encode(), True, 0, 0)
+            else:
+                sent = (name, id, rank, published, available, 0, key, header, payload, False, 0, 0)
+            found.append((seq, new_envelope(sent)))
         return found
 
     def in_line(self, queue: int, name: str, behind: Span, most: int) -> list[Message]:
@@ -221,6 +232,11 @@ class Runs:
     def over(self, low: int, high: int) -> list[Batch]:
         """Batches that have any of these."""
         return [Batch(*row) for row in self._db.execute(BATCHES_OVER, (low, high))]
+
+    def ids(self, span: Span) -> tuple[str, int]:
+        """What is kept of messages when their content goes, and the bytes of their content."""
+        ids, size = next(self._db.execute(BATCH_IDS, span))
+        return ids, size
 
     def cards(self, batch: Batch, name: str, span: Span, most: int = -1) -> Iterator[Message]:
         """Of the messages of a batch those of a span."""

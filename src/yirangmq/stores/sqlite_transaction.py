@@ -1,7 +1,7 @@
 """One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises.
 
 Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_reading`` finds messages, ``sqlite_changing``
-moves them; here they come in."""
+moves them, ``sqlite_together`` many as one; here they come in."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,10 @@ import apsw
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Stored, new_stored
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores.sqlite_changing import Changing
+from yirangmq.stores.sqlite_together import Together
 
 
-class SqliteTransaction(Changing):
+class SqliteTransaction(Together):
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(

@@ -1,0 +1,81 @@
+"""Verbs on messages that share their fate: decided once for all of a run, by the same rules.
+
+Knows: runs, what must be told of them. Does not know: how a store keeps them."""
+
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from typing import Protocol
+
+from yirangmq.broker.happenings import Happenings
+from yirangmq.core import decide
+from yirangmq.core.errors import QueueError
+from yirangmq.core.inherited import Defaults
+from yirangmq.core.message import Envelope, Message, Run
+from yirangmq.core.ports import Transaction
+from yirangmq.format.delivery import Delivery, new_delivery
+
+
+class Deeds(Protocol):
+    """What goes with it (``broker.verbs.Verbs``)."""
+
+    happened: Happenings
+    defaults: Defaults
+    touched: set[str]
+
+    def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None: ...
+
+
+class Named(Protocol):
+    """Leases as a caller names them (``broker.verbs.Leases``)."""
+
+    texts: Sequence[str]
+    queue: str | None
+    span: tuple[int, int, int] | None
+
+
+def lease(
+    deeds: Deeds,
+    transaction: Transaction,
+    runs: Sequence[tuple[Run, list[Envelope]]],
+    turn: Callable[[Message], Message],
+    now: int,
+) -> list[Delivery]:
+    """``turn`` is what happens to a card."""
+    deliveries: list[Delivery] = []
+    for run, envelopes in runs:
+        after = run._replace(card=turn(run.card))
+        _swap(transaction, run, after.card)
+        deeds.happened.leased_run(run, envelopes, now)
+        policy = transaction.policy(run.card.queue)
+        deliveries += map(new_delivery, zip(after.cards(envelopes), envelopes, repeat(policy)))
+    return deliveries
+
+
+def ack(deeds: Deeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:
+    """False where each must be looked at by itself; then nothing is done."""
+    runs = transaction.in_runs()
+    if runs is None or leases.span is None:
+        return False
+    first, last, fence = leases.span
+    run = runs.held_run(first, last)
+    if run is None or leases.queue not in (None, run.card.queue):
+        return False
+    policy = transaction.policy(run.card.queue)
+    if deeds.defaults.unique_in(policy):
+        return False
+    try:
+        decide.held(run.card, fence, consumer, now, leases.texts[0])
+    except QueueError:
+        return False
+    _swap(transaction, run, decide.ack(run.card, policy, now))
+    if deeds.defaults.concurrency_in(policy) is not None:
+        deeds.touched.add(run.card.queue)
+    deeds.happened.settled_run("ack", run, now)
+    deeds.tidy_after(transaction, run.length, now)
+    return True
+
+
+def _swap(transaction: Transaction, run: Run, after: Message) -> None:
+    runs = transaction.in_runs()
+    assert runs is not None
+    runs.swap_run(run, after)
