@@ -9,6 +9,7 @@ import pytest
 
 from yirangmq.config import Config, default_of, flag, load, variable
 from yirangmq.core.errors import BadInput
+from yirangmq.core.inherited import Defaults
 
 ROOT = Path(__file__).parents[1]
 
@@ -38,6 +39,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB", "feed_tcp": "127.0.0.1:0", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
+        "mq_unique": "true",
     }  # fmt: skip
     value = given.get(name, "7")
     other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}}.get(name, {})
@@ -74,6 +76,14 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"socket": "off", "http": "off"}, {}, {}, "socket", "nobody could reach"),
         ({"http": "8080"}, {}, {}, "http", "HOST:PORT"),
         ({}, {"MQ_PORT": "many"}, {}, "http", "HOST:PORT"),
+        ({}, {"MQ_UNIQUE": "yes"}, {}, "MQ_UNIQUE", "true or false"),
+        ({}, {"MQ_DRAFTING_TIMEOUT": "0"}, {}, "MQ_DRAFTING_TIMEOUT", "a number from 0.001"),
+        ({}, {"MQ_ORDERED_TIMEOUT": "-1"}, {}, "MQ_ORDERED_TIMEOUT", "a number from"),
+        ({}, {"MQ_ACTIVE_TIMEOUT": "soon"}, {}, "MQ_ACTIVE_TIMEOUT", "a number from"),
+        ({}, {"MQ_CONCURRENCY": "0"}, {}, "MQ_CONCURRENCY", "whole number from 1"),
+        ({}, {"MQ_CONCURRENCY": "1.5"}, {}, "MQ_CONCURRENCY", "whole number"),
+        ({}, {"MQ_PAYLOAD_LIMIT": "0"}, {}, "MQ_PAYLOAD_LIMIT", "whole number from 1"),
+        ({}, {"MQ_SET_PAYLOAD_LIMIT": "-5"}, {}, "MQ_SET_PAYLOAD_LIMIT", "whole number from 1"),
         ({"http_tokens": {}}, {}, {}, "http_tokens", "an array of objects"),
         ({"http_tokens": [{}]}, {}, {}, "http_tokens", "either token or tokenFile"),
         ({"http_tokens": [{"token": "short"}]}, {}, {}, "http_tokens", "at least 8"),
@@ -130,8 +140,24 @@ def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
     assert load({"http": "unix:/run/mq.sock"}, {}, {}).http_address == "/run/mq.sock"
 
 
+def test_the_document_s_variables_and_their_defaults() -> None:
+    assert load({}, {}, {}).inherited == Defaults()
+    plain = load({}, {}, {})
+    assert (plain.mq_admin_password, plain.mq_payload_limit, plain.data) == ("", 1_048_576, "yirang-data")
+    env = {
+        "MQ_UNIQUE": "true", "MQ_DRAFTING_TIMEOUT": "1.5", "MQ_ORDERED_TIMEOUT": "2", "MQ_ACTIVE_TIMEOUT": "3",
+        "MQ_CONCURRENCY": "4", "MQ_PAYLOAD_LIMIT": "100", "MQ_ADMIN_PASSWORD": "pass", "MQ_DATA": "here", "MQ_HOST": "",
+    }  # fmt: skip
+    config = load({"mq_concurrency": 7}, env, {})
+    assert config.inherited == Defaults(True, 1_500, 2_000, 3_000, 4, 100)
+    assert (config.mq_admin_password, config.mq_payload_limit, config.data) == ("pass", 100, "here")
+    assert load({}, {**env, "MQ_SET_PAYLOAD_LIMIT": "5"}, {}).inherited.set_body == 5
+    assert load({}, {**env, "YIRANGMQ_MQ_CONCURRENCY": "9"}, {}).mq_concurrency == 9
+    assert load({}, dict.fromkeys(env, ""), {}) == Config()
+
+
 def test_a_token_is_not_printed() -> None:
-    config = load({"token": "s3cret", "http_tokens": [{"token": "s3cret-2"}]}, {}, {})
+    config = load({"token": "s3cret", "mq_admin_password": "s3cret-3", "http_tokens": [{"token": "s3cret-2"}]}, {}, {})
     assert "s3cret" not in repr(config)
     assert "s3cret" not in repr(config.http_tokens)
 

@@ -20,8 +20,9 @@ From weakest to strongest:
 
 1. the defaults below;
 2. a JSON file, named with `--config FILE`: one object, its members are the settings;
-3. the environment: `YIRANGMQ_` and the setting's name in capitals; `MQ_HOST` (`localhost`) and `MQ_PORT` (8080) mean
-   `http`, if `YIRANGMQ_HTTP` is not there;
+3. the environment: `YIRANGMQ_` and the setting's name in capitals. The variables of the HTTP queue whose API we speak
+   ([http-mq](http-mq.md)) are read as well, where ours are not there: `MQ_HOST` (`localhost`) and `MQ_PORT` (8080) mean
+   `http`, `MQ_DATA` means `data`, and `MQ_UNIQUE` means `mq_unique`, as for all settings that begin with `mq_`;
 4. flags: `--` and the setting's name with dashes.
 
 ```json

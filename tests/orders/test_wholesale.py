@@ -155,7 +155,7 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
     counter.queues.wholesale.configure("other", "", "draftSec", 100)
     counter.draft("other")
     other = Counter(counter.store, counter.clock, Defaults(draft_ms=5_000, claim_ms=6_000, active_ms=7_000))
-    other.queues.wholesale.retime_all()
+    other.queues.wholesale.adopt_defaults()
     for milliseconds, expected in (
         (5_000, {"claimed": 1, "leased": 1}),
         (1_000, {"ready": 1, "leased": 1}),
@@ -164,6 +164,8 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
         other.pass_time(milliseconds)
         assert other.stats() == expected
     assert other.stats("other") == {"draft": 1}
+    counter.queues.wholesale.adopt_defaults()
+    assert counter.run(lambda work: work.note(wholesale.TIMES_NOTE)) == "60000/60000/300000"
 
 
 def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:

@@ -14,6 +14,7 @@ from yirangmq.broker.uniqueness import COMPARED
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core import orders as rules
+from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction
@@ -22,6 +23,8 @@ from yirangmq.format.jsontext import loads
 
 Answer = TypeVar("Answer")
 PER_PAGE = 500
+TIMES_NOTE = "mq/timeouts"
+"""Where it is kept by which defaults due times were reckoned."""
 FAILED = (State.DEAD, State.PARKED)
 TAKEN_LAST = (State.CLAIMED, State.LEASED)
 CLEARED = (*(state for state in State if state not in TAKEN_LAST), *TAKEN_LAST)
@@ -121,7 +124,9 @@ class Wholesale:
 
         def edit(transaction: Transaction) -> Turn:
             document = self._document(transaction, queue, namespace, value)
-            document.pop(member, None)
+            if document.pop(member, None) is None and value is None:
+                policy = transaction.policy(queue)
+                return Turn(policy, policy)
             if value is not None:
                 document[member] = value
             policies.checked(document, queue, self._verbs.schemas)
@@ -183,25 +188,31 @@ class Wholesale:
 
     # -- time -----------------------------------------------------------------------------------------------------
 
-    def retime_all(self) -> None:
-        """The server's own defaults may have changed since messages were handed out."""
+    def adopt_defaults(self) -> None:
+        """The server may have other defaults than when messages were handed out; theirs are the new ones then. Time
+        must not act before this is done."""
+        defaults = self._verbs.defaults
+        said = f"{defaults.draft_ms}/{defaults.claim_ms}/{defaults.active_ms}"
+        usual = Defaults()
+        known = self._lane.read(lambda transaction: transaction.note(TIMES_NOTE))
+        if said == (known or f"{usual.draft_ms}/{usual.claim_ms}/{usual.active_ms}"):
+            return
         for queue in self._lane.read(lambda transaction: transaction.queues()):
-            found = self._lane.read(partial(_spans_in_use, queue=queue))
-            if found is None:
-                continue
-            policy, states = found
-            for state in states:
-                self._retime(queue, state, self._spans(policy)[state])
+            for state in self._lane.read(partial(_timed, queue=queue)):
+                policy = self._lane.read(partial(policies.readable, queue=queue))
+                if policy is not None:
+                    self._retime(queue, state, self._spans(policy)[state])
+        self._lane.run(lambda transaction: transaction.set_note(TIMES_NOTE, said))
 
     def _retime(self, queue: str, state: State, span: int) -> None:
         self._walk(partial(_retime_page, queue=queue, state=state, span=span))
 
 
-def _spans_in_use(transaction: Transaction, queue: str) -> tuple[QueuePolicy, list[State]] | None:
-    policy = policies.readable(transaction, queue)
+def _timed(transaction: Transaction, queue: str) -> list[State]:
+    """The states with a time-out that some message is in."""
     counts = transaction.counts(queue)
     used = {State.DRAFT: counts.draft, State.CLAIMED: counts.claimed, State.LEASED: counts.leased}
-    return None if policy is None else (policy, [state for state, number in used.items() if number])
+    return [state for state, number in used.items() if number]
 
 
 def _retime_page(transaction: Transaction, queue: str, state: State, span: int, cursor: str) -> str:

@@ -15,8 +15,11 @@ from typing import Any
 from yirangmq import __version__
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
+from yirangmq.broker.lane import Lane
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.broker.wholesale import Wholesale
+from yirangmq.cli.batching import Batching
 from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.feeding import publisher_of
 from yirangmq.cli.listener import Listener
@@ -71,7 +74,7 @@ class Daemon:
         self._stopping = asyncio.Event()
         self._started = time.monotonic()
         clock, ids = SystemClock(), TimeOrderedIds()
-        verbs = Verbs(clock, ids)
+        verbs = Verbs(clock, ids, config.inherited)
         self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
@@ -89,6 +92,7 @@ class Daemon:
         if traces is not None:
             verbs.happened.listen(traces.hear)
             verbs.happened.is_traced = True
+        self._batching = Batching(config, self._desk, clock, ids, self._topics)
         self._house = House(
             self._desk,
             clock,
@@ -99,6 +103,7 @@ class Daemon:
             self._disk,
             topics=self._topics,
             feed=observing.feed,
+            batches=self._batching.batches,
         )
         self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
         self._webhooks.begin(calls, self._house.consumers)
@@ -114,18 +119,21 @@ class Daemon:
         listener = None
         try:
             self._tick()
-            self._desk.submit(self._house.desk.verbs.sweep, _ignore)
+            Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
+            self._desk.submit(self._desk.verbs.sweep, _ignore)
             await self._open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._ticking.start()
             self._webhooks.start()
+            self._batching.start()
             ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()
         finally:
             self._entrance.close()
             self._pages.stop()
+            self._batching.stop()
             if self._topics is not None:
                 self._topics.close()
             if listener is not None:

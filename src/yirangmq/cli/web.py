@@ -14,6 +14,7 @@ from yirangmq.core.access import Grant
 from yirangmq.doors.http.assets import add_dashboard
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
 from yirangmq.doors.http.plain import Pages
 from yirangmq.doors.http.router import Mounts
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
@@ -24,13 +25,20 @@ from yirangmq.doors.session import House
 BURST_SECONDS = 2
 
 
-def mounts(house: House, guard: Guard, api: Api) -> Mounts:
+def mounts(house: House, guard: Guard, api: Api, terms: Terms) -> Mounts:
     """Each API under its prefix; what is under none is answered in plain words."""
     plain = Pages(house, guard).routes()
     add_dashboard(plain)
     found = Mounts(fallback=plain)
     found.mount("/v1", api)
+    document = MqApi(house, guard, terms)
+    for prefix in PREFIXES:
+        found.mount(prefix, document)
     return found
+
+
+def _terms(config: Config) -> Terms:
+    return Terms(config.mq_payload_limit, config.inherited.set_body, config.mq_admin_password)
 
 
 def _rate(config: Config) -> Rate | None:
@@ -59,7 +67,7 @@ class Web:
         guard = Guard(grants, _rate(config))
         self._api = Api(house, guard=guard.check)
         admit = guard.admit if config.http_rate else None
-        self.door = HttpDoor(mounts(house, guard, self._api), _limits(config), admit)
+        self.door = HttpDoor(mounts(house, guard, self._api, _terms(config)), _limits(config), admit)
         address = config.http_address
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode

@@ -63,6 +63,10 @@ class Calls:
 
     def _add_long_ones(self, pages: Pages) -> None:
         self.add_paged(pages, "set_policy", steering.set_policy)
+        self.add_paged(pages, "queue_configure", steering.configure)
+        self.add_paged(pages, "queue_clear", steering.clear)
+        self.add_paged(pages, "failed_renew", steering.renew_failed)
+        self.add_paged(pages, "failed_abandon", steering.abandon_failed)
         self.add_paged(pages, "sweep", steering.sweep)
         self.add_paged(pages, "delete_queue", steering.delete_queue)
         self.add_paged(pages, "search", letters.search)

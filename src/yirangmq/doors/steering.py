@@ -44,6 +44,32 @@ def drop(verbs: Verbs, transaction: Transaction, given: Given) -> list[list[str]
     return [None if error is None else [error.code, str(error)] for error in errors]
 
 
+def configure(queues: Queues, given: Given) -> None:
+    """Change one member of a queue's policy document; null takes it away."""
+    queue, namespace, member, value = reading(
+        given,
+        lambda values: (
+            values.queue(), values.text("namespace"), values.text("member"), values.take("value", None),
+        ),
+    )  # fmt: skip
+    queues.wholesale.configure(queue, namespace, member, value)
+
+
+def renew_failed(queues: Queues, given: Given) -> int:
+    """All dead letters of this queue back in line, first arrived first; how many."""
+    return queues.wholesale.renew_failed(reading(given, lambda values: values.queue()))
+
+
+def abandon_failed(queues: Queues, given: Given) -> int:
+    """Give up all dead letters of this queue; how many."""
+    return queues.wholesale.abandon_failed(reading(given, lambda values: values.queue()))
+
+
+def clear(queues: Queues, given: Given) -> None:
+    """All messages of a queue, its counters and the ids it remembers; its policy stays."""
+    queues.wholesale.clear(reading(given, lambda values: values.queue()))
+
+
 def sweep(queues: Queues, given: Given) -> int:
     """Do what time brings, completely; how many messages changed."""
     reading(given, lambda values: None)

@@ -32,6 +32,9 @@ class Outlet(Protocol):
 
     def end(self) -> None: ...
 
+    def fail(self) -> None:
+        """It cannot be ended well: the connection is cut, so that the client sees that something is missing."""
+
 
 class Stream(Protocol):
     """A body that comes in pieces: a long listing, or events as they happen."""

@@ -1,0 +1,1 @@
+"""The API of the HTTP document: queues as namespaces, messages that are drafted, set, ordered, fetched and settled."""

@@ -1,0 +1,143 @@
+"""The API put together: its routes, in one table, and what each needs of whoever asks.
+
+Knows: paths, scopes. Does not know: how anything is done."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from yirangmq.broker.orders import Orders
+from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
+from yirangmq.core.errors import QueueError
+from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
+from yirangmq.doors.http.guard import Guard
+from yirangmq.doors.http.mq.admin import SETTINGS, Admin
+from yirangmq.doors.http.mq.answers import COMMON, METHODS, TEXT, check_version, headers_for, nowhere, refusal
+from yirangmq.doors.http.mq.call import Call
+from yirangmq.doors.http.mq.messages import Messages
+from yirangmq.doors.http.mq.ordering import Ordering
+from yirangmq.doors.http.mq.queues import Queues
+from yirangmq.doors.http.mq.spaces import check_id, queue_of
+from yirangmq.doors.http.router import Api, Params
+from yirangmq.doors.session import House
+
+PREFIXES = ("/mq", "/admin")
+LONGEST_PARAM = 600
+"""Characters of a value in the path; a longer one leads nowhere."""
+
+Whole = Callable[[Call], None]
+Single = Callable[[Call, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a server says of this API."""
+
+    payload_limit: int = 1_048_576
+    set_limit: int = 1_048_576
+    admin_password: str = ""
+
+
+class MqApi:
+    """``find`` is what a router asks for every path under one of ``PREFIXES``."""
+
+    def __init__(self, house: House, guard: Guard, terms: Terms) -> None:
+        self._house = house
+        self._guard = guard
+        self._limit = terms.payload_limit
+        self._api = Api(refusal, nowhere, options=_preflight)
+        orders = Orders(house.desk.verbs, house.clock)
+        self._add_messages(orders, terms.set_limit)
+        self._add_queues(orders)
+        self._add_admin(Admin(terms.admin_password))
+
+    def find(self, method: str, path: str) -> Route:
+        return self._api.find(method, path)
+
+    # -- the table ------------------------------------------------------------------------------------------------
+
+    def _add_messages(self, orders: Orders, set_limit: int) -> None:
+        messages, ordering = Messages(orders), Ordering(self._house, orders)
+        every, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
+        self._whole("POST", every, PUBLISH, messages.draft)
+        self._whole("GET", every, CONSUME, ordering.order)
+        self._single("PUT", one, PUBLISH, messages.set, set_limit)
+        self._single("GET", one, CONSUME, messages.get)
+        self._single("DELETE", one, CONSUME, messages.settle(orders.abandon))
+        self._single("PATCH", f"{one}/complete", CONSUME, messages.settle(orders.complete))
+        self._single("PATCH", f"{one}/fail", CONSUME, messages.settle(orders.fail))
+        self._single("PATCH", f"{one}/renew", CONSUME, messages.settle(orders.renew))
+
+    def _add_queues(self, orders: Orders) -> None:
+        queues, failed = Queues(orders), "/mq/{namespace}/failed-messages"
+        self._server("/mq", LOOK, queues.namespaces)
+        self._whole("DELETE", "/mq/{namespace}", ADMIN, queues.clear)
+        self._whole("GET", "/mq/{namespace}/stats", LOOK, queues.stats)
+        self._whole("GET", failed, CONSUME, queues.failed)
+        self._whole("DELETE", failed, CONSUME, queues.abandon_failed)
+        self._whole("PATCH", f"{failed}/renew", CONSUME, queues.renew_failed)
+
+    def _add_admin(self, admin: Admin) -> None:
+        """Their password is all they ask for."""
+        config = "/admin/mq/{namespace}/config"
+        self._server("/admin/mq-with-config", None, admin.guarded(admin.configured))
+        self._whole("GET", config, None, admin.guarded(admin.config))
+        for setting in SETTINGS:
+            self._whole("PUT", f"{config}/{setting}", None, admin.guarded(admin.put(setting)))
+            self._whole("DELETE", f"{config}/{setting}", None, admin.guarded(admin.delete(setting)))
+
+    # -- one route ------------------------------------------------------------------------------------------------
+
+    def _server(self, template: str, scope: str | None, route: Whole) -> None:
+        def handle(request: Request, exchange: Exchange, params: Params) -> None:
+            self._enter(request, exchange, None, scope, route)
+
+        self._api.add("GET", template, handle, max_body=self._limit)
+
+    def _whole(self, method: str, template: str, scope: str | None, route: Whole) -> None:
+        def handle(request: Request, exchange: Exchange, params: Params) -> None:
+            self._enter(request, exchange, params[0], scope, route)
+
+        self._api.add(method, template, handle, max_body=self._limit)
+
+    def _single(self, method: str, template: str, scope: str, route: Single, limit: int | None = None) -> None:
+        def handle(request: Request, exchange: Exchange, params: Params) -> None:
+            namespace, id = params
+            self._enter(request, exchange, namespace, scope, lambda call: route(call, id), id)
+
+        self._api.add(method, template, handle, max_body=self._limit if limit is None else limit)
+
+    def _enter(
+        self,
+        request: Request,
+        exchange: Exchange,
+        namespace: str | None,
+        scope: str | None,
+        route: Whole,
+        id: str = "",
+    ) -> None:
+        """What all routes have in common."""
+        try:
+            if len(id) > LONGEST_PARAM or len(namespace or "") > LONGEST_PARAM:
+                exchange.answer(nowhere(request.method, request.path, ()))
+                return
+            check_version(request)
+            queue = None if namespace is None else queue_of(namespace)
+            check_id(id)
+            if scope is not None:
+                self._guard.check(request, scope, queue)
+            route(Call(self._house, request, exchange, namespace or "", queue or ""))
+        except QueueError as error:
+            exchange.answer(refusal(error, headers_for(request)))
+
+
+def _preflight(request: Request, exchange: Exchange, params: Params) -> None:
+    """What a browser asks before it lets a page of another origin in: everybody may do everything."""
+    wanted = request.headers.get("access-control-request-method")
+    if request.headers.get("origin") is None or wanted is None:
+        exchange.answer(Response(400, b"Invalid Preflight Request", (*COMMON, TEXT)))
+        return
+    allowed = [("access-control-allow-methods", METHODS)]
+    asked = request.headers.get("access-control-request-headers")
+    if asked is not None:
+        allowed += [("access-control-allow-headers", asked)]
+    exchange.answer(Response(204, None, (*headers_for(request), *allowed)))

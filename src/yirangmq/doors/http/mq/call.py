@@ -1,0 +1,101 @@
+"""One request to the API on its way: what every route does with it.
+
+Knows: the desk, who may do what. Does not know: what any route does."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.ports import Transaction
+from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response, Stream
+from yirangmq.doors.http.mq.answers import JSON, TEXT, WrongMedia, headers_for, refusal
+from yirangmq.doors.http.mq.coercion import read_json
+from yirangmq.doors.session import House
+from yirangmq.format.jsontext import dumps
+
+Answer = TypeVar("Answer")
+JSON_BODY = "application/json"
+READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
+
+
+class Call:
+    """``queue``: that of the namespace in the path."""
+
+    __slots__ = ("exchange", "headers", "house", "namespace", "queue", "request")
+
+    def __init__(self, house: House, request: Request, exchange: Exchange, namespace: str, queue: str) -> None:
+        self.house = house
+        self.request = request
+        self.exchange = exchange
+        self.namespace = namespace
+        self.queue = queue
+        self.headers: Headers = headers_for(request)
+
+    # -- what was sent --------------------------------------------------------------------------------------------
+
+    @property
+    def is_head(self) -> bool:
+        return self.request.method == "HEAD"
+
+    @property
+    def media(self) -> str | None:
+        """The type of the body without its parameters; None if none is said."""
+        said = self.request.headers.get("content-type")
+        return None if said is None else said.partition(";")[0].strip().lower()
+
+    def document(self, *kinds: str) -> Any:
+        """The body as JSON, if it says to be one of these types."""
+        media = self.media
+        if media is None and not self.request.body:
+            raise BadInput("is missing", field="body")
+        if media not in kinds:
+            raise WrongMedia(f"{media or 'no type'} is not read here; use {kinds[0]}", field="content-type")
+        return read_json(self.request.body)
+
+    def no_document(self) -> None:
+        """A body that nobody asked for is looked at and not used."""
+        if self.request.body and self.media is not None:
+            if self.media not in READ:
+                raise WrongMedia(f"{self.media} is not read here", field="content-type")
+            if self.media == JSON_BODY:
+                read_json(self.request.body)
+
+    # -- the way to the desk --------------------------------------------------------------------------------------
+
+    def submit(self, work: Callable[[Transaction], Answer], reply: Callable[[Answer], Response]) -> None:
+        """``work`` joins the next commit; ``reply`` makes the answer when that is on disk."""
+
+        def done(value: Any, error: QueueError | None) -> None:
+            self.exchange.answer(reply(value) if error is None else refusal(error, self.headers))
+
+        self.house.desk.submit(work, done)
+
+    def change(self, work: Callable[[Transaction], None]) -> None:
+        """The same for work that leaves nothing to say."""
+        self.house.desk.submit(work, self.changed)
+
+    def changed(self, value: Any, error: QueueError | None) -> None:
+        self.exchange.answer(Response(204, None, self.headers) if error is None else refusal(error, self.headers))
+
+    def method(self, name: str, given: Mapping[str, Any]) -> None:
+        """A method of ``doors.calls`` that leaves nothing to say."""
+        self.house.methods.find(name)(self.house.desk, given, self.changed)
+
+    # -- the way back ---------------------------------------------------------------------------------------------
+
+    def answer(self, response: Response) -> None:
+        self.exchange.answer(response)
+
+    def no_content(self) -> Response:
+        return Response(204, None, self.headers)
+
+    def text(self, body: bytes | None) -> Response:
+        return Response(200, body, (*self.headers, TEXT))
+
+    def json(self, document: object) -> Response:
+        return Response(200, dumps(document), (*self.headers, JSON))
+
+    def stream(self, media_type: str, stream: Stream) -> Response:
+        """A body in pieces, of which whoever asks for the head alone gets none."""
+        headers = (*self.headers, ("content-type", media_type))
+        return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)

@@ -1,0 +1,86 @@
+"""Orders that wait: served in order of arrival, by whatever door their message comes. Whoever leaves takes nothing, and
+all who wait for a queue that is cleared are told so."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from yirangmq.broker.orders import Orders
+from yirangmq.core.errors import NotFound, QueueError
+from yirangmq.core.events import Event, Steered
+from yirangmq.core.message import Message
+from yirangmq.core.orders import ORDERER
+from yirangmq.core.ports import Transaction
+from yirangmq.doors.http.mq.answers import refusal
+from yirangmq.doors.http.mq.call import Call
+from yirangmq.doors.session import House
+
+ENDED_BY = frozenset({"clear", "delete"})
+
+
+class Order:
+    """A ``broker.desk.Taker`` that claims one message and has then had enough."""
+
+    __slots__ = ("_call", "_orders", "_was_served", "queue")
+
+    consumer: str = ORDERER
+    span_ms: int | None = None
+
+    def __init__(self, call: Call, orders: Orders) -> None:
+        self.queue = call.queue
+        self._call = call
+        self._orders = orders
+        self._was_served = False
+
+    def begin(self) -> None:
+        self._call.exchange.when_gone(self.leave)
+        self._call.house.desk.wait(self)
+
+    def wants(self) -> int:
+        return 0 if self._was_served else 1
+
+    def serve(self, transaction: Transaction, wanted: int) -> list[Message]:
+        return self._orders.claim(transaction, self.queue, wanted)
+
+    def take(self, deliveries: list[Any]) -> bool:
+        self.leave()
+        [claimed] = deliveries
+        if self._call.exchange.is_gone:
+            self._call.house.desk.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
+        else:
+            self._call.answer(self._call.text(claimed.id.encode()))
+        return True
+
+    def leave(self) -> None:
+        self._was_served = True
+        self._call.house.desk.leave(self)
+
+    def end(self) -> None:
+        """There is nothing to wait for any more."""
+        self.leave()
+        self._call.answer(refusal(NotFound("the queue was cleared"), self._call.headers))
+
+
+class Ordering:
+    """To be made once for each door."""
+
+    def __init__(self, house: House, orders: Orders) -> None:
+        self._house = house
+        self._orders = orders
+        house.desk.verbs.happened.listen(self._hear)
+
+    def order(self, call: Call) -> None:
+        if call.is_head:
+            call.answer(call.text(None))
+        else:
+            Order(call, self._orders).begin()
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        for event in events:
+            if isinstance(event, Steered) and event.what in ENDED_BY:
+                for taker in self._house.desk.waiting(event.queue):
+                    if isinstance(taker, Order):
+                        taker.end()
+
+
+def _ignore(value: Any, error: QueueError | None) -> None:
+    """Where the store refused, the claim lapses by itself."""

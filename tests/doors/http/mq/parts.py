@@ -1,0 +1,173 @@
+"""The document's API behind a real door on a port of this machine, with the test's own time."""
+
+import asyncio
+import heapq
+import itertools
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.doors.http.live import Answer, Peer, dial, serving
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.access import Grant
+from yirangmq.core.inherited import Defaults
+from yirangmq.core.ports import Store
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.http.guard import Guard
+from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
+from yirangmq.doors.http.plain import refuse
+from yirangmq.doors.http.router import Api, Mounts
+from yirangmq.doors.paged import Pages
+from yirangmq.doors.session import House
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import ManualClock
+from yirangmq.wire.calls import Welcome
+
+PASSWORD = "correct horse"
+ADMIN = {"authorization": f"Bearer {PASSWORD}", "content-type": "application/json"}
+JSON = {"content-type": "application/json"}
+
+
+class Hours:
+    """Time that moves when told, and alarms that ring when it has."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+        self._alarms: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def later(self, seconds: float, act: Callable[[], None]) -> Any:
+        if seconds <= 0:
+            return asyncio.get_running_loop().call_soon(act)
+        heapq.heappush(self._alarms, (self.clock.now_ms() + seconds * 1000, next(self._numbers), act))
+        return None
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(round(seconds * 1000))
+        while self._alarms and self._alarms[0][0] <= self.clock.now_ms():
+            heapq.heappop(self._alarms)[2]()
+
+
+class Stage:
+    """A server and one client of it."""
+
+    def __init__(self, desk: Desk, house: House, hours: Hours, port: int, peer: Peer, queues: Queues) -> None:
+        self.desk = desk
+        self.house = house
+        self.port = port
+        self.queues = queues
+        self._hours = hours
+        self._peer = peer
+
+    async def ask(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> Answer:
+        return await self._peer.ask(method, path, body, headers)
+
+    async def admin(self, method: str, path: str, body: bytes | None = None) -> Answer:
+        return await self.ask(method, f"/admin/{path}", body, ADMIN)
+
+    async def dial(self) -> Peer:
+        return await dial(self.port)
+
+    def pass_time(self, seconds: float) -> None:
+        self._hours.advance(seconds)
+
+    # -- steps that many tests take -------------------------------------------------------------------------------
+
+    async def draft(self, queue: str = "q", priority: str = "null") -> str:
+        answer = await self.ask("POST", f"/mq/{queue}/messages", b'{"priority":%s}' % priority.encode(), JSON)
+        assert answer.status == 200, answer
+        return answer.body.decode()
+
+    async def set(self, id: str, body: bytes = b"content", queue: str = "q") -> None:
+        assert (await self.ask("PUT", f"/mq/{queue}/messages/{id}", body)).status == 204
+
+    async def put(self, body: bytes = b"content", queue: str = "q", priority: str = "null") -> str:
+        id = await self.draft(queue, priority)
+        await self.set(id, body, queue)
+        return id
+
+    async def order(self, queue: str = "q") -> str:
+        answer = await self.ask("GET", f"/mq/{queue}/messages")
+        assert answer.status == 200, answer
+        return answer.body.decode()
+
+    async def get(self, id: str, queue: str = "q") -> Answer:
+        answer = await self.ask("GET", f"/mq/{queue}/messages/{id}")
+        assert answer.status == 200, answer
+        return answer
+
+    async def take(self, queue: str = "q") -> str:
+        id = await self.order(queue)
+        await self.get(id, queue)
+        return id
+
+    async def say(self, id: str, verb: str, queue: str = "q") -> None:
+        assert (await self.ask("PATCH", f"/mq/{queue}/messages/{id}/{verb}")).status == 204
+
+    async def stats(self, queue: str = "q") -> dict[str, int]:
+        """Those that are not 0."""
+        counted: dict[str, Any] = loads((await self.ask("GET", f"/mq/{queue}/stats")).body)
+        assert counted.pop("namespace") == queue
+        return {name: value for name, value in counted.items() if value}
+
+    async def waiting(self, count: int, queue: str = "q") -> list[Peer]:
+        """So many orders, one after another, each on a connection of its own."""
+        peers = []
+        for _ in range(count):
+            peer = await self.dial()
+            await self.begin_order(peer, queue)
+            peers.append(peer)
+        return peers
+
+    async def begin_order(self, peer: Peer, queue: str = "q") -> None:
+        before = len(self.desk.waiting(queue))
+        peer.send(f"GET /mq/{queue}/messages HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await until(lambda: len(self.desk.waiting(queue)) == before + 1)
+
+
+def loads(body: bytes) -> Any:
+
+    return json.loads(body)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not is_so():  # noqa: ASYNC110  (the desk tells nobody)
+            await asyncio.sleep(0)
+
+
+Scene = Callable[[Stage], Awaitable[None]]
+
+
+@asynccontextmanager
+async def staged(
+    store: Store | None = None,
+    clock: ManualClock | None = None,
+    defaults: Defaults | None = None,
+    terms: Terms | None = None,
+    grants: tuple[Grant, ...] = (),
+) -> AsyncIterator[Stage]:
+    loop = asyncio.get_running_loop()
+    store = store or MemoryStore()
+    hours = Hours(clock or ManualClock())
+    ids = TimeOrderedIds()
+    verbs = Verbs(hours.clock, ids, defaults)
+    desk = Desk(store, verbs, hours.clock, loop.call_soon, hours.later)
+    pages = Pages(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
+    house = House(desk, hours.clock, ids, Calls(verbs, pages), Welcome("test", "here", "none", 1 << 20))
+    mounts = Mounts(fallback=Api(refuse))
+    api = MqApi(house, Guard(grants), terms or Terms(admin_password=PASSWORD))
+    for prefix in PREFIXES:
+        mounts.mount(prefix, api)
+    async with serving(mounts, desk=desk) as (_, port):
+        queues = Queues(store, hours.clock, ids, "tester", verbs=verbs)
+        try:
+            yield Stage(desk, house, hours, port, await dial(port), queues)
+        finally:
+            pages.stop()
