@@ -2,6 +2,7 @@
 
 Knows: Spark's settings and why each is there. Does not know: jobs."""
 
+import logging
 import os
 import sys
 from collections.abc import Mapping
@@ -53,6 +54,7 @@ def session(
     for key, value in told.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # every error comes as an exception anyway
     register(spark, ship=not is_local if ship is None else ship)
     return spark
 

@@ -1,0 +1,248 @@
+"""Steps of a pipeline: plain functions from DataFrame to DataFrame, for batches and streams alike.
+
+    orders = parse_envelope(spark.readStream.format("yirangmq")…load())
+    checked = validate(orders, schema)
+    route(checked, {"queue:large": "payload.amount > 1000"}, "queue:small").writeStream.format("yirangmq")…
+
+Each adds columns and drops none, so that the bytes that came in are there at the end. What is wrong with a row stands
+in its column ``errors``; ``route`` sends such rows to the dead letters, with the reason and the bytes as they came.
+
+A wrong column, a bad expression or a bad schema is an error when the step is built, before any data moves."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache, partial
+from typing import Any, TypeVar
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructType
+
+from yirangmq.core.errors import BadInput, MissingExtra
+
+Made = TypeVar("Made")
+ENVELOPE = (
+    "messageId string, timestamp string, queue string, type string, version int, attributes map<string,string>, "
+    "traceId string, deduplicationKey string, payload string"
+)
+"""As JSON members; the payload is kept as its own JSON text."""
+MARKS = ("messageId", "timestamp", "type", "version", "attributes", "traceId", "deduplicationKey")
+ERRORS = "errors"
+TARGET = "target"
+REASON = "reason"
+MAX_ERRORS = 5
+HASHED = 2**32
+MAX_REASON = 1000
+
+
+def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *, value: str = "value") -> DataFrame:
+    """The members of an envelope as columns: ``message_id``, ``type``, ``version``, ``sent_at``, ``attributes``,
+    ``trace_id`` and ``payload``. A value that is a bare payload is all payload; one that is no JSON gets an error.
+
+    With a schema (Spark's, or its text) ``payload`` is a struct, and a payload that does not fit gets an error."""
+    _need(frame, value)
+    text = F.col(value).cast("string")
+    read = F.from_json(text, f"{ENVELOPE}, _bad string", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"})
+    is_json = F.try_parse_json(text).isNotNull()
+    is_one = read["payload"].isNotNull() & F.greatest(*(read[name].isNotNull() for name in MARKS))
+    raw = F.when(is_one, read["payload"]).otherwise(F.when(is_json, text))
+    made = frame.withColumns(
+        {
+            "message_id": F.coalesce(_existing(frame, "message_id"), F.when(is_one, read["messageId"])),
+            "type": F.when(is_one, read["type"]),
+            "version": F.when(is_one, read["version"]),
+            "sent_at": F.when(is_one, F.try_to_timestamp(read["timestamp"])),
+            "attributes": F.when(is_one, read["attributes"]),
+            "trace_id": F.when(is_one, read["traceId"]),
+            "payload": raw,
+            ERRORS: _with(frame, F.when(~F.coalesce(is_json, F.lit(False)), F.lit("the value is not JSON"))),
+        }
+    )
+    return made if payload is None else _typed(made, payload)
+
+
+def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
+    """The payload as a struct; None of its members where it does not fit."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"}
+    read = F.from_json(F.col("payload"), f"{_ddl(schema)}, _bad string", options)
+    unfit = F.when(
+        F.col("payload").isNotNull() & read["_bad"].isNotNull(), F.lit("the payload does not fit its schema")
+    )
+    errors = _with(frame, unfit)
+    return frame.withColumns({ERRORS: errors, "payload": read.dropFields("_bad")})
+
+
+def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "value") -> DataFrame:
+    """Each value against a JSON Schema; what it complains of goes to ``errors``. Needs the extra ``schema``, on the
+    machines of the executors too."""
+    _need(frame, column)
+    text = json.dumps(schema)
+    _validator(text)  # a bad schema is told of here, and not by a task
+
+    complaints = F.udf(partial(_complaints, text), ArrayType(StringType()), useArrow=True)
+    found = complaints(F.col(column).cast("string"))
+    known = F.coalesce(_existing(frame, ERRORS), F.array().cast("array<string>"))
+    return frame.withColumn(ERRORS, F.array_distinct(F.concat(known, found)))
+
+
+@lru_cache(maxsize=16)
+def _validator(text: str) -> Any:
+    """Made once in each process."""
+    try:
+        import jsonschema_rs
+    except ImportError:
+        raise MissingExtra("checking against a schema needs jsonschema-rs; pip install 'yirangmq[schema]'") from None
+    try:
+        return jsonschema_rs.validator_for(json.loads(text))
+    except ValueError as error:
+        raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
+
+
+def _complaints(schema: str, text: str | None) -> list[str]:
+    if text is None:
+        return ["the value is null"]
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return ["the value is not JSON"]
+    found = []
+    for error in _validator(schema).iter_errors(value):
+        where = "/".join(str(step) for step in error.instance_path)
+        found.append(f"{where or 'value'}: {error.message}"[:MAX_REASON])
+        if len(found) == MAX_ERRORS:
+            break
+    return found
+
+
+def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small: bool = True) -> DataFrame:
+    """The columns of a table beside each row that has its key; a row without a match keeps nulls. ``small``: the table
+    is sent to every task instead of sorting both."""
+    keys = [on] if isinstance(on, str) else list(on)
+    _need(frame, *keys)
+    _need(table, *keys)
+    clash = [name for name in table.columns if name in frame.columns and name not in keys]
+    if clash:
+        raise BadInput(f"both have the column {clash[0]!r}; rename it in the table", field="table")
+    return frame.join(F.broadcast(table) if small else table, keys, "left")
+
+
+def deduplicate(
+    frame: DataFrame, by: str | Sequence[str] = "message_id", *, within: str = "10 minutes", time: str = "timestamp"
+) -> DataFrame:
+    """One row of those with the same key. In a stream: of those that come within so long of each other."""
+    keys = [by] if isinstance(by, str) else list(by)
+    _need(frame, *keys)
+    if not frame.isStreaming:
+        return frame.dropDuplicates(keys)
+    _need(frame, time)
+    return _checked(lambda: frame.withWatermark(time, within).dropDuplicatesWithinWatermark(keys), "within")
+
+
+def aggregate(
+    frame: DataFrame,
+    every: str = "1 minute",
+    by: Sequence[str] = (),
+    measures: Mapping[str, str] | None = None,
+    *,
+    time: str = "timestamp",
+    late: str = "1 minute",
+) -> DataFrame:
+    """Measures by window of time and the columns ``by``. ``measures``: name to SQL expression; by default how many
+    rows, and how many with errors. Rows that come later than ``late`` are left out of a stream's windows."""
+    _need(frame, time, *by)
+    if measures is None:
+        measures = {"rows": "count(*)"}
+        if ERRORS in frame.columns:
+            measures = {**measures, "failed": f"count_if(size({ERRORS}) > 0)"}
+    timed = _checked(lambda: frame.withWatermark(time, late), "late") if frame.isStreaming else frame
+    made = [_expression(text, name).alias(name) for name, text in measures.items()]
+    grouped = _checked(lambda: timed.groupBy(F.window(time, every), *by).agg(*made), "measures")
+    return grouped.withColumns({"start": F.col("window.start"), "end": F.col("window.end")}).drop("window")
+
+
+def route(frame: DataFrame, rules: Mapping[str, str], otherwise: str, *, dead: str | None = None) -> DataFrame:
+    """A column ``target`` by content: the first rule (target to SQL condition) that holds, or ``otherwise``. Rows with
+    ``errors`` go to the dead letters: of ``dead`` (a queue's name), or of the queue they were for."""
+    for target in (*rules, otherwise):
+        check_target(target)
+    chosen: Column = F.lit(otherwise)
+    for target, condition in reversed(list(rules.items())):
+        chosen = F.when(_expression(condition, target), F.lit(target)).otherwise(chosen)
+    if ERRORS not in frame.columns:
+        return _checked(lambda: frame.withColumn(TARGET, chosen), "rules")
+    bad = F.size(ERRORS) > 0
+    own = F.concat(F.lit("dlq:"), F.substring_index(chosen, ":", -1))
+    grave = own if dead is None else F.lit(f"dlq:{dead}")
+    told = F.when(bad, F.substring(F.array_join(ERRORS, "; "), 1, MAX_REASON))
+    return _checked(lambda: frame.withColumns({TARGET: F.when(bad, grave).otherwise(chosen), REASON: told}), "rules")
+
+
+def sample(frame: DataFrame, share: float, *, by: str | None = None) -> DataFrame:
+    """About this share of the rows. ``by``: all rows with the same value in this column, or none; and the same ones in
+    every run."""
+    if not 0 < share <= 1:
+        raise BadInput(f"must be more than 0 and at most 1, not {share}", field="share")
+    if by is None:
+        return frame.where(F.rand() < share)
+    _need(frame, by)
+    return frame.where(F.pmod(F.xxhash64(by), F.lit(HASHED)) < round(share * HASHED))
+
+
+def for_sink(frame: DataFrame, *, value: str = "value") -> DataFrame:
+    """Only what the sink takes: value, key, headers, and what says where a row goes."""
+    _need(frame, value)
+    wanted = ("key", "headers", TARGET, REASON, "message_id", "type", "version", "trace_id", "priority", "group")
+    kept = [name for name in wanted if name in frame.columns]
+    return frame.select(F.col(value).alias("value"), *kept)
+
+
+def check_target(target: str) -> str:
+    kind, _, name = target.partition(":")
+    if kind not in ("queue", "topic", "dlq") or not name:
+        raise BadInput(f"{target!r} is not queue:NAME, topic:NAME or dlq:NAME", field="target")
+    return target
+
+
+def _need(frame: DataFrame, *names: str) -> None:
+    for name in names:
+        if name not in frame.columns:
+            close = get_close_matches(name, frame.columns, 1, 0.6)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise BadInput(f"there is no column {name!r} among {', '.join(frame.columns)}{hint}", field="column")
+
+
+def _existing(frame: DataFrame, name: str) -> Column:
+    return F.col(name) if name in frame.columns else F.lit(None)
+
+
+def _with(frame: DataFrame, error: Column) -> Column:
+    """The row's errors, and this one if there is one."""
+    known = F.coalesce(_existing(frame, ERRORS), F.array().cast("array<string>"))
+    return F.concat(known, F.filter(F.array(error), lambda one: one.isNotNull()))
+
+
+def _expression(text: str, name: str) -> Column:
+    try:
+        return F.expr(text)
+    except ParseException as error:
+        raise BadInput(f"{text!r} is no SQL expression: {_first_line(error)}", field=name) from None
+
+
+def _checked(build: Callable[[], Made], field: str) -> Made:
+    """What Spark says of a wrong name or type, as an error that names the place."""
+    try:
+        return build()
+    except (AnalysisException, ParseException) as error:
+        raise BadInput(_first_line(error), field=field) from None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300]
+
+
+def _ddl(schema: StructType | str) -> str:
+    if isinstance(schema, str):
+        return schema
+    return ", ".join(f"`{field.name}` {field.dataType.simpleString()}" for field in schema.fields)
