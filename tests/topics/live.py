@@ -19,6 +19,7 @@ from yirangmq.core.topics import Cursors, Log, NewRecord, Record
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import LogSettings, SegmentLog
@@ -54,8 +55,12 @@ def opening(folder: Path, settings: LogSettings = SMALL) -> Opening:
 class Live:
     """The server's end."""
 
-    def __init__(self, door: Door, topics: Publisher, path: Path, port: int) -> None:
+    def __init__(
+        self, door: Door, topics: Publisher, path: Path, port: int, about: TopicCalls, told: list[Any]
+    ) -> None:
         self.door = door
+        self.about = about
+        self.told = told
         self.topics = topics
         self.path = path
         self.port = port
@@ -103,7 +108,11 @@ async def live(
     verbs = Verbs(clock, ids)
     desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
     welcome = calls.Welcome("test", "here", "full", 16 << 20)
-    house = House(desk, clock, ids, Calls(verbs), welcome, topics=topics)
+    table = Calls(verbs)
+    told: list[Any] = []
+    about = TopicCalls(topics, clock)
+    about.begin(table, told.extend)
+    house = House(desk, clock, ids, table, welcome, topics=topics)
     door = Door(house, limits or Limits())
     topics.after_turn.append(door.flush)
     topics.start()
@@ -112,7 +121,7 @@ async def live(
     topics.listening()
     topics.online()
     try:
-        yield Live(door, topics, folder / "s.sock", port)
+        yield Live(door, topics, folder / "s.sock", port, about, told)
     finally:
         for server in servers:
             server.close()
@@ -200,16 +209,15 @@ async def dial(
     server: Live, *, tcp: bool = False, tls: ssl.SSLContext | None = None, receive: int = 0
 ) -> AsyncIterator[Follower]:
     """``receive``: bytes of the socket's buffer, for a reader that is to be slow."""
-    if tcp or tls:
-        name = "localhost" if tls else None
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=tls, server_hostname=name)
-    else:
-        raw = socket.socket(socket.AF_UNIX)
-        if receive:
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
-        raw.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(raw, str(server.path))
-        reader, writer = await asyncio.open_unix_connection(sock=raw, limit=receive or 1 << 16)
+    is_tcp = tcp or tls is not None
+    raw = socket.socket(socket.AF_INET if is_tcp else socket.AF_UNIX)
+    if receive:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive)
+    raw.setblocking(False)
+    address: Any = ("127.0.0.1", server.port) if is_tcp else str(server.path)
+    await asyncio.get_running_loop().sock_connect(raw, address)
+    name = "localhost" if tls else None
+    reader, writer = await asyncio.open_connection(sock=raw, limit=receive or 1 << 16, ssl=tls, server_hostname=name)
     follower = Follower(reader, writer)
     try:
         yield follower

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.errors import BadInput, QueueError, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.asking import MOST_PROGRESS_SECONDS, Ask, read_start
@@ -114,8 +114,8 @@ class Following:
             self._session.answer(Kind.RESULT, request, calls.Result(False))
 
     def _following(self) -> Subscriber:
-        if self._subscriber is None:
-            raise BadInput("this connection follows nothing; send TOPIC_SUBSCRIBE first", field="kind")
+        if self._subscriber is None or not self._subscriber.is_following:
+            raise WrongState("this connection follows nothing; send TOPIC_SUBSCRIBE first")
         return self._subscriber
 
     # -- the end --------------------------------------------------------------------------------------------------

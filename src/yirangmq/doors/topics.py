@@ -286,7 +286,7 @@ def _page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit:
         found = list(_some(islice(reader.records(start, None, filter.wants), limit)))
     is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
     after = last + 1 if is_all or not found else found[-1].sequence + 1
-    return {**about, "next": after, "records": [list(one) for one in found]}
+    return {**about, "next": after, "records": [[*one[:5], dict(one.headers), one.payload] for one in found]}
 
 
 def _some(records: Iterable[Record]) -> Iterable[Record]:

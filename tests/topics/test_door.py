@@ -1,0 +1,257 @@
+"""Topics at the socket door: TLS, sockets that come and go, refusals, methods; on both loops."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import client_context, server_context
+from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run, until
+from yirangmq.core.topics import NewRecord
+from yirangmq.topics.recovery import Pace
+from yirangmq.topics.stage import Settings
+from yirangmq.wire import calls, feeds
+from yirangmq.wire.frames import Kind
+
+pytestmark = pytest.mark.parametrize("kind", LOOPS)
+
+
+def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        tls = server_context(tmp_path)
+        async with live(tmp_path, tls=tls) as server, dial(server, tls=client_context(tmp_path)) as follower:
+            await server.fill(3000, 1000)
+            feeding = asyncio.create_task(server.fill(1000, 1000))
+            await follower.follow()
+            follower.send(Kind.PING, calls.Empty())
+            await feeding
+            await follower.until(lambda: len(follower.records) == 4000)
+            assert follower.sequences == list(range(1, 4001))
+            assert len(follower.told(Kind.PONG)) == 1
+            await until(lambda: server.states()[-1] == "online")
+
+    run(kind, main())
+
+
+def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = Settings(buffer_bytes=200_000)
+        tls, trust = server_context(tmp_path), client_context(tmp_path)
+        async with live(tmp_path, settings, tls=tls) as server, dial(server, tls=trust, receive=4096) as follower:
+            await follower.follow("a", start="new")
+            for _ in range(40):
+                await server.fill(100, 3000)
+            await until(lambda: "recovery_needed" in server.states())
+            await follower.until(lambda: len(follower.records) == 1334)
+            assert follower.sequences == list(range(1, 4001, 3))
+
+    run(kind, main())
+
+
+def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(5000, 1000)
+            await follower.follow(name="n")
+            pings = [follower.send(Kind.PING, calls.Empty()) for _ in range(20)]
+            confirms = [follower.send(Kind.CONFIRM, feeds.Confirm(number)) for number in range(1, 21)]
+            await follower.until(lambda: len(follower.records) == 5000 and len(follower.told(Kind.CONFIRMED)) == 20)
+            assert follower.sequences == list(range(1, 5001))
+            answered = [one.request for one in follower.said if one.kind in (Kind.PONG, Kind.CONFIRMED)]
+            assert sorted(answered) == pings + confirms
+
+    run(kind, main())
+
+
+def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path) -> None:
+    """Clients that go in the middle of their recovery leave their numbers to others; each gets its own records."""
+
+    async def main() -> None:
+        async with live(tmp_path) as server:
+            await server.fill(3000, 1000)
+            for round in range(6):
+                async with AsyncExitStack() as stack:
+                    stalled = [await stack.enter_async_context(dial(server, receive=4096)) for _ in range(5)]
+                    for follower in stalled:
+                        await follower.follow("a")
+                    for follower in stalled:
+                        follower.writer.transport.abort()
+                    reader = await stack.enter_async_context(dial(server))
+                    topic = "abc"[round % 3]
+                    await reader.follow(topic)
+                    await reader.until(lambda reader=reader: len(reader.records) == 1000)  # type: ignore[misc]
+                    assert {record.topic for record in reader.records} == {topic}
+            await until(lambda: not server.door.connections)
+            await until(lambda: server.topics.opened().follows.is_idle)
+
+    run(kind, main())
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path, log=SMALL._replace(ahead=False)) as server:
+            await server.fill(500, 1000)
+            async with dial(server) as follower:
+                await follower.follow()
+                await follower.until(lambda: len(follower.records) == 500)
+            await until(lambda: not server.door.connections)
+            before = open_files()
+            for _ in range(5):
+                async with dial(server, receive=4096) as follower:
+                    await follower.follow()
+                await until(lambda: not server.door.connections)
+            await until(lambda: open_files() == before)
+
+    run(kind, main())
+
+
+def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = Settings(workers=1, pace=Pace(stall_seconds=0.3))
+        async with live(tmp_path, settings) as server, dial(server, receive=4096) as stalled, dial(server) as other:
+            await server.fill(3000, 1000)
+            await stalled.follow()
+            await other.follow()
+            await other.until(lambda: len(other.records) == 3000)
+            assert other.sequences == list(range(1, 3001))
+            await until(lambda: server.door.closed_for == {"stalled": 1})
+            await stalled.until(lambda: stalled.is_over)
+            assert stalled.sequences == list(range(1, len(stalled.records) + 1))
+
+    run(kind, main())
+
+
+async def refused(follower: Follower, kind: Kind, body: Any) -> tuple[str, str | None]:
+    said = await follower.ask(kind, body)
+    assert said.kind is Kind.ERROR
+    return said.value.code, said.value.field
+
+
+def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on(kind: str, tmp_path: Path) -> None:
+    subscribe, cannot = Kind.TOPIC_SUBSCRIBE, feeds.TopicSubscribe
+    wrong: list[tuple[Kind, Any, tuple[str, str | None]]] = [
+        (subscribe, cannot(["no/slash"]), ("bad_input", "topics")),
+        (subscribe, cannot([], mask=2**32), ("bad_input", "mask")),
+        (subscribe, cannot(name="no/slash"), ("bad_input", "name")),
+        (subscribe, cannot(start="yesterday"), ("bad_input", "start")),
+        (subscribe, cannot(start="sequence", at=0), ("bad_input", "at")),
+        (subscribe, cannot(start="sequence", at=12), ("bad_input", "at")),
+        (subscribe, cannot(start="time", at=-1), ("bad_input", "at")),
+        (subscribe, cannot(progress_ms=-1), ("bad_input", "progress_ms")),
+        (subscribe, cannot(epoch="f" * 32), ("wrong_epoch", "epoch")),
+        (Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(1), ("wrong_state", None)),
+        (Kind.CONFIRM, feeds.Confirm(1), ("wrong_state", None)),
+        (Kind.TOPIC_PUBLISH, feeds.TopicPublish([]), ("bad_input", "records")),
+        (Kind.TOPIC_PUBLISH, feeds.TopicPublish([feeds.TopicRecord("no/slash", b"")]), ("bad_input", "topic")),
+    ]
+
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(10)
+            for kind, body, expected in wrong:
+                assert await refused(follower, kind, body) == expected, body
+            await follower.follow(start="sequence", at=11)
+            assert await refused(follower, subscribe, cannot()) == ("wrong_state", None)
+            assert await refused(follower, Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(11)) == ("bad_input", "after")
+            assert await refused(follower, Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(1, "e")) == (
+                "wrong_epoch",
+                "epoch",
+            )
+            assert await refused(follower, Kind.CONFIRM, feeds.Confirm(1)) == ("wrong_state", None)
+            await server.fill(1)
+            await follower.until(lambda: follower.sequences == [11])
+
+    run(kind, main())
+
+
+def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            await server.fill(2000, 200)
+            server.topics.opened().feed.log.trim(1500)
+            first = server.topics.opened().feed.log.first
+            said = await follower.follow(start="sequence", at=3)
+            error = calls.error_of(said.value.code, said.value.text, said.value.field)
+            assert (error.code, error.asked, error.first) == ("retired", 3, first)  # type: ignore[attr-defined]
+            await follower.follow(start="beginning")
+            await follower.until(lambda: len(follower.records) == 2001 - first)
+
+    run(kind, main())
+
+
+def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower, dial(server) as late:
+            await server.fill(500)
+            stored = await server.publish(NewRecord("a", b"then"))
+            await server.fill(5)
+            said = await follower.follow(start="time", at=stored.at_ns)
+            assert said.value.next == 501
+            await follower.until(lambda: len(follower.records) == 6)
+            assert follower.records[0].payload == b"then"
+            future = await late.follow(start="time", at=2**63)
+            assert future.value.next == 507
+
+    run(kind, main())
+
+
+async def _call(follower: Follower, method: str, **values: Any) -> Any:
+    said = await follower.ask(Kind.CALL, calls.Call(method, values))
+    assert said.kind is Kind.RESULT, said
+    return said.value.value
+
+
+async def _look(server: Live, follower: Follower) -> None:
+    found = await _call(follower, "topics")
+    assert (found["state"], found["last"], found["subscribers"]) == ("online", 10, 1)
+    rows = {row["topic"]: row for row in found["topics"]}
+    assert [rows[name]["topicSequence"] for name in "abc"] == [4, 3, 3]
+    assert rows["a"]["records"] == 4
+    assert rows["a"]["bytes"] > 0
+    assert rows["a"]["publishedPerSec"] > 0
+    page = await _call(follower, "topic_read", start=2, topics=["b*"], limit=2)
+    assert [record[0] for record in page["records"]] == [2, 5]
+    assert (page["next"], page["last"]) == (6, 10)
+    rest = await _call(follower, "topic_read", start=6, topics=["b*"])
+    assert [record[0] for record in rest["records"]] == [8]
+    assert rest["next"] == 11
+
+
+def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as asking:
+            assert (await _call(asking, "topics"))["topics"] == []
+            assert await _call(asking, "topic_subscribers") == await _call(asking, "topic_cursors") == []
+            assert not (tmp_path / "topics").exists(), "looking makes nothing"
+            async with dial(server) as follower:
+                await follower.follow("a", name="ledger", start="new")
+                await server.fill(10)
+                await follower.until(lambda: len(follower.records) == 4)
+                await follower.ask(Kind.CONFIRM, feeds.Confirm(7))
+                await _look(server, asking)
+                [row] = await _call(asking, "topic_subscribers")
+                assert {name: row[name] for name in ("subscriber", "state", "filter", "sequence", "lag", "sent")} == {
+                    "subscriber": "ledger", "state": "online", "filter": "a", "sequence": 10, "lag": 0, "sent": 4,
+                }  # fmt: skip
+                assert row["confirmed"] == 7
+                refusal = await asking.ask(Kind.CALL, calls.Call("topic_cursor_drop", {"name": "ledger"}))
+                assert refusal.value.field == "name"
+            await until(lambda: len(server.door.connections) == 1)
+            [row] = await _call(asking, "topic_subscribers")
+            assert (row["state"], row["lag"]) == ("offline", 3)
+            [cursor] = await _call(asking, "topic_cursors")
+            assert (cursor["name"], cursor["confirmed"]) == ("ledger", 7)
+            assert await _call(asking, "topic_cursor_drop", name="ledger") is True
+            assert await _call(asking, "topic_subscribers") == []
+            await server.fill(3000)
+            trimmed = await _call(asking, "topic_trim", before=2000)
+            assert 1 < trimmed["first"] <= 2000
+            assert (await _call(asking, "topics"))["first"] == trimmed["first"]
+
+    run(kind, main())

@@ -1,0 +1,244 @@
+"""The publish path: one commit a turn, each publisher's own answer, the same bytes for all; and a log that refuses."""
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.stores.disks import UnwillingDisk
+from tests.topics.conftest import MakeStage
+from tests.topics.pipes import SMALL, Stage, small
+from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
+from yirangmq.core.feeds import ClientState, PublisherState, Start
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import Cursors, Log, NewRecord
+from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.segments import SegmentLog
+from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.stage import Settings
+from yirangmq.wire.frames import MAX_FRAME
+
+
+def test_everything_published_in_one_turn_is_one_commit(stage: Stage) -> None:
+    for number in range(5):
+        stage.publish(NewRecord("a", b"%d" % number), NewRecord("b", b"x"))
+    assert stage.stored == []
+    stage.turning.turn()
+    assert stage.publisher.opened().feed.commits == 1
+    answers = [(one.first, one.last, one.topics) for one in stage.stored if one]
+    assert answers == [(2 * n + 1, 2 * n + 2, {"a": n + 1, "b": n + 1}) for n in range(5)]
+    assert len({one.at_ns for one in stage.stored if one}) == 1
+
+
+def test_a_commit_is_no_larger_than_it_should_be(stage: Stage) -> None:
+    for _ in range(5):
+        stage.publish(NewRecord("a", b"x" * 400))
+    stage.publish(NewRecord("a", b"x" * 5000))
+    stage.turning.turn()
+    assert stage.publisher.opened().feed.commits == 4
+    assert [one.first for one in stage.stored if one] == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_is_wrong_with_one_is_no_fault_of_the_others(stage: Stage) -> None:
+    stage.publish(NewRecord("a", b"1"))
+    stage.publish(NewRecord("a", b"2"), NewRecord("no/slash", b"2"))
+    stage.publish(NewRecord("a", b"3"))
+    stage.turning.turn()
+    assert [one and one.first for one in stage.stored] == [1, None, 2]
+    [error] = stage.errors
+    assert (type(error), error.field) == (BadInput, "topic")
+    assert str(stage.publisher.state) == PublisherState.ONLINE
+
+
+@pytest.mark.parametrize(
+    ("record", "kind", "field"),
+    [
+        (NewRecord("", b""), BadInput, "topic"),
+        (NewRecord("a", b"", "k" * 70_000), TooLarge, "key"),
+        (NewRecord("a", b"", None, {"h": "v" * 70_000}), TooLarge, "headers"),
+        (NewRecord("a", b"x" * MAX_FRAME), TooLarge, "payload"),
+    ],
+)
+def test_what_cannot_be_a_record_is_refused_by_its_field(
+    stage: Stage, record: NewRecord, kind: type[BadInput], field: str
+) -> None:
+    stage.publish(record)
+    stage.turning.turn()
+    [error] = stage.errors
+    assert (type(error), error.field) == (kind, field)
+    assert stage.publisher.opened().feed.log.last == 0
+
+
+@pytest.mark.parametrize("count", [0, 10_001])
+def test_a_publish_has_some_records_and_not_too_many(stage: Stage, count: int) -> None:
+    with pytest.raises(BadInput) as caught:
+        stage.publish(*[NewRecord("a", b"")] * count)
+    assert caught.value.field == "records"
+
+
+def test_those_who_want_the_same_are_sent_the_same_bytes(stage: Stage) -> None:
+    clients = [stage.client() for _ in range(4)]
+    filters = [make_filter(["a"])] * 2 + [make_filter(["a", "b"])] * 2
+    sent: list[bytes] = []
+    for client, filter in zip(clients, filters, strict=True):
+        client.follow(filter, Start.NEW)
+        client.pipe.send = sent.append  # type: ignore[method-assign,assignment]
+    stage.publish(NewRecord("a", b"1"), NewRecord("b", b"2"), NewRecord("a", b"3"))
+    stage.turning.turn()
+    assert len(sent) == 4
+    assert len({id(data) for data in sent}) == 2
+
+
+def test_an_answer_that_fails_takes_no_other_with_it(stage: Stage) -> None:
+    def broken(stored: object, error: object) -> None:
+        raise RuntimeError("of one publisher only")
+
+    stage.publisher.publish([NewRecord("a", b"")], broken)
+    stage.publish(NewRecord("a", b""))
+    with pytest.raises(RuntimeError):
+        stage.turning.turn()
+    assert [one and one.first for one in stage.stored] == [2]
+
+
+# -- a log that refuses -----------------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_told_and_passes(make_stage: MakeStage) -> None:
+    disk = UnwillingDisk()
+    stage = make_stage(disk=disk)
+    client = stage.client()
+    client.follow(start=Start.NEW)
+    disk.start(lambda number, name: errno.ENOSPC if name == "write_at" else 0)
+    for _ in range(3):
+        stage.publish(NewRecord("a", b"x"))
+        stage.turning.turn()
+    assert {type(error) for error in stage.errors} == {StoreFull}
+    assert str(stage.publisher.state) == PublisherState.ERROR
+    assert "space" in stage.publisher.reason
+    disk.start(lambda number, name: 0)
+    stage.publish(NewRecord("a", b"y"))
+    stage.settle(client)
+    assert str(stage.publisher.state) == PublisherState.ONLINE
+    assert stage.states == ["starting", "listening", "online", "error", "starting", "listening", "online"]
+    assert [record.payload for record in client.records] == [b"y"], "nothing was sent that is not on disk"
+    assert client.sequences == [1]
+
+
+def test_after_a_sync_that_failed_the_log_is_opened_again(make_stage: MakeStage) -> None:
+    disk = UnwillingDisk()
+    stage = make_stage(log=SMALL._replace(durability="full"), disk=disk)
+    stage.publish(NewRecord("a", b"1"))
+    stage.turning.turn()
+    client = stage.client()
+    client.follow()
+    stage.settle(client)
+    disk.start(lambda number, name: errno.EIO if name == "fdatasync" else 0)
+    stage.publish(NewRecord("a", b"lost"))
+    stage.turning.turn()
+    disk.start(lambda number, name: 0)
+    stage.publish(NewRecord("a", b"refused: it must be opened again"))
+    stage.turning.turn()
+    assert [type(error) for error in stage.errors] == [StoreError, StoreError]
+    assert isinstance(client.pipe.error, Unavailable)
+    assert client.subscriber.state is ClientState.OFFLINE
+    stage.publish(NewRecord("a", b"2"))
+    stage.turning.turn()
+    assert str(stage.publisher.state) == PublisherState.ONLINE
+    again = stage.client()
+    again.follow()
+    stage.settle(again)
+    assert [record.payload for record in again.records] == [b"1", b"2"]
+    assert again.sequences == [1, 2]
+
+
+# -- starting ---------------------------------------------------------------------------------------------------------
+
+
+class Opened:
+    """Counts what is open."""
+
+    def __init__(self, folder: Path, fails: str) -> None:
+        self._folder = folder
+        self._fails = fails
+        self.logs: list[SegmentLog] = []
+
+    def log(self) -> Log:
+        if self._fails == "log":
+            raise StoreError("no log")
+        self.logs.append(SegmentLog(self._folder, SMALL))
+        return self.logs[-1]
+
+    def cursors(self) -> Cursors:
+        if self._fails == "cursors":
+            raise StoreError("no cursors")
+        return open_cursors(f"file:{self._folder}/cursors")
+
+
+@pytest.mark.parametrize("fails", ["log", "cursors"])
+def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: Path, fails: str) -> None:
+    stage = Stage(tmp_path / "other", small())
+    opened = Opened(tmp_path / "topics", fails)
+    threads = threading.active_count()
+    publisher = Publisher(
+        Opening(opened.log, opened.cursors, lambda: True), stage.turning.loop(), small(), stage.publisher.aside
+    )
+    publisher.start()
+    assert str(publisher.state) == PublisherState.ERROR
+    assert publisher.reason == f"no {fails}"
+    publisher.listening()
+    publisher.online()
+    assert str(publisher.state) == PublisherState.ERROR, "it does not get online by listening"
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            publisher.publish([NewRecord("a", b"")], lambda stored, error: None)
+    assert len(opened.logs) == (fails == "cursors"), "who asks again at once is told the same, without another try"
+    for log in opened.logs:
+        with pytest.raises(Unavailable):
+            log.append([NewRecord("a", b"")])
+    opened._fails = ""
+    stage.turning.advance(2)
+    publisher.publish([NewRecord("a", b"")], lambda stored, error: None)
+    stage.turning.turn()
+    assert str(publisher.state) == PublisherState.ONLINE
+    assert threading.active_count() == threads
+    publisher.close()
+    stage.close()
+
+
+def test_listening_that_fails_is_an_error(stage: Stage) -> None:
+    publisher = Publisher(
+        Opening(lambda: stage.publisher.opened().feed.log, lambda: open_cursors("file:x"), lambda: False),
+        stage.turning.loop(),
+        Settings(),
+    )
+    publisher.start()
+    publisher.fail(StoreError("the address is in use"))
+    assert str(publisher.state) == PublisherState.ERROR
+    publisher.close()
+    assert not publisher.is_open
+
+
+def test_nothing_is_opened_before_it_is_needed(make_stage: MakeStage, tmp_path: Path) -> None:
+    threads = threading.active_count()
+    stage = make_stage()
+    assert not stage.publisher.is_open
+    assert not (tmp_path / "topics").exists()
+    assert stage.states == ["starting", "listening", "online"]
+    assert threading.active_count() == threads
+    stage.publish(NewRecord("a", b""))
+    assert stage.publisher.is_open
+
+
+def test_a_publisher_that_stops_answers_what_was_asked_and_takes_no_more(stage: Stage) -> None:
+    stage.publish(NewRecord("a", b""))
+    stage.publisher.stop()
+    with pytest.raises(Unavailable):
+        stage.publish(NewRecord("a", b""))
+    idle = [stage.publisher.is_idle]
+    stage.turning.turn()
+    assert [*idle, stage.publisher.is_idle] == [False, True]
+    assert [one and one.first for one in stage.stored] == [1]
+    stage.publisher.close()
+    with pytest.raises(Unavailable):
+        stage.publisher.opened()

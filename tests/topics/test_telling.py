@@ -1,0 +1,118 @@
+"""What a server says of its topics: events, health, metrics; and pieces of the log that end where frames end."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.stores.logs import sent
+from tests.topics.live import dial, live, run, until
+from yirangmq.core.events import FeedMoved
+from yirangmq.core.topics import NewRecord
+from yirangmq.observe.prometheus import METRICS
+from yirangmq.observe.telling import describe
+from yirangmq.stores import segments_reader
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.topics.stage import Settings
+from yirangmq.wire.records import RecordReader
+
+
+def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server:
+            await server.fill(10)
+            async with dial(server) as follower:
+                await follower.follow(name="ledger")
+                await follower.until(lambda: len(follower.records) == 10)
+                await until(lambda: server.states()[-1] == "online")
+            await until(lambda: server.states()[-1] == "offline")
+            told = [(one.who, one.before, one.after) for one in server.told if isinstance(one, FeedMoved)]
+            assert told == [
+                ("publisher", "", "starting"),
+                ("publisher", "starting", "listening"),
+                ("publisher", "listening", "online"),
+                ("ledger", "connected", "online"),
+                ("ledger", "online", "recovering"),
+                ("ledger", "recovering", "catching_up"),
+                ("ledger", "catching_up", "online"),
+                ("ledger", "online", "offline"),
+            ]
+            words = describe(server.told[0], 0)
+            assert {name: words[name] for name in ("event", "who", "before", "after")} == {
+                "event": "moved", "who": "publisher", "before": "", "after": "starting",
+            }  # fmt: skip
+
+    run("asyncio", main())
+
+
+def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None:
+    async def main() -> None:
+        settings = Settings(buffer_bytes=100_000, lag_limit=100)
+        async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
+            await follower.follow(name="ledger", start="new")
+            assert server.about.reasons() == []
+            await server.fill(2000, 1000)
+            await until(lambda: server.about.reasons() != [])
+            [reason] = server.about.reasons()
+            assert (reason.level, reason.code) == ("degraded", "lag")
+            assert "ledger" in reason.text
+            samples = server.about.samples()
+            [(_, late)] = samples["yirangmq_subscriber_late"]
+            assert late == 1
+            [(labels, lag)] = samples["yirangmq_subscriber_lag"]
+            assert (labels["subscriber"], lag > 100) == ("ledger", True)
+            await follower.until(lambda: len(follower.records) == 2000)
+            await until(lambda: server.about.reasons() == [])
+
+    run("asyncio", main())
+
+
+def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as follower:
+            assert server.about.samples() == {}, "nothing is told of what is not used"
+            await follower.follow(start="new")
+            await server.fill(10)
+            samples = {
+                name: {tuple(labels.values()): n for labels, n in few} for name, few in server.about.samples().items()
+            }
+            assert set(samples) == {
+                name for name in METRICS if "_topic_" in name or "_feed_" in name or "_subscriber" in name
+            }
+            assert samples["yirangmq_topic_last_sequence"] == {("a",): 4, ("b",): 3, ("c",): 3}
+            assert samples["yirangmq_feed_last_sequence"] == {(): 10}
+            assert samples["yirangmq_subscribers"] == {("online",): 1}
+            assert samples["yirangmq_subscriber_lag"] == {("1",): 0}
+
+    run("asyncio", main())
+
+
+# -- the log as a recovery reads it -----------------------------------------------------------------------------------
+
+
+def test_pieces_of_a_size_end_where_frames_end(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log", LogSettings(1 << 20, "os", ahead=False)) as log:
+        for number in range(600):
+            log.append([NewRecord("a", b"%d" % number + b"x" * 2000)])
+        reader = log.reader()
+        pieces = list(reader.pieces(5, 590, size=200_000))
+        assert len(pieces) > 4
+        assert pieces[0].first == 5
+        assert all(after.first == before.last + 1 for before, after in pairwise(pieces))
+        assert max(piece.length for piece in pieces) < 200_000 + (1 << 17)
+        assert [one.sequence for one in sent(reader.pieces(5, 590, size=200_000))] == list(range(5, 590))
+
+
+def test_a_long_way_through_what_nobody_wants_gives_signs_of_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments_reader, "LONG_WAY", 10_000)
+    with SegmentLog(tmp_path / "log", LogSettings(1 << 20, "os", ahead=False)) as log:
+        for number in range(100):
+            log.append([NewRecord("wanted" if number in (50, 99) else "other", b"x" * 1000)])
+        parts = list(log.reader().frames(1, None, lambda topic: topic == "wanted"))
+        assert [one.records for one in parts if one.records] == [1, 1]
+        assert len([one for one in parts if not one.records]) >= 6
+        assert [one.last for one in parts] == sorted(one.last for one in parts)
+        found = [one.sequence for part in parts for one in RecordReader().feed(part.data)]
+        assert found == [51, 100]
