@@ -37,7 +37,8 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     given: dict[str, Any] = {
         "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
-        "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB", "feed_tcp": "127.0.0.1:0", "http_tokens": '[{"token": "12345678"}]',
+        "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
+        "feed_tcp": "127.0.0.1:0", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "mq_unique": "true",
     }  # fmt: skip
