@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.ready
+READY  := $(VENV)/.ready
+DEV    := $(VENV)/.dev
 PYTEST_FLAGS ?= -n auto
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
@@ -17,15 +18,15 @@ PEERS  := .venv-bench/.ready
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install the pinned packages and yirangmq into it
+setup: $(DEV) ## make .venv with everything that work on the project needs
 
-serve: setup ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
+serve: $(READY) ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
 	@echo "The server runs here until Ctrl-C. In another terminal, publish the first message and take it:"
 	@echo "    $(BIN)/yirangmq publish --queue mail '{\"to\": \"ann\"}'"
 	@echo "    $(BIN)/yirangmq consume --queue mail"
 	@$(BIN)/yirangmq serve --data yirang-data --log-format text
 
-demo: setup ## publish, lease, ack, retry and bury, step by step
+demo: $(READY) ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
 test: check browser ## check, then all tests but the slow ones
@@ -78,16 +79,21 @@ torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \
 	$(PYTHON) -m venv "$$dir" && "$$dir/bin/pip" install --quiet uv && \
-	"$$dir/bin/uv" pip compile pyproject.toml --quiet --all-extras --group test --group lint --group build \
-	    --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	    --custom-compile-command "make lock" --output-file requirements.lock $(LOCK_FLAGS)
+	"$$dir/bin/uv" pip compile pyproject.toml --extra fast --extra schema --group build $(COMPILE) \
+	    --output-file requirements.lock $(LOCK_FLAGS) && \
+	"$$dir/bin/uv" pip compile pyproject.toml --all-extras --group test --group lint --group build $(COMPILE) \
+	    --constraint requirements.lock --output-file requirements-dev.lock $(LOCK_FLAGS)
 
 clean: ## remove .venv, caches and builds
 	rm -rf $(VENV) .venv-bench .bench-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
-# The stamp is older than the lock or pyproject.toml exactly when there is something to install.
-$(STAMP): requirements.lock pyproject.toml
+COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
+    --custom-compile-command "make lock"
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# A stamp is older than its lock or pyproject.toml exactly when there is something to install.
+$(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	    echo "Python 3.11 or later is needed, as $(PYTHON). If it has another name: make setup PYTHON=python3.12" >&2; \
 	    exit 1; }
@@ -95,8 +101,12 @@ $(STAMP): requirements.lock pyproject.toml
 	    echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; \
 	    exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(PIP) --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DEV): $(READY) requirements-dev.lock
+	$(PIP) --require-hashes -r requirements-dev.lock
 	@touch $@
 
 # A bare Debian has Python without venv; root may as well add it.
