@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.core.states import State
+from yirangmq.core.states import WAITING, State
 
 PAGE = 500
-LIVING = frozenset({State.DRAFT, State.DELAYED, State.READY, State.CLAIMED, State.LEASED, State.DEAD, State.PARKED})
+LIVING = WAITING | {State.DRAFT, State.DEAD, State.PARKED}
 """States in which a message is still owed to somebody."""
 
 Key = tuple[str, str]
@@ -70,9 +70,12 @@ def _cards(transaction: Transaction, queue: str) -> Iterator[Card]:
 
 
 def recount(snapshot: Snapshot, queue: str) -> dict[str, int]:
-    """How many the queue has in each state, counted one by one; history without content is not counted."""
-    found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
+    """How many the queue has in each state, and bytes that wait, counted one by one; history without content is not
+    counted."""
+    found = dict.fromkeys([*(state.value for state in State if state is not State.DROPPED), "bytes"], 0)
     for (owner, _), card in snapshot.cards.items():
+        if owner == queue and card.state in WAITING:
+            found["bytes"] += card.message.size
         if owner == queue and card.state is not State.DROPPED and (card.state is not State.DONE or card.message.body):
             found[card.state.value] += 1
     return found

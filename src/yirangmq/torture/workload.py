@@ -7,8 +7,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from yirangmq.broker import groups
 from yirangmq.broker.queues import Queues
 from yirangmq.core import decide
+from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Store
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery
@@ -23,9 +25,14 @@ START_MS = 1_768_296_060_000
 QUEUES = ("orders", "mail", "scratch")
 MAIL_POLICY = {"retry": {"limit": 1}, "archive": {"enabled": False}, "tombstoneSec": 60, "requeue": "front"}
 """Few attempts, so that messages die; no history, so that contents are removed."""
+CONSUMERS = ("torturer", "other")
+"""Who takes messages; some are for one of them alone."""
+GROUPS = ("ann", "bob")
 OPENINGS = 2
 LONGEST_LEASE = 40
-MORNING = ("publish many", "publish", "lease", "ack")
+DRAFT_MS = 300_000
+"""How long a message may be a draft; longer than most days here last."""
+MORNING = ("publish many", "publish to groups", "publish", "lease", "ack")
 """How each day begins: with something to do."""
 
 
@@ -101,12 +108,15 @@ class _Day:
             "publish": (5, self._publish),
             "publish many": (4, self._publish_many),
             "publish with a key": (1, self._publish_keyed),
+            "publish to groups": (3, self._publish_grouped),
             "lease": (5, self._lease),
             "ack": (4, self._ack),
             "nack": (3, self._nack),
             "extend": (1, self._extend),
             "drop": (1, self._drop),
             "redrive": (2, self._redrive),
+            "draft": (1, self._draft),
+            "set": (2, self._set),
             "sweep": (2, self._sweep),
             "set a policy": (1, self._set_policy),
             "delete a queue": (1, lambda: self._delete("scratch")),
@@ -140,7 +150,7 @@ class _Day:
         for _ in range(OPENINGS):
             store = self._open_store()
             self._stores.append(store)
-            self._queues.append(Queues(store, self._clock, self._ids, "torturer"))
+            self._queues.append(Queues(store, self._clock, self._ids, CONSUMERS[0]))
 
     def _any(self) -> Queues:
         return self._chance.choice(self._queues)
@@ -154,8 +164,9 @@ class _Day:
     def _publish(self) -> None:
         queue, payload = self._chance.choice(QUEUES), self._payload()
         delay, priority = self._chance.choice((0, 0, 0, 5)), self._chance.choice((None, None, 0, 3))
-        receipt = self._any().publish(queue, NewMessage(payload=payload, delay=delay, priority=priority))
-        self._ledger.published((queue, receipt.id), payload)
+        target = self._chance.choice((None, None, *CONSUMERS))
+        message = NewMessage(payload=payload, delay=delay, priority=priority, target=target)
+        self._ledger.published((queue, self._any().publish(queue, message).id), payload)
 
     def _publish_many(self) -> None:
         queue = self._chance.choice(QUEUES)
@@ -169,10 +180,21 @@ class _Day:
         if not receipt.duplicate:
             self._ledger.published((queue, receipt.id), payload)
 
+    def _publish_grouped(self) -> None:
+        queue = self._chance.choice(QUEUES)
+        payloads = [self._payload() for _ in range(self._chance.choice((1, 2, 5)))]
+        messages = [
+            NewMessage(payload=payload, group=self._chance.choice(GROUPS), delay=self._chance.choice((0, 0, 5)))
+            for payload in payloads
+        ]
+        for receipt, payload in zip(self._any().publish_many(queue, messages), payloads, strict=True):
+            self._ledger.published((queue, receipt.id), payload)
+
     def _lease(self) -> None:
         span = self._chance.choice((None, 5, LONGEST_LEASE))
         busy = sorted({queue for queue, _ in self._ledger.owed}) or QUEUES
-        self._held += self._any().lease(self._chance.choice(busy), self._chance.randint(1, 5), lease_seconds=span)
+        queue, limit, who = self._chance.choice(busy), self._chance.randint(1, 5), self._chance.choice(CONSUMERS)
+        self._held += self._any().lease(queue, limit, lease_seconds=span, consumer=who)
 
     def _some_held(self) -> list[Delivery]:
         self._chance.shuffle(self._held)
@@ -209,7 +231,38 @@ class _Day:
                 place = transaction.places(len(dead))
                 now = self._clock.now
                 again = [decide.redrive(message, now, place + offset) for offset, message in enumerate(dead)]
-                transaction.swap([Change(*pair) for pair in zip(dead, again, strict=True)])
+                groups.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
+
+    def _draft(self) -> None:
+        """A message whose content is still to come."""
+        queue, now, [id] = self._chance.choice(QUEUES), self._clock.now, self._ids.new(1)
+        begun = Envelope(queue, id, 3, now, now, 0, None, "", b"", is_json=False)
+        with self._chance.choice(self._stores).transaction() as transaction:
+            transaction.add([begun], now, now, now + DRAFT_MS)
+
+    def _set(self) -> None:
+        """Give a draft its content, or a message in line another one."""
+        payload = self._payload()
+        with self._chance.choice(self._stores).transaction() as transaction:
+            found = [
+                message
+                for state in (State.DRAFT, State.READY)
+                for queue in QUEUES
+                for message in transaction.scan(queue, state, 5).messages
+            ]
+            if not found:
+                return
+            message = found[0] if found[0].state is State.DRAFT else self._chance.choice(found)
+            [old] = transaction.envelopes([message])
+            if old is None:
+                raise ValueError(f"message {message.id} has no content")
+            new = old._replace(payload=payload, is_json=False)
+            transaction.rewrite([message], [new])
+            if message.state is State.DRAFT:
+                filled, policy = message._replace(size=new.size), transaction.policy(message.queue)
+                ready = decide.set_content(filled, policy, self._clock.now, transaction.places(1))
+                transaction.swap([Change(filled, ready)])
+        self._ledger.published((message.queue, message.id), payload)
 
     def _sweep(self) -> None:
         self._clock.now += self._chance.choice((0, 0, 61_000))
