@@ -1,4 +1,4 @@
-"""A folder written by version 1 of the format: it opens, and everything in it is what it was."""
+"""Folders written in format 1 and in format 2: they open, and everything in them is what it was."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,7 @@ from tests.stores.parts import document, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
+from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import base36
 from yirangmq.testing import ManualClock
 
@@ -83,3 +84,40 @@ def test_it_goes_on_from_there(folder: Path) -> None:
         clock.advance(60_000)
         assert [delivery.id for delivery in queues.lease("mail", 9)] == ["m7", "m0", "m3", "m6", "raw"]
         assert queues.counts("mail").done == 2
+
+
+@pytest.fixture
+def second(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(GOLDEN.parent / "files-v2", tmp_path / "second"))
+
+
+def test_everything_of_the_second_format_is_where_it_was(second: Path) -> None:
+    before = tree(second)
+    with open_queues(second, ManualClock(START + 2_000)) as queues:
+        assert list(queues.check()) == []
+        assert tree(second) == before
+        seen = {state: [look.message.id for look in queues.walk("mail", state)] for state in State}
+        assert {state: ids for state, ids in seen.items() if ids} == {
+            "draft": ["begun"],
+            "delayed": ["late"],
+            "held": ["g3", "behind"],
+            "ready": ["g2", "t1", "t0"],
+            "leased": ["raw"],
+            "dead": ["g1"],
+            "done": ["g0"],
+        }
+        waiting = [look for state in WAITING for look in queues.walk("mail", state)]
+        assert queues.counts("mail").bytes == sum(look.envelope.size for look in waiting if look.envelope) == 280
+        assert queues.read(lambda transaction: transaction.note("ledger/one")) == '{"batch":7}'
+        assert queues.read(lambda transaction: transaction.key_holders("mail", ["unique"], START)) == [(9, "raw")]
+
+
+def test_the_second_format_goes_on_from_there(second: Path) -> None:
+    clock = ManualClock(START + 2_000)
+    with open_queues(second, clock) as queues:
+        assert queues.publish("mail", NewMessage(payload=0, deduplication_key="k1")).id == "t1"
+        assert [delivery.id for delivery in queues.lease("mail", 9, consumer="anna")] == ["t1", "t0", "g2"]
+        queues.ack("3-1")
+        clock.advance(60_000)
+        assert [delivery.id for delivery in queues.lease("mail", 9)] == ["g3", "late", "raw"]
+        assert [look.message.id for look in queues.walk("mail", "held")] == ["behind"]
