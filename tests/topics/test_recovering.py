@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tests.topics.conftest import MakeStage
-from tests.topics.pipes import Client, Stage, small
+from tests.topics.pipes import SMALL, Client, Stage, small
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
@@ -209,7 +209,7 @@ def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
 
 
 def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
-    stage = make_stage(Settings(workers=1, pace=Pace(300_000, threaded=False)))
+    stage = make_stage(Settings(workers=1, pace=Pace(300_000, threaded=False)), SMALL._replace(segment_bytes=1 << 20))
     fill(stage, 400, size=3000)
     client = stage.client()
     client.follow(make_filter(["nothing", "a"]))

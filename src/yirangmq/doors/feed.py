@@ -167,7 +167,8 @@ class FeedConnection(asyncio.Protocol):
             self._transport.close()
 
     def cut(self, reason: str) -> None:
-        self._door.count(reason)
+        if reason:
+            self._door.count(reason)
         self._sender.drop()
         self._leave()
         if self._transport is not None:

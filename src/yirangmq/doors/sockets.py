@@ -182,8 +182,9 @@ class Connection(asyncio.BufferedProtocol):
         self._session.refuse(error)
 
     def cut(self, reason: str) -> None:
-        """At once: too much waits for a client that does not read, or it is of no use any more."""
-        self._door.count(reason)
+        """At once: too much waits for a client that does not read, or it is gone by itself, without a reason."""
+        if reason:
+            self._door.count(reason)
         self._sender.drop()
         self._session.end()
         if self._transport is not None:

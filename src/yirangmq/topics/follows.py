@@ -195,9 +195,9 @@ class Follows:
         if subscriber.run is not run:
             run.close()
             return
-        if outcome is Outcome.GONE:
+        if outcome in (Outcome.GONE, Outcome.STALLED):
             self._end_run(subscriber, run)
-            subscriber.line.cut("stalled")
+            subscriber.line.cut("stalled" if outcome is Outcome.STALLED else "")
             return
         subscriber.cursor = run.cursor
         missing = None if run.error or run.is_cancelled else self._feed.missing(run.cursor)

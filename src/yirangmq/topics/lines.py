@@ -54,7 +54,7 @@ class Line(Protocol):
         """Tell the client why, and close."""
 
     def cut(self, reason: str) -> None:
-        """Close at once; it does not read."""
+        """Close at once; no reason: it is gone by itself."""
 
 
 class Batch(NamedTuple):

@@ -126,7 +126,7 @@ class Worker:
                 number = run.outlet.fileno()
                 self._poll.unregister(number)
                 del self._blocked[number]
-            self._end(run, Outcome.GONE)
+            self._end(run, Outcome.GONE if run.is_abandoned else Outcome.STALLED)
 
     def _is_stalled(self, run: Run) -> bool:
         return run.still_for() > self._pace.stall_seconds
@@ -153,7 +153,7 @@ class Worker:
             self._poll.register(number, select.POLLOUT)
 
     def _end(self, run: Run, outcome: Outcome) -> None:
-        if outcome is Outcome.GONE:
+        if outcome in (Outcome.GONE, Outcome.STALLED):
             run.close()
         self._ended(run, outcome)
 

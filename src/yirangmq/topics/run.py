@@ -21,6 +21,7 @@ class Outcome(Enum):
     BLOCKED = "the client must read first"
     DONE = "nothing is left, or it was asked to stop"
     GONE = "the client is not there any more"
+    STALLED = "the client has taken nothing for too long"
     FAILED = "the log cannot give what is needed"
 
 
