@@ -20,8 +20,8 @@ SCRIPT = "\n".join(re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "http.md").re
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[HttpServer]:
-    made = HttpServer(MemoryStore(), SystemClock()).start()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    made = HttpServer(MemoryStore(), SystemClock(), folder=tmp_path_factory.mktemp("data")).start()
     yield made
     made.stop()
 

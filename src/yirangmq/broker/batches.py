@@ -113,8 +113,9 @@ class Batches:
     def finish_pending(self) -> None:
         """What a server that died left half-way; to be called once at the start."""
         for entry in self._pending():
-            self._under_way[entry.query, entry.batch] = []
-            self._resume(entry)
+            if (entry.query, entry.batch) not in self._under_way:
+                self._under_way[entry.query, entry.batch] = []
+                self._resume(entry)
 
     def _pending(self) -> list[Entry]:
         found = self._desk.read(ledger.entries)
@@ -198,13 +199,19 @@ class Batches:
 
     def _resume(self, entry: Entry) -> None:
         """The queues have it: bring the topics what they lack."""
+        topics = self.topics
+        try:
+            if topics is None:
+                raise Unavailable("this server has no topics", field="target")
+            topics.last()  # opens the log, if nobody has
+        except QueueError as error:
+            self._end(entry.query, entry.batch, None, error)
+            return
 
         def work() -> list[NewRecord]:
-            if self.topics is None:
-                raise Unavailable("this server has no topics", field="target")
             there = sum(
                 1
-                for record in self.topics.records_after(entry.behind)
+                for record in topics.records_after(entry.behind)
                 if record.headers.get(MARK) == f"{entry.query}/{entry.batch}"
             )
             return self._loaded(entry.query, entry.batch, entry.stages).records[there:]

@@ -86,6 +86,13 @@ class Frames(NamedTuple):
     records: int
 
 
+class Place(NamedTuple):
+    """A record that is found without walking to it: its sequence, and the bytes of all kept records before it."""
+
+    sequence: int
+    size: int
+
+
 class Retention(NamedTuple):
     """How much to keep; None: no limit of that kind. Whole segments go, so somewhat more is kept."""
 
@@ -143,6 +150,9 @@ class LogReader(Protocol):
     ) -> Iterator[Piece]:
         """The same as pieces of files. Without ``wanted`` nothing is read but the index, and a piece is a whole segment
         or, where ``size`` is given, about so many bytes."""
+
+    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> Sequence[Place]:
+        """Where the span could be cut into parts of a known size; at most so many, about as many bytes apart."""
 
     def close(self) -> None: ...
 

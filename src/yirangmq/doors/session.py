@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from yirangmq.broker.batches import Batches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core import names
@@ -46,6 +47,7 @@ class House:
     topics: Publisher | None = None
     feed: Feed | None = None
     """The latest events, where the server keeps them."""
+    batches: Batches | None = None
 
     def check_room(self) -> None:
         """Raises what a publisher is told while the disk is low, or the store as large as it may be."""

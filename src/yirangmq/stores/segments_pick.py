@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from yirangmq.core.errors import BadInput, StoreDamaged
-from yirangmq.core.topics import Piece, Record, Wanted
+from yirangmq.core.topics import Piece, Place, Record, Wanted
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_layout import State, Topic
@@ -64,6 +64,11 @@ def state_at(segment: Segment, fd: int, sequence: int) -> State:
 
 def sequence_at(segment: Segment, fd: int, at_ns: int) -> int | None:
     return scan.sequence_at(fd, segment.summary(fd).marks, at_ns, segment.head.begin, segment.tail.end)
+
+
+def places(segment: Segment, fd: int) -> list[Place]:
+    """Its marks, with the bytes of its records before each."""
+    return [Place(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
 
 
 def remembered(wanted: Wanted | None) -> Callable[[bytes], bool] | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Protocol, TypeVar
 
 from yirangmq.core.errors import BadInput, Retired, StoreDamaged
-from yirangmq.core.topics import Frames, Gap, Piece, Record, TopicState, Wanted
+from yirangmq.core.topics import Frames, Gap, Piece, Place, Record, TopicState, Wanted
 from yirangmq.stores import segments_pick as pick
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_chain import Chain, Gone, Segment, find, gaps
@@ -91,6 +91,26 @@ class SegmentReader:
         edges = [start, *(edge for gap in lost for edge in (gap.first, gap.last + 1)), stop]
         spans = [(low, high) for low, high in list(pairwise(edges))[::2] if low < high]
         return sum(self._numbers(high, wanted) - self._numbers(low, wanted) for low, high in spans)
+
+    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[Place]:
+        """Where the span could be cut; at most so many, about as many bytes apart."""
+        start, stop = self._span(start, stop)
+        chain = self._source.chain
+        within = [segment for segment in chain if segment.tail.last >= start and segment.first < stop]
+        total = sum(segment.size for segment in within)
+        step = 0 if total // scan.MARK_EVERY + len(within) <= most else total // max(most - 1, 1)
+        before = sum(segment.size for segment in chain if segment.tail.last < start)
+        found: list[Place] = []
+        for segment in within:
+            marks = [Place(segment.first, 0)]
+            if segment.size > step:
+                marks = self._read(partial(self._at, segment.first), pick.places)
+            for sequence, size in marks:
+                is_far = not found or before + size >= found[-1].size + step
+                if start <= sequence < stop and is_far and len(found) < most:
+                    found.append(Place(sequence, before + size))
+            before += segment.size
+        return found
 
     def _numbers(self, sequence: int, wanted: Wanted) -> int:
         """How many records of the wanted topics there have ever been before this sequence."""

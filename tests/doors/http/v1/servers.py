@@ -2,9 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from tests.servers import PATIENCE
+from tests.topics.live import loop_here, opening
+from yirangmq.broker.batches import Batches
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -17,17 +21,25 @@ from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
+from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.stores.stages import StageFiles
+from yirangmq.topics.aside import Aside
+from yirangmq.topics.batching import FeedForBatches
+from yirangmq.topics.publisher import Publisher
+from yirangmq.topics.stage import Settings
 from yirangmq.wire.calls import Welcome
 
 
 class HttpServer:
-    """Listens at ``url`` from ``start`` to ``stop``."""
+    """Listens at ``url`` from ``start`` to ``stop``. With a folder it has topics, and takes batches."""
 
-    def __init__(self, store: Store, clock: Clock, ids: Ids | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock, ids: Ids | None = None, folder: Path | None = None) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids or TimeOrderedIds()
+        self._folder = folder
+        self.topics: Publisher | None = None
         self._faults: list[dict[str, Any]] = []
         self._thread: threading.Thread | None = None
         self.port = 0
@@ -51,6 +63,10 @@ class HttpServer:
             self._thread = None
         assert self._faults == []
 
+    def do(self, act: Callable[[], Any]) -> None:
+        """Something on the server's own thread, soon."""
+        self._loop.call_soon_threadsafe(act)
+
     async def _run(self, up: threading.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda loop, context: self._faults.append(context))
@@ -70,13 +86,25 @@ class HttpServer:
         table = Calls(verbs, pages, site)
         observing.begin(verbs.happened, table)
         welcome = Welcome("yirangmq test", "here", self._store.durability(), 1 << 24)
-        house = House(desk, self._clock, self._ids, table, welcome)
+        aside = Aside(loop.call_soon_threadsafe)
+        batches = None
+        if self._folder is not None:
+            self.topics = Publisher(opening(self._folder / "topics"), loop_here(), Settings())
+            batches = Batches(desk, StageFiles(self._folder / "stages"), aside.run, self._clock, self._ids)
+            batches.topics = FeedForBatches(self.topics)
+            self.topics.start()
+        TopicCalls(self.topics, self._clock).begin(table, observing.feed.hear)
+        house = House(desk, self._clock, self._ids, table, welcome, topics=self.topics, batches=batches)
         self.api = Api(house, observing.feed)
         webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
         webhooks.begin(table, house.consumers)
         webhooks.start()
         door = HttpDoor(self.api)
         desk.after_commit.append(door.flush)
+        if self.topics is not None:
+            self.topics.after_turn.append(door.flush)
+            self.topics.listening()
+            self.topics.online()
         server = await listen_tcp(door, ("127.0.0.1", 0))
         self.port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
         up.set()
@@ -87,4 +115,7 @@ class HttpServer:
         webhooks.abort()
         door.abort()
         pages.stop()
+        aside.stop()
+        if self.topics is not None:
+            self.topics.close()
         await asyncio.sleep(0)

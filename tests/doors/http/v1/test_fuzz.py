@@ -25,7 +25,9 @@ from yirangmq.core.names import MAX_SECONDS
 from yirangmq.stores.memory import MemoryStore
 
 LANGUAGES = ("bad_filter", "bad_policy", "missing_extra")
-TEXTS = ("cursor", "X-MQ-Attributes", "leaseId", "leases", "all", "filter", "messages", "data_base64", "timestamp")
+TEXTS = ("cursor", "X-MQ-Attributes", "leaseId", "leases", "all", "filter", "messages", "data_base64", "timestamp",
+         "X-MQ-Headers", "X-MQ-Key", "records", "headers", "key", "payloadBase64", "body", "fromTime", "fromSeq",
+         "after", "last", "sequence", "stages")  # fmt: skip
 """What must be right in ways that no schema can say."""
 
 
@@ -67,9 +69,14 @@ def lines(context: Any, value: Any) -> Any:
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
+@schemathesis.serializer("application/vnd.yirangmq.records")
+def frames(context: Any, value: Any) -> Any:
+    return value if isinstance(value, bytes) else json.dumps(value, default=repr).encode()
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[HttpServer]:
-    made = HttpServer(MemoryStore(), SystemClock()).start()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    made = HttpServer(MemoryStore(), SystemClock(), folder=tmp_path_factory.mktemp("data")).start()
     yield made
     made.stop()
 

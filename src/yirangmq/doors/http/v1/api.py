@@ -1,13 +1,14 @@
-"""The API put together: every endpoint there is, and the parts of it that live as long as the server.
-
-Topics and other parts of the server mount theirs with ``Api.table.add``, before the first request."""
+"""The API put together: every endpoint there is, and the parts of it that live as long as the server."""
 
 from yirangmq.doors.http.exchange import Route
-from yirangmq.doors.http.v1 import letters, messages, openapi, publishing, queues, settling, site
+from yirangmq.doors.http.v1 import letters, messages, openapi, publishing, queues, records, settling, site, topics
+from yirangmq.doors.http.v1.batches import BatchRoutes
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.events import Events
 from yirangmq.doors.http.v1.leasing import Leasing
+from yirangmq.doors.http.v1.log import LogRoutes
 from yirangmq.doors.http.v1.table import Guard, Table, let_all
+from yirangmq.doors.http.v1.topic_events import TopicEvents
 from yirangmq.doors.session import House
 from yirangmq.observe.feed import Feed
 
@@ -26,15 +27,22 @@ class Api:
         self._version = house.welcome.server.rpartition(" ")[2]
         self._leasing = Leasing()
         self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
+        self._topic_events = TopicEvents()
+        self._log = LogRoutes()
         self.table = Table(house, (), guard)
         for endpoint in (
             *publishing.endpoints(max_body),
             *self._leasing.endpoints,
             *settling.ENDPOINTS,
             *messages.ENDPOINTS,
+            *records.ENDPOINTS,
             *letters.ENDPOINTS,
             *queues.ENDPOINTS,
             *site.ENDPOINTS,
+            *topics.endpoints(max_body),
+            *self._topic_events.endpoints,
+            *self._log.endpoints,
+            *BatchRoutes(house.batches).endpoints(max_body),
             *self._events.endpoints,
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),
         ):
@@ -51,12 +59,14 @@ class Api:
     @property
     def following(self) -> int:
         """Readers of events."""
-        return self._events.following
+        return self._events.following + self._topic_events.following
 
     def stop(self) -> None:
         """The server is going: who waits is told that there is nothing."""
         self._leasing.stop()
         self._events.stop()
+        self._topic_events.stop()
+        self._log.stop()
 
     def _describe(self, ask: Ask) -> None:
         ask.reply(self.document())

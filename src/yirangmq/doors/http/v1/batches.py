@@ -8,16 +8,17 @@ from typing import Any
 from yirangmq.broker import ledger
 from yirangmq.broker.batches import Batches, Received
 from yirangmq.core.batches import Entry, Stage, check_batch, check_query, check_stage
-from yirangmq.core.errors import BadInput
+from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.names import IDENTIFIER, QUEUE
 from yirangmq.core.strict import Fields
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import Field, Kind, many, text
-from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, ref, thing
+from yirangmq.doors.http.v1.schemas import COUNT, items, ref, thing
 from yirangmq.format.envelope import iso
 
 MOST_STAGES = 10_000
 MOST_PIECES = 1_000_000
+MOST_ROWS = 10**9
 LARGEST_CHECKSUM = 2**32 - 1
 TYPE = "application/vnd.yirangmq.records"
 """Record frames, one after another (docs/log.md)."""
@@ -40,7 +41,7 @@ def _check_stage(value: object, field: str) -> Stage:
     stage = Stage(
         check_stage(part.take("id", None)),
         part.whole("pieces", 0, least=0, most=MOST_PIECES),
-        part.whole("rows", 0, least=0, most=10**9),
+        part.whole("rows", 0, least=0, most=MOST_ROWS),
         part.whole("checksum", 0, least=0, most=LARGEST_CHECKSUM),
     )
     part.done()
@@ -50,7 +51,13 @@ def _check_stage(value: object, field: str) -> Stage:
 STAGE_SCHEMA = {
     "type": "object",
     "required": ["id"],
-    "properties": {"id": TEXT, "pieces": COUNT, "rows": COUNT, "checksum": COUNT},
+    "properties": {
+        "id": {"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"},
+        "pieces": {**COUNT, "maximum": MOST_PIECES},
+        "rows": {**COUNT, "maximum": MOST_ROWS},
+        "checksum": {**COUNT, "maximum": LARGEST_CHECKSUM},
+    },
+    "additionalProperties": False,
 }
 STAGE = Kind(STAGE_SCHEMA, _check_stage, lambda written, field: written)
 PATH = {
@@ -65,8 +72,16 @@ PATH = {
 
 
 class BatchRoutes:
-    def __init__(self, batches: Batches) -> None:
-        self._batches = batches
+    """``batches`` is None where the server takes none."""
+
+    def __init__(self, batches: Batches | None) -> None:
+        self._given = batches
+
+    @property
+    def _batches(self) -> Batches:
+        if self._given is None:
+            raise NotFound("this server takes no batches", field="path")
+        return self._given
 
     def endpoints(self, max_body: int) -> tuple[Endpoint, ...]:
         one = "/v1/batches/{query}/{batch}"

@@ -147,3 +147,5 @@ class Endpoint:
     """The type of the answer."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Further answers of the document: ``{"503": …}``, and further media types of the first."""
+    name: str = ""
+    """In the document, where that of its path is another's."""

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.core.errors import QueueError, QuotaExceeded
+from yirangmq.core.errors import QueueError, QuotaExceeded, Retired
 from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.format.jsontext import dumps
@@ -50,6 +50,8 @@ ERROR_SCHEMA: dict[str, Any] = {
                 "message": {"type": "string"},
                 "field": {"type": "string", "description": "which part of the request is at fault"},
                 "retryAfterSec": {"type": "number", "description": "asking again after so long may help"},
+                "asked": {"type": "integer", "description": "of a record that is no longer kept: its sequence …"},
+                "first": {"type": "integer", "description": "… and the one that the log begins with now"},
             },
         }
     },
@@ -57,7 +59,7 @@ ERROR_SCHEMA: dict[str, Any] = {
 
 
 def document(error: QueueError) -> dict[str, Any]:
-    """``{"code", "message", "field"?, "retryAfterSec"?}``; the message does not repeat the field."""
+    """``{"code", "message", "field"?, "retryAfterSec"?, "asked"?, "first"?}``, the field not repeated."""
     code, text, field = (told := failed(error)).code, told.text, told.field
     about: dict[str, Any] = {"code": code, "message": text}
     if field is not None:
@@ -65,6 +67,8 @@ def document(error: QueueError) -> dict[str, Any]:
     after = retry_after(error)
     if after is not None:
         about["retryAfterSec"] = after
+    if isinstance(error, Retired):
+        about |= {"asked": error.asked, "first": error.first}
     return about
 
 

@@ -21,6 +21,8 @@ TAGS = {
     "queues": "what there is",
     "policies": "the numbers that govern a queue",
     "consumers": "who is at work",
+    "topics": "records that every subscriber gets, in order",
+    "batches": "of a pipeline, each in once",
     "events": "what happens, as it happens",
     "server": "the server itself",
 }
@@ -68,6 +70,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
 
 def operation_id(endpoint: Endpoint) -> str:
     """``POST /v1/queues/{queue}/messages`` is ``postQueuesMessages``; with an id at its end it is about ``One``."""
+    if endpoint.name:
+        return endpoint.name
     parts = [part for part in endpoint.path.split("/")[2:] if not part.startswith("{")]
     words = "".join(word.capitalize() for part in parts for word in part.replace(".", "-").split("-"))
     return endpoint.method.lower() + words + ("One" if endpoint.path.endswith("}") else "")

@@ -136,8 +136,30 @@ WEBHOOK = thing(
 BATCH: Schema = thing(
     query=TEXT, batch=COUNT, step=TEXT, first=FLAG, queueRows=COUNT, deadRows=COUNT, topicRows=COUNT, at=INSTANT
 )
+LOG: Schema = thing(
+    epoch=TEXT, first=COUNT, last=COUNT, state=TEXT, gaps=items({"type": "array", "items": COUNT, "minItems": 2})
+)
+CURSOR: Schema = thing(name=TEXT, epoch=TEXT, sequence=COUNT, filter=TEXT, at=INSTANT)
+TOPIC: Schema = thing(
+    topic=TEXT, topicSequence=COUNT, sequence=COUNT, at=INSTANT, records=COUNT, bytes=COUNT, publishedPerSec=NUMBER
+)
+RECORD: Schema = thing(
+    ("payload", "payloadBase64"),
+    sequence=COUNT,
+    topicSequence=COUNT,
+    at=INSTANT,
+    topic=TEXT,
+    key=some(TEXT),
+    headers=table(TEXT),
+    payload=ANY,
+    payloadBase64=TEXT,
+)
 COMPONENTS: dict[str, Schema] = {
     "Batch": BATCH,
+    "Cursor": CURSOR,
+    "Log": LOG,
+    "Record": RECORD,
+    "Topic": TOPIC,
     "Error": ERROR_SCHEMA,
     "Problem": ERROR_SCHEMA["properties"]["error"],
     "Envelope": ENVELOPE,

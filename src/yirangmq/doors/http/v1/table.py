@@ -12,11 +12,12 @@ from yirangmq.doors.http.router import decoded
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
-from yirangmq.doors.http.v1.fields import CONSUMER, ID, QUEUE, Field
+from yirangmq.doors.http.v1.fields import CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
 from yirangmq.doors.session import House
 
+NAMED = {"queue": QUEUE, "topic": TOPIC, "name": SUBSCRIBER}
 Guard = Callable[[Request, str, str | None], None]
-"""(request, scope, queue or None) → raises ``NotAllowed`` where the client may not."""
+"""(request, scope, queue or topic or None) → raises ``NotAllowed`` where the client may not."""
 
 
 @dataclass(slots=True)
@@ -81,7 +82,8 @@ class Table:
         """Before the body is read."""
         refuse_foreign(request)
         if self._guard is not let_all:
-            self._guard(request, endpoint.scope, _values(fields, values).get("queue"))
+            found = _values(fields, values)
+            self._guard(request, endpoint.scope, found.get("queue", found.get("topic")))
 
     def _handle(
         self,
@@ -100,8 +102,8 @@ def _values(fields: tuple[Field, ...], values: list[str]) -> dict[str, str]:
 
 
 def path_field(endpoint: Endpoint, name: str) -> Field:
-    if name == "queue":
-        return QUEUE
+    if name in NAMED:
+        return NAMED[name]
     if endpoint.path.startswith("/v1/batches/"):
         return BATCH_PATH[name]
     return CONSUMER if "/consumers/" in endpoint.path else ID

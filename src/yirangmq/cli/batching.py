@@ -1,0 +1,61 @@
+"""Batches of pipelines in a server: built, finished after a crash, and swept.
+
+Knows: where stages lie, the thread they are read in. Does not know: what is in them, who brings them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from yirangmq.broker.batches import Batches
+from yirangmq.broker.desk import Desk
+from yirangmq.config import Config
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Clock, Ids
+from yirangmq.observe.logs import log, values
+from yirangmq.stores.stages import StageFiles
+from yirangmq.topics.aside import Aside
+from yirangmq.topics.batching import FeedForBatches
+from yirangmq.topics.publisher import Publisher
+
+SWEEP_SECONDS = 3600.0
+
+
+class Batching:
+    """To be made on the loop's thread; from ``start`` to ``stop``."""
+
+    def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._aside = Aside(self._loop.call_soon_threadsafe)
+        self._timer: asyncio.TimerHandle | None = None
+        stages = StageFiles(Path(config.data).absolute() / "stages")
+        self.batches = Batches(desk, stages, self._aside.run, clock, ids)
+        if topics is not None:
+            self.batches.topics = FeedForBatches(topics)
+
+    def start(self) -> None:
+        """First what a server that died left half-way."""
+        try:
+            self.batches.finish_pending()
+        except QueueError as error:
+            log.error("the ledger of batches cannot be read", extra=values(error=str(error)))
+        self._sweep()
+
+    def _sweep(self) -> None:
+        self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        try:
+            self.batches.sweep(_swept)
+        except QueueError as error:
+            _swept(None, error)
+
+    def stop(self) -> None:
+        """Returns when the work under way is done."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._aside.stop()
+
+
+def _swept(count: Any, error: QueueError | None) -> None:
+    if error is not None:
+        log.warning("stages of batches could not be swept", extra=values(error=str(error)))
+    elif count:
+        log.info("stages that nobody committed are gone", extra=values(batches=count))
