@@ -42,6 +42,7 @@ def looking(browser: Browser, url: str) -> Iterator[Page]:
     browser.script("sessionStorage.clear(); localStorage.clear()")
     browser.log()
     yield page
+    page.api.close()
     browser.open("about:blank")
     assert page.complaints() == []
 

@@ -3,6 +3,7 @@
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     tokens = '[{"token": "only-to-look-at-mail", "scopes": ["consume"], "queues": ["mail"]}]'
     options = ("--token-file", str(folder / "token"), "--http-tokens", tokens)
     with daemon(folder, "--store", "memory:", "--http", "127.0.0.1:0", *options) as made:
-        Api(http_url(made), TOKEN).publish("mail", {"to": "ann"})
+        with closing(Api(http_url(made), TOKEN)) as api:
+            api.publish("mail", {"to": "ann"})
         yield made
 
 
@@ -108,7 +110,8 @@ def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Brow
     page.find("dialog input").type("only-to-look-at-mail")
     page.browser.press("Enter")
     page.live()
-    page.count("ready", len(Api(page.url, TOKEN)("GET", "queues/mail/messages")["messages"]))
+    with closing(Api(page.url, TOKEN)) as api:
+        page.count("ready", len(api("GET", "queues/mail/messages")["messages"]))
     page.click("button", "Pause")
     page.toast("this token does not allow to admin")
     page.go("/consumers")

@@ -8,6 +8,11 @@ from tests.dashboard.parts import Page
 
 pytestmark = pytest.mark.process
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()
+NAMELESS = """
+    return [...document.querySelectorAll("a[href], button, input, select, textarea, [role=img]")]
+      .filter((node) => node.checkVisibility())
+      .filter((node) => !node.textContent.trim() && !node.ariaLabel && !node.labels?.length)
+      .map((node) => node.outerHTML.slice(0, 200))"""
 PAGES = {
     "overview": ("/", "a.queue-name"),
     "messages": ("/queues/{}", "button.open"),
@@ -45,6 +50,8 @@ def test_a_page_in_all_its_looks(page: Page, queue: str, name: str) -> None:
     where, there = PAGES[name]
     page.open(where.format(queue)).live()
     page.find(there)
+    assert len(page.browser.texts("h1")) == 1
+    assert page.browser.script(NAMELESS) == []
     for width, scheme in ((1280, "light"), (1280, "dark"), (768, "light"), (360, "light"), (360, "dark")):
         page.browser.size(width, 800)
         page.browser.prefer(scheme)
@@ -76,18 +83,3 @@ def test_the_theme_can_be_chosen_and_is_kept(page: Page) -> None:
     page.click("#theme")
     page.browser.prefer("light")
     assert page.browser.script(ground) == dark
-
-
-def test_every_field_and_button_has_a_name(page: Page, queue: str) -> None:
-    fill(page, queue)
-    nameless = """
-        return [...document.querySelectorAll("a[href], button, input, select, textarea, [role=img]")]
-          .filter((node) => node.checkVisibility())
-          .filter((node) => !node.textContent.trim() && !node.ariaLabel && !node.labels?.length)
-          .map((node) => node.outerHTML.slice(0, 200))"""
-    for where, there in PAGES.values():
-        page.open(where.format(queue)).live()
-        page.find(there)
-        assert page.browser.script(nameless) == [], where
-        heads = page.browser.texts("h1")
-        assert len(heads) == 1, (where, heads)

@@ -199,8 +199,12 @@ def _allow_files(wanted: int) -> None:
 def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
     notify("READY=1")
     value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
-    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; store {chosen.store_url}"
-    screen.answer({**value, "durability": durability, "pid": os.getpid()}, f"{text}, durability {durability}")
+    where = f"store {chosen.store_url}, durability {durability}"
+    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; {where}"
+    pages = [f"{address}/" for address in addresses if address.startswith(("http://", "https://"))]
+    if pages:
+        text += f"\nThe dashboard is at {pages[0]}"
+    screen.answer({**value, "durability": durability, "pid": os.getpid()}, text)
     screen.flush()
     log.info("ready", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
 

@@ -14,7 +14,12 @@ export class Sparkline {
     this.seconds = seconds;
     this.area = svg("path", { class: "spark-area" });
     this.line = svg("path", { class: "spark-line" });
-    const view = { class: "spark", "data-kind": kind, viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none" };
+    const view = {
+      class: "spark",
+      "data-kind": kind,
+      viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
+      preserveAspectRatio: "none",
+    };
     this.node = svg("svg", { ...view, "aria-hidden": "true" }, this.area, this.line);
   }
 
@@ -74,7 +79,13 @@ export class Bars {
     const fill = h("span", { class: "bar-fill" });
     fill.style.width = `${Math.max(1, share * 100)}%`;
     const parts = [h("span", { class: "bar-name" }, name), h("span", { class: "bar" }, fill), h("b", {}, count(value))];
-    const props = { type: "button", class: "bar-row", "data-reason": name, title: hint, onclick: () => this.choose(name) };
+    const props = {
+      type: "button",
+      class: "bar-row",
+      "data-reason": name,
+      title: hint,
+      onclick: () => this.choose(name),
+    };
     return h("li", {}, h("button", props, parts));
   }
 }
@@ -97,7 +108,11 @@ export class Days {
     const left = 600 - step * days.length;
     const bars = days.flatMap((day, index) => stack(day, left + index * step, step, most));
     const grid = [0, 70].map((y) => svg("line", { class: "grid", x1: 0, x2: 600, y1: y + 0.5, y2: y + 0.5 }));
-    this.drawing.replaceChildren(...grid, ...bars, svg("line", { class: "axis", x1: 0, x2: 600, y1: 139.5, y2: 139.5 }));
+    this.drawing.replaceChildren(
+      ...grid,
+      ...bars,
+      svg("line", { class: "axis", x1: 0, x2: 600, y1: 139.5, y2: 139.5 }),
+    );
     mark(this.drawing, "aria-label", days.map((day) => `${day.day}: ${day.total}`).join(", "));
     put(this.most, count(most));
     put(this.from, days.length > 1 ? days[0].day : "");

@@ -14,7 +14,11 @@ export function open(title, content, { kind = "" } = {}) {
       answer = value;
       dialog.close();
     };
-    const leave = h("button", { type: "button", class: "icon-button close", "aria-label": "Close", onclick: () => close(null) }, "✕");
+    const leave = h(
+      "button",
+      { type: "button", class: "icon-button close", "aria-label": "Close", onclick: () => close(null) },
+      "✕",
+    );
     dialog.append(h("div", { class: "dialog-head" }, heading, leave), content(close, dialog));
     dialog.addEventListener("close", () => {
       dialog.remove();
@@ -32,8 +36,18 @@ export function open(title, content, { kind = "" } = {}) {
 /** Yes or no. With `typed` the word must be typed before yes is possible. */
 export function confirm(title, { text, yes, typed = null, isDanger = false }) {
   return open(title, (close) => {
-    const agree = h("button", { class: isDanger ? "danger" : "primary", disabled: typed !== null, autofocus: typed === null }, yes);
-    const word = h("input", { type: "text", autocomplete: "off", spellcheck: "false", "aria-label": `Type ${typed} to confirm`, autofocus: true });
+    const agree = h(
+      "button",
+      { class: isDanger ? "danger" : "primary", disabled: typed !== null, autofocus: typed === null },
+      yes,
+    );
+    const word = h("input", {
+      type: "text",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-label": `Type ${typed} to confirm`,
+      autofocus: true,
+    });
     word.addEventListener("input", () => (agree.disabled = word.value !== typed));
     const submit = (event) => {
       event.preventDefault();
@@ -43,7 +57,9 @@ export function confirm(title, { text, yes, typed = null, isDanger = false }) {
       "form",
       { onsubmit: submit },
       h("p", {}, text),
-      typed === null ? null : h("label", { class: "field" }, h("span", {}, "Type ", h("code", {}, typed), " to confirm"), word),
+      typed === null
+        ? null
+        : h("label", { class: "field" }, h("span", {}, "Type ", h("code", {}, typed), " to confirm"), word),
       h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")),
     );
   });
@@ -52,7 +68,14 @@ export function confirm(title, { text, yes, typed = null, isDanger = false }) {
 /** The bearer token of this server, or null. It is kept until the tab is closed. */
 export function askToken(wasWrong) {
   return open("This server wants a token", (close) => {
-    const input = h("input", { type: "password", autocomplete: "off", required: true, "aria-label": "Token", name: "token", autofocus: true });
+    const input = h("input", {
+      type: "password",
+      autocomplete: "off",
+      required: true,
+      "aria-label": "Token",
+      name: "token",
+      autofocus: true,
+    });
     const submit = (event) => {
       event.preventDefault();
       close(input.value.trim());
@@ -60,7 +83,11 @@ export function askToken(wasWrong) {
     return h(
       "form",
       { onsubmit: submit },
-      h("p", {}, wasWrong ? "The token that was shown is not one of this server's." : "It is kept until this tab is closed."),
+      h(
+        "p",
+        {},
+        wasWrong ? "The token that was shown is not one of this server's." : "It is kept until this tab is closed.",
+      ),
       h("label", { class: "field" }, h("span", {}, "Token"), input),
       h("div", { class: "buttons" }, h("button", { class: "primary" }, "Show it")),
     );

@@ -6,7 +6,14 @@ import { coloured } from "./jsontext.js";
 export class Editor {
   constructor(label, { rows = 14, changed = () => {} } = {}) {
     this.wrong = null;
-    this.area = h("textarea", { rows, spellcheck: "false", autocapitalize: "off", autocomplete: "off", "aria-label": label, wrap: "off" });
+    this.area = h("textarea", {
+      rows,
+      spellcheck: "false",
+      autocapitalize: "off",
+      autocomplete: "off",
+      "aria-label": label,
+      wrap: "off",
+    });
     this.shade = h("pre", { class: "editor-shade", "aria-hidden": "true" });
     this.lines = h("pre", { class: "editor-lines", "aria-hidden": "true" });
     this.node = h("div", { class: "editor" }, this.lines, h("div", { class: "editor-text" }, this.shade, this.area));
@@ -44,7 +51,12 @@ export class Editor {
     const wrongLine = this.wrong === null ? 0 : text.slice(0, this.wrong.start).split("\n").length;
     if (this.lines.childElementCount !== count || this.lines.dataset.wrong !== String(wrongLine)) {
       this.lines.dataset.wrong = wrongLine;
-      replace(this.lines, Array.from({ length: count }, (_, index) => h("span", { class: index + 1 === wrongLine ? "wrong-line" : "" }, `${index + 1}\n`)));
+      replace(
+        this.lines,
+        Array.from({ length: count }, (_, index) =>
+          h("span", { class: index + 1 === wrongLine ? "wrong-line" : "" }, `${index + 1}\n`),
+        ),
+      );
     }
     replace(this.shade, coloured(text, this.wrong), "\n");
     this.#follow();

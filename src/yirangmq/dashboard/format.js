@@ -40,7 +40,11 @@ export function span(seconds) {
 
 /** The same, short enough for an axis. */
 export function brief(seconds) {
-  for (const [unit, size] of [["d", 86_400], ["h", 3600], ["min", 60]]) {
+  for (const [unit, size] of [
+    ["d", 86_400],
+    ["h", 3600],
+    ["min", 60],
+  ]) {
     if (seconds >= size) return `${trim(seconds / size)} ${unit}`;
   }
   return `${Math.round(seconds)} s`;

@@ -28,7 +28,13 @@ export class History {
   #addRow(row, slot) {
     let values = this.queues.get(row.queue);
     if (values === undefined) this.queues.set(row.queue, (values = series()));
-    const now = { waiting: waiting(row), age: row.headAgeSec ?? 0, leased: row.leased, dead: row.dead, ...row.totals };
+    const now = {
+      waiting: waiting(row),
+      age: row.headAgeSec ?? 0,
+      leased: row.leased,
+      dead: row.dead,
+      ...row.totals,
+    };
     for (const metric of METRICS) {
       values[metric][slot] = now[metric];
       const sum = this.all[metric];
@@ -49,9 +55,20 @@ export class History {
       const rows = Object.entries(queues).map(([queue, columns]) => {
         const value = (metric) => columns[metric][index];
         const totals = { published: value("published"), acked: value("acked"), failed: value("failed") };
-        return { queue, ready: value("waiting"), delayed: 0, headAgeSec: value("ageSec"), leased: value("leased"), dead: value("dead"), totals };
+        return {
+          queue,
+          ready: value("waiting"),
+          delayed: 0,
+          headAgeSec: value("ageSec"),
+          leased: value("leased"),
+          dead: value("dead"),
+          totals,
+        };
       });
-      this.add(rows.filter((row) => row.ready !== null), moment);
+      this.add(
+        rows.filter((row) => row.ready !== null),
+        moment,
+      );
     });
   }
 

@@ -1,4 +1,4 @@
-/* JSON as text: coloured, indented and searched without reading its values, so that 1.0 stays 1.0 and no digit is lost. */
+/* JSON as text: coloured, indented and searched without reading its values: 1.0 stays 1.0, and no digit is lost. */
 
 import { h } from "./dom.js";
 
@@ -8,7 +8,7 @@ const MOST_COLOURED = 100_000;
 /* Characters; past that every token as a node of its own costs more than colours are worth. */
 
 /** `{kind, text, at}` for every piece of a text; joined they are the text. */
-export function* tokens(text) {
+function* tokens(text) {
   for (const found of text.matchAll(TOKEN)) {
     const kind = KINDS[found.slice(1).findIndex((part) => part !== undefined)];
     yield { kind, text: found[0], at: found.index };
@@ -127,7 +127,10 @@ export function mistake(text) {
     const place = /position (\d+)/.exec(error.message);
     const start = Math.min(place === null ? text.length : Number(place[1]), Math.max(0, text.length - 1));
     const line = text.slice(0, start).split("\n").length;
-    const words = error.message.replace(/^JSON\.parse: /, "").replace(/ in JSON at position.*$/, "").replace(/ ?\(line.*$/, "");
+    const words = error.message
+      .replace(/^JSON\.parse: /, "")
+      .replace(/ in JSON at position.*$/, "")
+      .replace(/ ?\(line.*$/, "");
     return { text: `line ${line}: ${words}`, start, end: start + 1 };
   }
 }

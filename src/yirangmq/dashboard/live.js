@@ -173,7 +173,12 @@ class Live {
       this.#stream = null;
       return;
     }
-    if (this.#stream === stream) this.#stream = follow("events", () => this.touch(), () => this.#plan(0));
+    if (this.#stream === stream)
+      this.#stream = follow(
+        "events",
+        () => this.touch(),
+        () => this.#plan(0),
+      );
   }
 
   #closeStream() {

@@ -45,7 +45,12 @@ router.changed = (page) => {
 
 function showPulse() {
   const isOld = live.phase === "live" && live.secondsSilent > OLD_SECONDS;
-  const words = { connecting: "connecting", live: isOld ? `${span(Math.floor(live.secondsSilent))} old` : "live", lost: "no connection", refused: "refused" };
+  const words = {
+    connecting: "connecting",
+    live: isOld ? `${span(Math.floor(live.secondsSilent))} old` : "live",
+    lost: "no connection",
+    refused: "refused",
+  };
   mark($("pulse"), "data-phase", isOld ? "old" : live.phase);
   put($("pulse-text"), words[live.phase]);
   document.body.classList.toggle("is-stale", live.phase === "lost" || live.phase === "refused");
@@ -61,7 +66,11 @@ function showBanner() {
     if (banner.dataset.why !== live.error.message) {
       banner.dataset.why = live.error.message;
       const again = h("button", { type: "button", onclick: () => live.poke() }, isLost ? "Try now" : "Show a token");
-      banner.replaceChildren(h("span", {}, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`), h("span", { class: "since" }), again);
+      banner.replaceChildren(
+        h("span", {}, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`),
+        h("span", { class: "since" }),
+        again,
+      );
     }
     put(banner.querySelector(".since"), isLost ? `The numbers are ${span(Math.floor(live.secondsLost))} old.` : "");
   } else if (live.phase === "live" && wasLost) {

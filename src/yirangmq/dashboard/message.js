@@ -37,10 +37,20 @@ class Drawer {
   #show(story) {
     this.story = story;
     const payload = h("div", {}, this.#payloadHint(story));
-    replace(this.node,
-      h("div", { class: "bar-line" }, h("span", { class: "badge state-badge", "data-state": story.state, title: STATES[story.state] }, story.state), this.#actions(story)),
+    replace(
+      this.node,
+      h(
+        "div",
+        { class: "bar-line" },
+        h("span", { class: "badge state-badge", "data-state": story.state, title: STATES[story.state] }, story.state),
+        this.#actions(story),
+      ),
       story.failure === null ? null : this.#failure(story.failure),
-      this.#facts(story), payload, this.#header(story.message), this.#history(story.history));
+      this.#facts(story),
+      payload,
+      this.#header(story.message),
+      this.#history(story.history),
+    );
     if (story.bytes !== null && story.bytes <= MOST_BYTES) this.#fetchPayload(payload);
   }
 
@@ -53,7 +63,10 @@ class Drawer {
 
   async #fetchPayload(place) {
     try {
-      replace(place, new PayloadView(this.id, await getBytes(`${this.where}/payload`, { signal: this.view.signal })).node);
+      replace(
+        place,
+        new PayloadView(this.id, await getBytes(`${this.where}/payload`, { signal: this.view.signal })).node,
+      );
     } catch (error) {
       complain(error);
     }
@@ -62,7 +75,10 @@ class Drawer {
   #facts(story) {
     const now = this.view.live.now();
     const when = (iso) => (iso === null ? null : `${moment(iso)} (${relative(iso, now)})`);
-    const due = { delayed: "due", leased: "lease ends", dead: "kept until", parked: "kept until", done: "kept until" }[story.state] ?? "due";
+    const due =
+      { delayed: "due", leased: "lease ends", dead: "kept until", parked: "kept until", done: "kept until" }[
+        story.state
+      ] ?? "due";
     const facts = {
       queue: story.queue,
       type: story.message?.type,
@@ -82,48 +98,75 @@ class Drawer {
 
   #failure(failure) {
     const by = failure.consumerId ? ` in the hands of ${failure.consumerId}` : "";
-    return h("section", { class: "failure" },
+    return h(
+      "section",
+      { class: "failure" },
       h("h3", {}, h("span", { class: "reason", "data-reason": failure.reasonCode }, failure.reasonCode)),
       h("p", { class: "failure-text" }, failure.reasonMessage || REASONS[failure.reasonCode] || ""),
-      h("p", { class: "muted" }, `Attempt ${failure.attempt}, ${moment(failure.failedAt)}${by}`));
+      h("p", { class: "muted" }, `Attempt ${failure.attempt}, ${moment(failure.failedAt)}${by}`),
+    );
   }
 
   #header(sent) {
     if (sent === null) return null;
     const given = Object.entries(sent).filter(([name]) => !OUTSIDE.includes(name));
     const attributes = Object.entries(sent.attributes ?? {}).map(([name, value]) => [`attributes.${name}`, value]);
-    const all = Object.fromEntries([["timestamp", sent.timestamp], ...given, ...attributes].map(([name, value]) => [name, worded(value)]));
+    const all = Object.fromEntries(
+      [["timestamp", sent.timestamp], ...given, ...attributes].map(([name, value]) => [name, worded(value)]),
+    );
     return h("section", {}, h("h3", {}, "Header"), listed(all));
   }
 
   #history(steps) {
-    return h("section", {}, h("h3", {}, "History"), h("ol", { class: "history" }, steps.map((step) => {
-      const { at, what, attempt, consumerId, reasonCode, reasonMessage } = step;
-      const words = [reasonCode, reasonMessage, attempt ? `attempt ${attempt}` : "", consumerId].filter(Boolean);
-      const state = what === "failed" ? "dead" : what === "published" ? "ready" : what;
-      return h("li", { "data-state": state }, h("b", {}, what), h("time", { datetime: at }, moment(at)), h("span", { class: "muted" }, words.join(", ")));
-    })));
+    return h(
+      "section",
+      {},
+      h("h3", {}, "History"),
+      h(
+        "ol",
+        { class: "history" },
+        steps.map((step) => {
+          const { at, what, attempt, consumerId, reasonCode, reasonMessage } = step;
+          const words = [reasonCode, reasonMessage, attempt ? `attempt ${attempt}` : "", consumerId].filter(Boolean);
+          const state = what === "failed" ? "dead" : what === "published" ? "ready" : what;
+          return h(
+            "li",
+            { "data-state": state },
+            h("b", {}, what),
+            h("time", { datetime: at }, moment(at)),
+            h("span", { class: "muted" }, words.join(", ")),
+          );
+        }),
+      ),
+    );
   }
 
   #actions(story) {
     const isLetter = story.state === "dead" || story.state === "parked";
-    const button = (text, act, kind = "") => h("button", { type: "button", class: `small ${kind}`, onclick: act }, text);
-    return h("span", { class: "buttons" },
+    const button = (text, act, kind = "") =>
+      h("button", { type: "button", class: `small ${kind}`, onclick: act }, text);
+    return h(
+      "span",
+      { class: "buttons" },
       isLetter ? button("Redrive", () => this.#move("redrive", "is back in line"), "primary") : null,
       story.state === "dead" ? button("Quarantine", () => this.#move("quarantine", "is set aside")) : null,
       button("Copy id", async () => {
         await copy(this.id);
         note("The id is copied.");
       }),
-      DROPPABLE.includes(story.state) ? button("Delete…", () => this.#drop(), "plain-danger") : null);
+      DROPPABLE.includes(story.state) ? button("Delete…", () => this.#drop(), "plain-danger") : null,
+    );
   }
 
   async #move(verb, said) {
-    await this.#act(`${this.id} ${said}.`, () => post(path`queues/${this.queue}/dead-letters/${verb}`, { ids: [this.id] }));
+    await this.#act(`${this.id} ${said}.`, () =>
+      post(path`queues/${this.queue}/dead-letters/${verb}`, { ids: [this.id] }),
+    );
   }
 
   async #drop() {
-    const held = this.story.state === "leased" ? ` ${this.story.consumerId} has it at the moment, and will be told.` : "";
+    const held =
+      this.story.state === "leased" ? ` ${this.story.consumerId} has it at the moment, and will be told.` : "";
     const text = `It is given up for good.${held}`;
     if (!(await confirm(`Delete ${this.id}?`, { text, yes: "Delete it", isDanger: true }))) return;
     await this.#act(`${this.id} is deleted.`, () => del(this.where), true);
@@ -150,5 +193,9 @@ function worded(value) {
 /** Names and values; those without a value are left out. */
 function listed(facts) {
   const given = Object.entries(facts).filter(([, value]) => value !== null && value !== undefined);
-  return h("dl", { class: "card-facts" }, given.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))));
+  return h(
+    "dl",
+    { class: "card-facts" },
+    given.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, String(value)))),
+  );
 }

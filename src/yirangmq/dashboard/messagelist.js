@@ -7,6 +7,8 @@ import { showMessage } from "./message.js";
 
 export const PER_PAGE = 50;
 const PREVIEW = 160;
+const TAIL = 8;
+/* Letters at the end of an id that are always seen: ids of one moment begin alike. */
 
 /** `load(cursor)` gives `{messages, cursor}`; `columns` are names of `COLUMNS`; `isChosen`: rows can be ticked. */
 export class MessageList {
@@ -32,10 +34,12 @@ export class MessageList {
   }
 
   #drawHead() {
-    replace(this.head,
+    replace(
+      this.head,
       this.canChoose ? h("th", { class: "tick" }, this.#tickAll()) : null,
       h("th", { scope: "col" }, "message"),
-      this.columns.map((column) => h("th", { scope: "col", class: COLUMNS[column].kind ?? "" }, column)));
+      this.columns.map((column) => h("th", { scope: "col", class: COLUMNS[column].kind ?? "" }, column)),
+    );
   }
 
   #tickAll() {
@@ -117,11 +121,22 @@ export class MessageList {
   #row(first) {
     const id = first.messageId;
     const open = () => showMessage(this.view, first.queue, id, () => this.refresh());
-    const button = h("button", { type: "button", class: "open mono", title: id }, id);
+    const button = h(
+      "button",
+      { type: "button", class: "open mono", title: id },
+      h("span", {}, id.slice(0, -TAIL)),
+      h("span", {}, id.slice(-TAIL)),
+    );
     const tick = h("input", { type: "checkbox", "aria-label": `Choose ${id}` });
     tick.addEventListener("change", () => this.#choose(id, tick.checked));
     const cells = this.columns.map((column) => h("td", { class: COLUMNS[column].kind ?? "", "data-label": column }));
-    const node = h("tr", {}, this.canChoose ? h("td", { class: "tick" }, tick) : null, h("td", { class: "id cut" }, button), cells);
+    const node = h(
+      "tr",
+      {},
+      this.canChoose ? h("td", { class: "tick" }, tick) : null,
+      h("td", { class: "id cut" }, button),
+      cells,
+    );
     node.addEventListener("click", (event) => {
       if (event.target.closest("input, a, .tick") === null) open();
     });
@@ -140,7 +155,11 @@ export class MessageList {
 
 /** What a row can say of a message. */
 const COLUMNS = {
-  type: { say: (message) => message.message?.type ?? "–", kind: "cut", title: (message) => message.message?.type ?? null },
+  type: {
+    say: (message) => message.message?.type ?? "–",
+    kind: "cut",
+    title: (message) => message.message?.type ?? null,
+  },
   priority: { say: (message) => message.priority ?? "–", kind: "number" },
   attempt: { say: (message) => message.attempt, kind: "number" },
   published: at("publishedAt"),
@@ -149,15 +168,31 @@ const COLUMNS = {
   "lease ends": at("dueAt"),
   consumer: { say: (message) => message.consumerId ?? "–", kind: "cut" },
   group: { say: (message) => message.message?.groupId ?? "–", kind: "cut" },
-  reason: { say: (message) => message.failure?.reasonCode ?? message.reasonCode ?? "–", kind: "reason", state: (message) => message.reasonCode },
-  failed: { say: (message, now) => relative(message.failure?.failedAt ?? message.changedAt, now), kind: "nowrap", title: (message) => moment(message.failure?.failedAt ?? message.changedAt) },
-  "in words": { say: (message) => message.failure?.reasonMessage || "–", kind: "cut whole", title: (message) => message.failure?.reasonMessage || null },
+  reason: {
+    say: (message) => message.failure?.reasonCode ?? message.reasonCode ?? "–",
+    kind: "reason",
+    state: (message) => message.reasonCode,
+  },
+  failed: {
+    say: (message, now) => relative(message.failure?.failedAt ?? message.changedAt, now),
+    kind: "nowrap",
+    title: (message) => moment(message.failure?.failedAt ?? message.changedAt),
+  },
+  "in words": {
+    say: (message) => message.failure?.reasonMessage || "–",
+    kind: "cut whole",
+    title: (message) => message.failure?.reasonMessage || null,
+  },
   size: { say: (message) => bytes(message.bytes), kind: "number nowrap" },
   payload: { say: preview, kind: "cut whole mono" },
 };
 
 function at(member) {
-  return { say: (message, now) => relative(message[member], now), kind: "nowrap", title: (message) => moment(message[member]) };
+  return {
+    say: (message, now) => relative(message[member], now),
+    kind: "nowrap",
+    title: (message) => moment(message[member]),
+  };
 }
 
 function preview({ message }) {

@@ -10,8 +10,18 @@ const STEPS = 20;
 const SMALLEST_STEP = 200;
 
 export const MOVES = {
-  redrive: { name: "Redrive", would: "would go back in line, with their attempts reset", doing: "Redriving", done: "redriven" },
-  quarantine: { name: "Quarantine", would: "would be set aside: they stay for good and move only when named", doing: "Setting aside", done: "set aside" },
+  redrive: {
+    name: "Redrive",
+    would: "would go back in line, with their attempts reset",
+    doing: "Redriving",
+    done: "redriven",
+  },
+  quarantine: {
+    name: "Quarantine",
+    would: "would be set aside: they stay for good and move only when named",
+    doing: "Setting aside",
+    done: "set aside",
+  },
   purge: { name: "Purge", would: "would be given up for good", doing: "Purging", done: "purged", isDanger: true },
 };
 
@@ -39,8 +49,16 @@ function without(values, name) {
 function askHowMany(queue, { name, would, isDanger }, { count: total, ids }) {
   return open(`${name}: dry run`, (close) => {
     if (total === 0) {
-      return h("div", {}, h("p", { class: "dry-run" }, "Nothing would move: no dead letter fits."),
-        h("div", { class: "buttons" }, h("button", { type: "button", autofocus: true, onclick: () => close(null) }, "Close")));
+      return h(
+        "div",
+        {},
+        h("p", { class: "dry-run" }, "Nothing would move: no dead letter fits."),
+        h(
+          "div",
+          { class: "buttons" },
+          h("button", { type: "button", autofocus: true, onclick: () => close(null) }, "Close"),
+        ),
+      );
     }
     const most = h("input", { type: "number", min: 1, max: total, value: String(total), "aria-label": "At most" });
     const agree = h("button", { class: isDanger ? "danger" : "primary", autofocus: true }, name);
@@ -49,11 +67,14 @@ function askHowMany(queue, { name, would, isDanger }, { count: total, ids }) {
       close(Math.min(total, Math.max(1, Number(most.value) || total)));
     };
     const rest = total > ids.length ? `, and ${count(total - ids.length)} more` : "";
-    return h("form", { onsubmit: submit },
+    return h(
+      "form",
+      { onsubmit: submit },
       h("p", { class: "dry-run" }, h("b", {}, plural(total, "message")), ` of ${queue} ${would}.`),
       h("p", { class: "muted ids" }, ids.join(", "), rest),
       h("label", { class: "field" }, h("span", {}, "At most, the oldest first"), most),
-      h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")));
+      h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")),
+    );
   });
 }
 

@@ -21,28 +21,41 @@ export class PayloadView {
     this.shown = h("pre", { class: "payload", tabindex: "0", "aria-label": "Payload" });
     this.more = h("button", { type: "button", class: "small", hidden: true, onclick: () => this.#showAll() });
     this.choices = h("span", { class: "choices", role: "group", "aria-label": "Show as" });
-    const head = h("div", { class: "bar-line" },
-      h("h3", {}, "Payload"), h("span", { class: "muted" }, `${size(bytes.length)}${this.type ? ` · ${this.type}` : ""}`),
+    const head = h(
+      "div",
+      { class: "bar-line" },
+      h("h3", {}, "Payload"),
+      h("span", { class: "muted" }, `${size(bytes.length)}${this.type ? ` · ${this.type}` : ""}`),
       this.choices,
       h("button", { type: "button", class: "small", onclick: () => this.#copy() }, "Copy"),
-      h("button", { type: "button", class: "small", onclick: () => this.#save() }, "Download"));
+      h("button", { type: "button", class: "small", onclick: () => this.#save() }, "Download"),
+    );
     this.node = h("section", { class: "payload-view" }, head, this.shown, this.more);
     this.#drawChoices();
     this.#draw();
   }
 
   #drawChoices() {
-    const possible = Object.keys(VIEWS).filter((view) => (view === "pretty" ? this.isJson : view === "text" ? this.text !== null : true));
-    replace(this.choices, possible.map((view) => {
-      const button = h("button", { type: "button", class: "small", "aria-pressed": String(view === this.view) }, VIEWS[view]);
-      button.addEventListener("click", () => {
-        this.view = view;
-        this.isWhole = false;
-        for (const other of this.choices.children) mark(other, "aria-pressed", String(other === button));
-        this.#draw();
-      });
-      return button;
-    }));
+    const possible = Object.keys(VIEWS).filter((view) =>
+      view === "pretty" ? this.isJson : view === "text" ? this.text !== null : true,
+    );
+    replace(
+      this.choices,
+      possible.map((view) => {
+        const button = h(
+          "button",
+          { type: "button", class: "small", "aria-pressed": String(view === this.view) },
+          VIEWS[view],
+        );
+        button.addEventListener("click", () => {
+          this.view = view;
+          this.isWhole = false;
+          for (const other of this.choices.children) mark(other, "aria-pressed", String(other === button));
+          this.#draw();
+        });
+        return button;
+      }),
+    );
   }
 
   #draw() {

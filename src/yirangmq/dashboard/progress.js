@@ -11,8 +11,13 @@ export class Progress {
     this.bar = h("progress", { max: Math.max(1, total), value: 0, "aria-label": title });
     this.said = h("span", {});
     const stop = h("button", { type: "button", onclick: () => (this.isOver = true) }, "Stop");
-    this.dialog = h("dialog", { class: "progress", "aria-label": title },
-      h("h2", {}, title), this.bar, h("div", { class: "bar-line" }, this.said, stop));
+    this.dialog = h(
+      "dialog",
+      { class: "progress", "aria-label": title },
+      h("h2", {}, title),
+      this.bar,
+      h("div", { class: "bar-line" }, this.said, stop),
+    );
     this.dialog.addEventListener("cancel", (event) => {
       event.preventDefault();
       this.isOver = true;

@@ -33,21 +33,47 @@ export class PublishForm {
     this.send = h("button", { class: "primary" }, "Publish");
     this.result = h("p", { class: "published", role: "status" });
     this.kinds = h("span", { class: "choices", role: "group", "aria-label": "Payload is" });
-    this.node = h("form", { class: "publish panel", novalidate: true, onsubmit: (event) => this.#submit(event) },
+    this.node = h(
+      "form",
+      { class: "publish panel", novalidate: true, onsubmit: (event) => this.#submit(event) },
       queue === null ? this.#field({ name: "queue", label: "Queue", hint: "made if it is not there" }) : null,
       this.#payload(),
-      h("div", { class: "fields" }, FIELDS.map((field) => this.#field(field))),
+      h(
+        "div",
+        { class: "fields" },
+        FIELDS.map((field) => this.#field(field)),
+      ),
       this.#labelled("attributes", "Attributes", "a JSON object", this.attributes.node, this.attributes),
-      h("div", { class: "buttons" }, this.send, this.result));
+      h("div", { class: "buttons" }, this.send, this.result),
+    );
     this.node.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.node.requestSubmit();
     });
   }
 
   #payload() {
-    replace(this.kinds, Object.entries(KINDS).map(([kind, label]) =>
-      h("button", { type: "button", class: "small", "aria-pressed": String(kind === this.kind), onclick: (event) => this.#choose(kind, event.target) }, label)));
-    const field = this.#labelled("payload", "Payload", "Ctrl+Enter publishes", h("div", {}, this.editor.node, this.file), this.editor);
+    replace(
+      this.kinds,
+      Object.entries(KINDS).map(([kind, label]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "small",
+            "aria-pressed": String(kind === this.kind),
+            onclick: (event) => this.#choose(kind, event.target),
+          },
+          label,
+        ),
+      ),
+    );
+    const field = this.#labelled(
+      "payload",
+      "Payload",
+      "Ctrl+Enter publishes",
+      h("div", {}, this.editor.node, this.file),
+      this.editor,
+    );
     field.firstChild.append(this.kinds);
     return field;
   }
@@ -61,7 +87,13 @@ export class PublishForm {
   }
 
   #field({ name, label, hint, isNumber = false }) {
-    const input = h("input", { type: "text", name, inputmode: isNumber ? "decimal" : null, autocomplete: "off", spellcheck: "false" });
+    const input = h("input", {
+      type: "text",
+      name,
+      inputmode: isNumber ? "decimal" : null,
+      autocomplete: "off",
+      spellcheck: "false",
+    });
     input.addEventListener("input", () => this.#clear(name));
     return this.#labelled(name, label, hint, input, input);
   }
@@ -69,8 +101,14 @@ export class PublishForm {
   #labelled(name, label, hint, node, input) {
     const complaint = new Complaint();
     this.fields.set(name, { input, complaint });
-    return h(input instanceof Editor ? "div" : "label", { class: "field", "data-field": name },
-      h("span", { class: "field-head" }, label), node, h("span", { class: "hint" }, hint), complaint.node);
+    return h(
+      input instanceof Editor ? "div" : "label",
+      { class: "field", "data-field": name },
+      h("span", { class: "field-head" }, label),
+      node,
+      h("span", { class: "hint" }, hint),
+      complaint.node,
+    );
   }
 
   // -- what is wrong ---------------------------------------------------------------------------------------------
@@ -95,7 +133,15 @@ export class PublishForm {
 
   /** The server's name for a field to ours. */
   #blameServer(error) {
-    const renamed = { "attributes.priority": "priority", delay: "delaySec", ttl: "ttlSec", document: "payload", body: "payload", payloadBase64: "payload", maxBytes: "payload" };
+    const renamed = {
+      "attributes.priority": "priority",
+      delay: "delaySec",
+      ttl: "ttlSec",
+      document: "payload",
+      body: "payload",
+      payloadBase64: "payload",
+      maxBytes: "payload",
+    };
     const field = renamed[error.field] ?? error.field ?? "";
     const name = this.fields.has(field) ? field : this.fields.has(field.split(".")[0]) ? field.split(".")[0] : null;
     if (name === null) complain(error);
@@ -127,8 +173,16 @@ export class PublishForm {
   }
 
   #told(queue, receipt) {
-    const id = h("a", { class: "mono", href: `${link("queues", queue)}?message=${encodeURIComponent(receipt.messageId)}` }, receipt.messageId);
-    const words = receipt.refused ? `is among the dead letters: ${receipt.refused}` : receipt.duplicate ? "was there already; nothing was stored" : "is published and on disk";
+    const id = h(
+      "a",
+      { class: "mono", href: `${link("queues", queue)}?message=${encodeURIComponent(receipt.messageId)}` },
+      receipt.messageId,
+    );
+    const words = receipt.refused
+      ? `is among the dead letters: ${receipt.refused}`
+      : receipt.duplicate
+        ? "was there already; nothing was stored"
+        : "is published and on disk";
     replace(this.result, id, ` ${words}.`);
     note(`${receipt.messageId} ${words}.`, receipt.refused ? "bad" : "good");
   }
@@ -138,7 +192,9 @@ export class PublishForm {
     const members = this.#members();
     const payload = members === null ? null : await this.#payloadMember();
     if (payload === null) return null;
-    const parts = Object.entries({ ...members, ...payload.more }).map(([name, value]) => `${JSON.stringify(name)}:${JSON.stringify(value)}`);
+    const parts = Object.entries({ ...members, ...payload.more }).map(
+      ([name, value]) => `${JSON.stringify(name)}:${JSON.stringify(value)}`,
+    );
     return `{${[...parts, payload.text].join(",")}}`;
   }
 
@@ -174,7 +230,8 @@ export class PublishForm {
   async #payloadMember() {
     if (this.kind === "file") {
       const [file] = this.file.files;
-      if (file !== undefined) return coded(new Uint8Array(await file.arrayBuffer()), file.type || "application/octet-stream");
+      if (file !== undefined)
+        return coded(new Uint8Array(await file.arrayBuffer()), file.type || "application/octet-stream");
       this.#blame("payload", "choose a file");
       this.file.focus();
       return null;

@@ -36,21 +36,34 @@ function askState(queue, counts) {
   return open(`Purge ${queue}`, (close) => {
     if (states.length === 0) return h("p", {}, "There is nothing to drop: only messages that are done.");
     const choices = states.map((state, index) =>
-      h("label", { class: "choice" },
+      h(
+        "label",
+        { class: "choice" },
         h("input", { type: "radio", name: "state", value: state, checked: index === 0 }),
-        h("span", {}, h("b", {}, `${count(counts[state])} ${state}`), h("small", { class: "muted" }, STATES[state]))));
+        h("span", {}, h("b", {}, `${count(counts[state])} ${state}`), h("small", { class: "muted" }, STATES[state])),
+      ),
+    );
     const agree = h("button", { class: "danger", disabled: true }, "Drop them");
-    const word = h("input", { type: "text", autocomplete: "off", spellcheck: "false", "aria-label": `Type ${queue} to confirm`, autofocus: true });
+    const word = h("input", {
+      type: "text",
+      autocomplete: "off",
+      spellcheck: "false",
+      "aria-label": `Type ${queue} to confirm`,
+      autofocus: true,
+    });
     word.addEventListener("input", () => (agree.disabled = word.value !== queue));
     const submit = (event) => {
       event.preventDefault();
       close(new FormData(event.target).get("state"));
     };
-    return h("form", { onsubmit: submit },
+    return h(
+      "form",
+      { onsubmit: submit },
       h("p", {}, "All messages of one state are given up for good. Messages that come meanwhile stay."),
       h("fieldset", { class: "choose" }, h("legend", { class: "quiet" }, "State"), choices),
       h("label", { class: "field" }, h("span", {}, "Type ", h("code", {}, queue), " to confirm"), word),
-      h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")));
+      h("div", { class: "buttons" }, agree, h("button", { type: "button", onclick: () => close(null) }, "Cancel")),
+    );
   });
 }
 

@@ -23,15 +23,31 @@ export class QueueFrame {
     this.isGoing = false;
     this.badges = h("span", { class: "badges" });
     this.pause = h("button", { type: "button", hidden: true, onclick: () => this.#pause() });
-    this.purge = h("button", { type: "button", hidden: true, onclick: () => purge(this.view, this.queue, this.row.counts) }, "Purge…");
-    this.remove = h("button", { type: "button", class: "plain-danger", hidden: true, onclick: () => this.#delete() }, "Delete queue…");
+    this.purge = h(
+      "button",
+      { type: "button", hidden: true, onclick: () => purge(this.view, this.queue, this.row.counts) },
+      "Purge…",
+    );
+    this.remove = h(
+      "button",
+      { type: "button", class: "plain-danger", hidden: true, onclick: () => this.#delete() },
+      "Delete queue…",
+    );
     this.states = h("div", { class: "states" });
     this.missing = h("div", { class: "empty", hidden: true });
     this.body = h("div", { class: "tab-body" });
     view.root.append(
       h("nav", { class: "crumbs", "aria-label": "Back" }, h("a", { href: "#/" }, "‹ Overview")),
-      h("div", { class: "bar-line queue-head" }, h("h1", {}, this.queue, this.badges), h("span", { class: "buttons" }, this.pause, this.purge, this.remove)),
-      this.states, this.#tabs(page), this.missing, this.body,
+      h(
+        "div",
+        { class: "bar-line queue-head" },
+        h("h1", {}, this.queue, this.badges),
+        h("span", { class: "buttons" }, this.pause, this.purge, this.remove),
+      ),
+      this.states,
+      this.#tabs(page),
+      this.missing,
+      this.body,
     );
     view.live.listen(() => this.#ask(), view.signal);
   }
@@ -39,12 +55,16 @@ export class QueueFrame {
   #tabs(page) {
     const tabs = this.view.pages.filter((other) => other.tab).sort((one, other) => one.tab.order - other.tab.order);
     this.tabCounts = new Map();
-    return h("nav", { class: "tabs", "aria-label": "Of this queue" }, tabs.map((other) => {
-      const number = h("span", { class: "tab-count" });
-      this.tabCounts.set(other.tab.counts ?? "", number);
-      const where = `#${other.route.replace("{queue}", encodeURIComponent(this.queue))}`;
-      return h("a", { href: where, "aria-current": other === page ? "page" : null }, other.tab.label, number);
-    }));
+    return h(
+      "nav",
+      { class: "tabs", "aria-label": "Of this queue" },
+      tabs.map((other) => {
+        const number = h("span", { class: "tab-count" });
+        this.tabCounts.set(other.tab.counts ?? "", number);
+        const where = `#${other.route.replace("{queue}", encodeURIComponent(this.queue))}`;
+        return h("a", { href: where, "aria-current": other === page ? "page" : null }, other.tab.label, number);
+      }),
+    );
   }
 
   async #ask() {
@@ -81,18 +101,33 @@ export class QueueFrame {
     const wanted = `${row.paused}${row.policyError}`;
     if (this.badges.dataset.wanted === wanted) return;
     this.badges.dataset.wanted = wanted;
-    replace(this.badges,
+    replace(
+      this.badges,
       row.paused ? h("span", { class: "badge paused" }, "paused") : null,
-      row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null);
+      row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null,
+    );
   }
 
   #showStates(counts) {
     const shown = KEPT.filter((state) => ALWAYS.includes(state) || counts[state] > 0);
     if (this.states.dataset.shown !== shown.join()) {
       this.states.dataset.shown = shown.join();
-      replace(this.states, shown.map((state) => {
-        return h("a", { class: "state-box panel", "data-state": state, href: stateLink(this.queue, state), title: STATES[state] }, h("span", {}, state), h("b", {}));
-      }));
+      replace(
+        this.states,
+        shown.map((state) => {
+          return h(
+            "a",
+            {
+              class: "state-box panel",
+              "data-state": state,
+              href: stateLink(this.queue, state),
+              title: STATES[state],
+            },
+            h("span", {}, state),
+            h("b", {}),
+          );
+        }),
+      );
     }
     shown.forEach((state, index) => {
       put(this.states.children[index].lastChild, count(counts[state]));
@@ -106,19 +141,43 @@ export class QueueFrame {
     if (isThere || this.missing.childElementCount > 0) return;
     const sources = this.view.live.status.queues.filter((row) => row.dlqQueue === this.queue);
     if (sources.length > 0) {
-      replace(this.missing, h("p", {}, "This is the name of the dead letters of ", sources.map((row, index) => [
-        index ? ", " : "", h("a", { href: link("queues", row.queue, "dead-letters") }, row.queue)]), "."));
+      replace(
+        this.missing,
+        h(
+          "p",
+          {},
+          "This is the name of the dead letters of ",
+          sources.map((row, index) => [
+            index ? ", " : "",
+            h("a", { href: link("queues", row.queue, "dead-letters") }, row.queue),
+          ]),
+          ".",
+        ),
+      );
       return;
     }
-    replace(this.missing, h("h3", {}, "This queue is not there"), h("p", {}, "It will be as soon as something is ",
-      h("a", { href: link("queues", this.queue, "publish") }, "published to it"), "."));
+    replace(
+      this.missing,
+      h("h3", {}, "This queue is not there"),
+      h(
+        "p",
+        {},
+        "It will be as soon as something is ",
+        h("a", { href: link("queues", this.queue, "publish") }, "published to it"),
+        ".",
+      ),
+    );
   }
 
   async #pause() {
     const wish = this.row.paused ? "resume" : "pause";
     try {
       await post(path`queues/${this.queue}/${wish}`);
-      note(wish === "pause" ? `${this.queue} is paused: nothing is handed out. Publishing goes on.` : `${this.queue} is handed out again.`);
+      note(
+        wish === "pause"
+          ? `${this.queue} is paused: nothing is handed out. Publishing goes on.`
+          : `${this.queue} is handed out again.`,
+      );
       this.view.live.poke();
     } catch (error) {
       complain(error);

@@ -3,8 +3,8 @@
  * A page is a module in pages/ that exports
  *   route     "/queues/{queue}/policy": names and values
  *   title     (values) => text
- *   mount     (view) => anything; view: {root, values, query, signal, live, pages, say}. `signal` aborts when it is left.
- *             What has a method `turn(query)` is kept when only the query changes
+ *   mount     (view) => anything; view: {root, values, query, signal, live, pages, say}. `signal` aborts when the page
+ *             is left. What has a method `turn(query)` is kept when only the query changes
  *   nav       {label, order}: a link at the top; optional
  *   tab       {label, order}: a tab of a queue's page; optional
  *   needs     "/v1/topics": shown where the server has this path; optional */
@@ -29,7 +29,9 @@ export class Router {
 
   #go(isMove) {
     const { path, query } = place();
-    const found = this.pages.map((page) => ({ page, values: match(page.route, path) })).find(({ values }) => values !== null);
+    const found = this.pages
+      .map((page) => ({ page, values: match(page.route, path) }))
+      .find(({ values }) => values !== null);
     if (isMove && this.#turned(found, path, query)) return;
     this.#leaving?.abort();
     this.#leaving = new AbortController();
@@ -40,7 +42,15 @@ export class Router {
     document.title = `${page.title(values)} · Yi-Rang MQ`;
     this.changed(page, values);
     this.#shown = { path, page, mounted: null };
-    this.#shown.mounted = page.mount({ root: this.root, values, query, signal: this.#leaving.signal, live: this.live, pages: this.pages, say: sayQuery });
+    this.#shown.mounted = page.mount({
+      root: this.root,
+      values,
+      query,
+      signal: this.#leaving.signal,
+      live: this.live,
+      pages: this.pages,
+      say: sayQuery,
+    });
     if (isMove) {
       scrollTo(0, 0);
       this.root.focus({ preventScroll: true });
@@ -99,7 +109,12 @@ const LOST = {
   title: () => "Nothing here",
   mount(view) {
     view.root.append(
-      h("div", { class: "empty" }, h("h1", {}, "There is no such page"), h("p", {}, h("a", { href: "#/" }, "Go to the overview"))),
+      h(
+        "div",
+        { class: "empty" },
+        h("h1", {}, "There is no such page"),
+        h("p", {}, h("a", { href: "#/" }, "Go to the overview")),
+      ),
     );
   },
 };

@@ -2,7 +2,7 @@
 
 import { reach, thinned } from "./charts.js";
 import { h, mark, put, svg } from "./dom.js";
-import { clock, span } from "./format.js";
+import { brief, clock } from "./format.js";
 
 const HEIGHT = 150;
 const LEFT = 44;
@@ -13,7 +13,11 @@ const MOST_POINTS = 240;
 /** `lines`: `[{name, kind, say}]`; `say` puts a number into words. */
 export class TimeChart {
   constructor(title, lines, seconds) {
-    this.lines = lines.map((line) => ({ ...line, points: [], path: svg("path", { class: "line", "data-kind": line.kind }) }));
+    this.lines = lines.map((line) => ({
+      ...line,
+      points: [],
+      path: svg("path", { class: "line", "data-kind": line.kind }),
+    }));
     this.seconds = seconds;
     this.width = 400;
     this.over = null;
@@ -78,7 +82,7 @@ export class TimeChart {
       const text = svg("text", { x: LEFT - 6, y: Number(y) + 3.5, "text-anchor": "end" }, say(this.most * share));
       return [svg("line", { x1: LEFT, x2: this.width, y1: y, y2: y }), text];
     });
-    const ago = svg("text", { x: LEFT, y: HEIGHT - 3 }, `${span(Math.round(this.reach))} ago`);
+    const ago = svg("text", { x: LEFT, y: HEIGHT - 3 }, `${brief(this.reach)} ago`);
     return [...marks, ago, svg("text", { x: this.width, y: HEIGHT - 3, "text-anchor": "end" }, "now")];
   }
 

@@ -39,6 +39,11 @@ def test_the_page_is_at_the_root_and_lets_nothing_from_elsewhere_in() -> None:
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
+def test_the_icon_is_also_where_browsers_look_unasked() -> None:
+    assert ask("/favicon.ico").body == (FOLDER / "icon.svg").read_bytes()
+    assert ask("/favicon.ico").headers["content-type"] == "image/svg+xml"
+
+
 @pytest.mark.parametrize("name", assets.names())
 def test_every_file_is_served_with_its_type(name: str) -> None:
     answer = ask(f"/dashboard/{name}")

@@ -23,13 +23,29 @@ class ConsumersPage {
     this.view = view;
     this.body = h("tbody", {});
     this.rows = new Rows(this.body, (card) => this.#row(card));
-    this.table = h("table", { class: "cards consumers", hidden: true },
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "consumer"),
-        COLUMNS.map((name) => h("th", { scope: "col", class: NUMBERS.includes(name) ? "number" : "" }, name)), h("th", {}, h("span", { class: "quiet" }, "actions")))), this.body);
-    this.empty = h("div", { class: "empty", hidden: true },
+    this.table = h(
+      "table",
+      { class: "cards consumers", hidden: true },
+      h(
+        "thead",
+        {},
+        h(
+          "tr",
+          {},
+          h("th", { scope: "col" }, "consumer"),
+          COLUMNS.map((name) => h("th", { scope: "col", class: NUMBERS.includes(name) ? "number" : "" }, name)),
+          h("th", {}, h("span", { class: "quiet" }, "actions")),
+        ),
+      ),
+      this.body,
+    );
+    this.empty = h(
+      "div",
+      { class: "empty", hidden: true },
       h("h3", {}, "No consumer has told of itself within the last hour"),
       h("p", {}, "A consumer process does so by itself:"),
-      h("pre", {}, "yirangmq work --queue mail --handler program.py:handle"));
+      h("pre", {}, "yirangmq consume --queue mail --handler letters:send"),
+    );
     this.lines = h("div", { class: "connections" });
     view.root.append(h("h1", {}, "Consumers"), this.table, this.empty, h("h2", {}, "Connections"), this.lines);
     walkable(this.body, "button[data-wish]");
@@ -65,13 +81,36 @@ class ConsumersPage {
     const beat = h("td", { class: "nowrap", "data-label": "last beat" });
     const since = h("td", { class: "nowrap", "data-label": "running since" });
     const buttons = Object.entries(WISHES).map(([wish, about]) =>
-      h("button", { type: "button", class: "small", "data-wish": wish, title: `Ask it to ${about}`, onclick: () => this.#wish(id, wish) }, wish));
-    const node = h("tr", {}, h("th", { scope: "row" }, h("b", {}, id), where),
-      h("td", { "data-label": "state" }, state), h("td", { "data-label": "queues" }, queues), numbers, beat, since,
-      h("td", { class: "whole" }, h("span", { class: "buttons" }, buttons)));
+      h(
+        "button",
+        {
+          type: "button",
+          class: "small",
+          "data-wish": wish,
+          title: `Ask it to ${about}`,
+          onclick: () => this.#wish(id, wish),
+        },
+        wish,
+      ),
+    );
+    const node = h(
+      "tr",
+      {},
+      h("th", { scope: "row" }, h("b", {}, id), where),
+      h("td", { "data-label": "state" }, state),
+      h("td", { "data-label": "queues" }, queues),
+      numbers,
+      beat,
+      since,
+      h("td", { class: "whole" }, h("span", { class: "buttons" }, buttons)),
+    );
     const update = (card) => {
       put(state, card.wish === null ? card.state : `${card.state}, asked to ${card.wish}`);
-      mark(state, "class", `badge ${{ running: "good", silent: "bad", paused: "paused", draining: "paused" }[card.state] ?? ""}`);
+      mark(
+        state,
+        "class",
+        `badge ${{ running: "good", silent: "bad", paused: "paused", draining: "paused" }[card.state] ?? ""}`,
+      );
       put(where, card.host ? `${card.host}${card.pid ? `, process ${card.pid}` : ""}` : "");
       showQueues(queues, card.queues);
       [card.inWork, card.done, card.failed, card.lost].forEach((value, index) => {
@@ -111,7 +150,23 @@ class ConsumersPage {
       const head = ["client", "from", "connected", "subscriptions", "waiting", "held"];
       const body = h("tbody", {});
       this.connections = new Rows(body, () => connectionRow());
-      replace(this.lines, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, head.map((name) => h("th", { scope: "col" }, name)))), body));
+      replace(
+        this.lines,
+        h(
+          "table",
+          { class: "cards" },
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              head.map((name) => h("th", { scope: "col" }, name)),
+            ),
+          ),
+          body,
+        ),
+      );
     }
     const named = found.map((one, index) => ({ ...one, key: `${one.peer} ${one.client} ${index}` }));
     this.connections.show(named, (one) => one.key);
@@ -126,16 +181,28 @@ function cannot(card, wish) {
 function showQueues(node, queues) {
   if (node.dataset.said === queues.join()) return;
   node.dataset.said = queues.join();
-  replace(node, queues.map((queue, index) => [index ? ", " : "", h("a", { href: link("queues", queue) }, queue)]));
+  replace(
+    node,
+    queues.map((queue, index) => [index ? ", " : "", h("a", { href: link("queues", queue) }, queue)]),
+  );
 }
 
 function connectionRow() {
-  const cells = ["client", "from", "connected", "subscriptions", "waiting", "held"].map((label) => h("td", { "data-label": label }));
+  const cells = ["client", "from", "connected", "subscriptions", "waiting", "held"].map((label) =>
+    h("td", { "data-label": label }),
+  );
   return {
     node: h("tr", {}, cells),
     update(one) {
       const subscribed = (one.subscriptions ?? []).map((each) => `${each.queue} (${each.consumerId})`).join(", ");
-      const said = [one.client || "–", one.peer, span(Math.floor(one.connectedSec)), subscribed || "–", one.waiting ?? "–", bytes(one.bytesHeld ?? 0)];
+      const said = [
+        one.client || "–",
+        one.peer,
+        span(Math.floor(one.connectedSec)),
+        subscribed || "–",
+        one.waiting ?? "–",
+        bytes(one.bytesHeld ?? 0),
+      ];
       said.forEach((text, index) => put(cells[index], text));
     },
   };

@@ -35,23 +35,61 @@ class DeadLetters {
     this.bars = new Bars((reason) => this.box.set(`reasonCode=${reason}`));
     this.days = new Days();
     this.summary = h("p", { class: "muted" });
-    this.charts = h("div", { class: "letters-charts" },
+    this.charts = h(
+      "div",
+      { class: "letters-charts" },
       h("section", { class: "panel chart" }, h("h2", {}, "Why"), this.bars.node),
-      h("section", { class: "panel chart" }, h("h2", {}, "By the day"), this.days.node));
+      h("section", { class: "panel chart" }, h("h2", {}, "By the day"), this.days.node),
+    );
     this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(text, this.state));
-    this.kinds = h("span", { class: "choices", role: "group", "aria-label": "Which" }, Object.entries(KINDS).map(([kind, label]) =>
-      h("button", { type: "button", class: "small", "data-kind-of": kind, onclick: () => this.choose(this.filter, kind) }, label)));
+    this.kinds = h(
+      "span",
+      { class: "choices", role: "group", "aria-label": "Which" },
+      Object.entries(KINDS).map(([kind, label]) =>
+        h(
+          "button",
+          {
+            type: "button",
+            class: "small",
+            "data-kind-of": kind,
+            onclick: () => this.choose(this.filter, kind),
+          },
+          label,
+        ),
+      ),
+    );
     this.moves = Object.entries(MOVES).map(([verb, { name, isDanger }]) => {
-      const button = h("button", { type: "button", class: verb === "redrive" ? "primary" : isDanger ? "plain-danger" : "", onclick: () => this.#move(verb) });
+      const button = h("button", {
+        type: "button",
+        class: verb === "redrive" ? "primary" : isDanger ? "plain-danger" : "",
+        onclick: () => this.#move(verb),
+      });
       return { verb, name, button };
     });
     this.list = new MessageList(view, {
-      load: (cursor) => this.#load(cursor), columns: COLUMNS_OF.dead, empty: () => this.#nothing(), canChoose: true,
+      load: (cursor) => this.#load(cursor),
+      columns: COLUMNS_OF.dead,
+      empty: () => this.#nothing(),
+      canChoose: true,
       changed: () => this.#nameMoves(),
     });
     this.frame = new QueueFrame(view, page, { told: (row) => this.#told(row), chosen: () => this.state });
-    this.frame.body.append(this.summary, this.charts, this.box.node,
-      h("div", { class: "bar-line" }, this.kinds, h("span", { class: "buttons moves" }, this.moves.map(({ button }) => button))), this.list.node);
+    this.frame.body.append(
+      this.summary,
+      this.charts,
+      this.box.node,
+      h(
+        "div",
+        { class: "bar-line" },
+        this.kinds,
+        h(
+          "span",
+          { class: "buttons moves" },
+          this.moves.map(({ button }) => button),
+        ),
+      ),
+      this.list.node,
+    );
     this.#markKind();
     this.#nameMoves();
     this.list.refresh();
@@ -76,7 +114,8 @@ class DeadLetters {
   }
 
   #markKind() {
-    for (const button of this.kinds.children) mark(button, "aria-pressed", String(button.dataset.kindOf === this.state));
+    for (const button of this.kinds.children)
+      mark(button, "aria-pressed", String(button.dataset.kindOf === this.state));
   }
 
   #nameMoves() {
@@ -115,7 +154,10 @@ class DeadLetters {
   #show(stats) {
     const now = this.view.live.now();
     this.charts.hidden = stats.total === 0;
-    const ages = stats.oldest === null ? "" : ` The oldest died ${relative(stats.oldest, now)}, the latest ${relative(stats.newest, now)}.`;
+    const ages =
+      stats.oldest === null
+        ? ""
+        : ` The oldest died ${relative(stats.oldest, now)}, the latest ${relative(stats.newest, now)}.`;
     const parked = stats.parked > 0 ? ` ${count(stats.parked)} set aside.` : "";
     const names = stats.sources.filter((source) => source !== this.queue);
     const from = names.length > 0 ? ` From ${names.join(", ")}.` : "";
@@ -128,7 +170,9 @@ class DeadLetters {
   async #load(cursor) {
     const query = { filter: this.filter, state: this.state, limit: PER_PAGE, cursor };
     try {
-      const found = await get(withQuery(path`queues/${this.queue}/dead-letters`, query), { signal: this.view.signal });
+      const found = await get(withQuery(path`queues/${this.queue}/dead-letters`, query), {
+        signal: this.view.signal,
+      });
       this.box.good();
       return found;
     } catch (error) {
@@ -142,7 +186,10 @@ class DeadLetters {
     if (this.filter) return h("p", {}, "No dead letter fits the filter.");
     return this.state === "parked"
       ? h("p", {}, "Nothing is set aside.")
-      : [h("h3", {}, "No dead letters"), h("p", {}, "What fails more often than the policy allows comes here, with its reason.")];
+      : [
+          h("h3", {}, "No dead letters"),
+          h("p", {}, "What fails more often than the policy allows comes here, with its reason."),
+        ];
   }
 
   // -- moving ----------------------------------------------------------------------------------------------------
@@ -150,7 +197,8 @@ class DeadLetters {
   async #move(verb) {
     const chosen = [...this.list.chosen];
     const filter = this.box.value;
-    const which = chosen.length > 0 ? { ids: chosen } : filter ? { filter, state: this.state } : { all: true, state: this.state };
+    const which =
+      chosen.length > 0 ? { ids: chosen } : filter ? { filter, state: this.state } : { all: true, state: this.state };
     try {
       if (await move(this.view, this.queue, verb, which)) {
         this.list.chosen.clear();

@@ -30,18 +30,35 @@ class Messages {
     this.state = KEPT.includes(asked) ? asked : "ready";
     this.filter = view.query.get("filter") ?? "";
     this.seen = "";
-    this.rates = new TimeChart("Per second", [
-      { name: "in", kind: "in", say: rate }, { name: "out", kind: "out", say: rate }, { name: "failed", kind: "fail", say: rate },
-    ], SECONDS);
-    this.depth = new TimeChart("Waiting", [{ name: "", kind: "waiting", say: (value) => short(Math.round(value)) }], SECONDS);
+    this.rates = new TimeChart(
+      "Per second",
+      [
+        { name: "in", kind: "in", say: rate },
+        { name: "out", kind: "out", say: rate },
+        { name: "failed", kind: "fail", say: rate },
+      ],
+      SECONDS,
+    );
+    this.depth = new TimeChart(
+      "Waiting",
+      [{ name: "", kind: "waiting", say: (value) => short(Math.round(value)) }],
+      SECONDS,
+    );
     this.age = new TimeChart("Age of the next in line", [{ name: "", kind: "age", say: brief }], SECONDS);
     this.title = h("h2", {});
     this.box = new FilterBox(this.filter, EXAMPLE, (text) => this.choose(this.state, text));
-    this.list = new MessageList(view, { load: (cursor) => this.load(cursor), columns: COLUMNS_OF[this.state], empty: () => this.nothing() });
+    this.list = new MessageList(view, {
+      load: (cursor) => this.load(cursor),
+      columns: COLUMNS_OF[this.state],
+      empty: () => this.nothing(),
+    });
     this.frame = new QueueFrame(view, page, { told: (row) => this.show(row), chosen: () => this.state });
     this.frame.body.append(
       h("div", { class: "charts" }, this.rates.node, this.depth.node, this.age.node),
-      h("div", { class: "bar-line" }, this.title, h("span", { class: "muted" }, STATES[this.state])), this.box.node, this.list.node);
+      h("div", { class: "bar-line" }, this.title, h("span", { class: "muted" }, STATES[this.state])),
+      this.box.node,
+      this.list.node,
+    );
     this.name();
     this.list.refresh();
     const wanted = view.query.get("message");
@@ -83,7 +100,9 @@ class Messages {
   async load(cursor) {
     const query = { state: this.state, filter: this.filter, limit: PER_PAGE, cursor };
     try {
-      const found = await get(withQuery(path`queues/${this.queue}/messages`, query), { signal: this.view.signal });
+      const found = await get(withQuery(path`queues/${this.queue}/messages`, query), {
+        signal: this.view.signal,
+      });
       this.box.good();
       return found;
     } catch (error) {
@@ -95,7 +114,15 @@ class Messages {
 
   nothing() {
     if (this.filter) return h("p", {}, "No ", h("b", {}, this.state), " message fits the filter.");
-    const hint = this.state === "ready" ? h("p", {}, h("a", { href: link("queues", this.queue, "publish") }, "Publish one"), ", or look at another state.") : null;
+    const hint =
+      this.state === "ready"
+        ? h(
+            "p",
+            {},
+            h("a", { href: link("queues", this.queue, "publish") }, "Publish one"),
+            ", or look at another state.",
+          )
+        : null;
     return [h("p", {}, "No message is ", h("b", {}, this.state), ": ", STATES[this.state], "."), hint];
   }
 }

@@ -1,17 +1,17 @@
 /* Every queue at a glance: how much waits, for how long, how fast it moves. */
 
-import { Refused, get } from "../api.js";
 import { Sparkline } from "../charts.js";
 import { Rows, h, mark, put, replace, walkable } from "../dom.js";
-import { bytes, count, plural, rate, short, span } from "../format.js";
+import { count, rate, short, span } from "../format.js";
 import { waiting } from "../history.js";
 import { stateLink } from "../queueframe.js";
 import { link } from "../router.js";
+import { facts, health } from "../serverfacts.js";
 import { KEPT, STATES } from "../states.js";
+import { tiles } from "../tiles.js";
 
 const SECONDS = 600;
 const PER_PAGE = 100;
-const HEALTH_MS = 10_000;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
 /* States that have a column also where nothing is in them. */
 const RATES = { in: "published", out: "acked", fail: "failed" };
@@ -30,9 +30,8 @@ class Overview {
     this.find = view.query.get("find") ?? "";
     this.page = 0;
     this.order = [];
-    this.tiles = tiles();
-    this.facts = h("dl", { class: "facts" });
-    this.health = h("div", { class: "health", hidden: true });
+    this.tiles = tiles(SECONDS);
+    this.facts = facts();
     this.columns = [];
     this.head = h("tr", {});
     this.body = h("tbody", {});
@@ -42,12 +41,15 @@ class Overview {
     this.build();
     walkable(this.body, "a.queue-name");
     view.live.listen(() => this.show(), view.signal);
-    this.askHealth();
   }
 
   build() {
     const search = h("input", {
-      type: "search", value: this.find, placeholder: "Find a queue", "aria-label": "Find a queue", "data-search": true,
+      type: "search",
+      value: this.find,
+      placeholder: "Find a queue",
+      "aria-label": "Find a queue",
+      "data-search": true,
     });
     search.addEventListener("input", () => {
       this.find = search.value.trim();
@@ -60,13 +62,24 @@ class Overview {
     this.table = h("table", { class: "queues" }, h("thead", {}, this.head), this.body);
     this.view.root.append(
       h("h1", { class: "quiet" }, "Overview"),
-      this.health,
-      h("div", { class: "tiles" }, this.tiles.map((tile) => tile.node)),
-      h("div", { class: "bar-line" },
-        h("h2", {}, "Queues"), this.total,
+      health(this.view.signal),
+      h(
+        "div",
+        { class: "tiles" },
+        this.tiles.map((tile) => tile.node),
+      ),
+      h(
+        "div",
+        { class: "bar-line" },
+        h("h2", {}, "Queues"),
+        this.total,
         h("span", { class: "search" }, search, hint),
-        h("a", { class: "button primary", href: "#/publish" }, "Publish")),
-      this.table, this.empty, this.pager, this.facts,
+        h("a", { class: "button primary", href: "#/publish" }, "Publish"),
+      ),
+      this.table,
+      this.empty,
+      this.pager,
+      this.facts.node,
     );
   }
 
@@ -75,12 +88,15 @@ class Overview {
   show() {
     const { live } = this.view;
     for (const tile of this.tiles) tile.show(live);
-    this.showFacts(live.status);
+    this.facts.show(live.status);
     this.drawHead(live.status.queues);
     const found = this.chosen(live.status.queues);
     const first = this.page * PER_PAGE;
     this.rows.show(found.slice(first, first + PER_PAGE), (row) => row.queue);
-    put(this.total, found.length === live.status.queues.length ? "" : `${count(found.length)} of ${count(live.status.queues.length)}`);
+    put(
+      this.total,
+      found.length === live.status.queues.length ? "" : `${count(found.length)} of ${count(live.status.queues.length)}`,
+    );
     this.showEmpty(live.status.queues.length, found.length);
     this.showPager(found.length);
   }
@@ -127,7 +143,10 @@ class Overview {
     this.states = states;
     this.rows.rows.clear();
     this.body.replaceChildren();
-    replace(this.head, columns.map((column) => this.headCell(column)));
+    replace(
+      this.head,
+      columns.map((column) => this.headCell(column)),
+    );
   }
 
   headCell(column) {
@@ -167,12 +186,17 @@ class Overview {
     });
     const rates = Object.keys(RATES).map((key) => ({ key, node: h("span", {}) }));
     const number = (label, ...inside) => h("td", { class: "number", "data-label": label }, inside);
-    const node = h("tr", {},
+    const node = h(
+      "tr",
+      {},
       h("th", { scope: "row" }, h("a", { class: "queue-name", href: link("queues", name) }, name), badges),
       h("td", { class: "number with-spark", "data-label": "waiting" }, depth.node, depthText),
-      states.map(({ state, node: cell }) => h("td", { class: "number state", "data-state": state, "data-label": state }, cell)),
+      states.map(({ state, node: cell }) =>
+        h("td", { class: "number state", "data-state": state, "data-label": state }, cell),
+      ),
       h("td", { class: "number with-spark", "data-label": "age" }, ageLine.node, age),
-      rates.map(({ key, node: cell }) => number(`${key} /s`, cell)));
+      rates.map(({ key, node: cell }) => number(`${key} /s`, cell)),
+    );
     const update = (row) => {
       const { history } = this.view.live;
       put(depthText, short(waiting(row)));
@@ -206,11 +230,13 @@ class Overview {
       return;
     }
     const url = new URL("v1/queues/mail/messages", document.baseURI);
-    replace(this.empty,
+    replace(
+      this.empty,
       h("h3", {}, "No queues yet"),
       h("p", {}, "A queue is there as soon as something is published to it. From a shell:"),
       h("pre", {}, `yirangmq publish --queue mail '{"to": "ann"}'\ncurl -s ${url} --json '{"to": "ann"}'`),
-      h("p", {}, "Or here: ", h("a", { href: "#/publish" }, "publish the first message"), "."));
+      h("p", {}, "Or here: ", h("a", { href: "#/publish" }, "publish the first message"), "."),
+    );
   }
 
   showPager(found) {
@@ -227,46 +253,12 @@ class Overview {
       this.table.scrollIntoView();
     };
     const first = this.page * PER_PAGE;
-    replace(this.pager,
+    replace(
+      this.pager,
       h("button", { type: "button", disabled: this.page === 0, onclick: turn(-1) }, "Previous"),
       h("span", {}, `${count(first + 1)}–${count(Math.min(found, first + PER_PAGE))} of ${count(found)}`),
-      h("button", { type: "button", disabled: this.page >= pages - 1, onclick: turn(1) }, "Next"));
-  }
-
-  showFacts(status) {
-    const facts = {
-      version: status.server?.replace("yirangmq ", ""),
-      node: status.node,
-      store: status.store,
-      durability: status.durability,
-      uptime: status.uptimeSec === undefined ? undefined : span(Math.floor(status.uptimeSec)),
-      connections: status.connections,
-      "free on disk": status.diskFreeBytes === undefined ? undefined : bytes(status.diskFreeBytes),
-      addresses: status.addresses?.join(", "),
-    };
-    const given = Object.entries(facts).filter(([, value]) => value !== undefined && value !== "");
-    if (this.facts.children.length !== given.length) {
-      replace(this.facts, given.map(([name]) => h("div", {}, h("dt", {}, name), h("dd", {}))));
-    }
-    given.forEach(([, value], index) => put(this.facts.children[index].lastChild, value));
-  }
-
-  async askHealth() {
-    const { signal } = this.view;
-    while (!signal.aborted) {
-      try {
-        this.showHealth(await get("health", { signal, allow: 503 }));
-      } catch (error) {
-        if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
-      }
-      await new Promise((resolve) => setTimeout(resolve, HEALTH_MS));
-    }
-  }
-
-  showHealth({ status, reasons }) {
-    this.health.hidden = status === "ok";
-    mark(this.health, "data-kind", status);
-    replace(this.health, h("b", {}, status === "fail" ? "The server is not well: " : "Somebody should look: "), reasons.map((reason) => reason.text).join("; "));
+      h("button", { type: "button", disabled: this.page >= pages - 1, onclick: turn(1) }, "Next"),
+    );
   }
 }
 
@@ -286,33 +278,9 @@ function showBadges(badges, row) {
   const wanted = `${row.paused}${row.policyError}`;
   if (badges.dataset.wanted === wanted) return;
   badges.dataset.wanted = wanted;
-  replace(badges,
+  replace(
+    badges,
     row.paused ? h("span", { class: "badge paused" }, "paused") : null,
-    row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null);
-}
-
-function tiles() {
-  const sum = (live, pick) => live.status.queues.reduce((total, row) => total + pick(row), 0);
-  const rated = (metric) => (live) => live.history.rate(null, metric);
-  return [
-    tile("Waiting", "waiting", (live) => short(sum(live, waiting)), (history) => history.points(null, "waiting", SECONDS)),
-    tile("In work", "leased", (live) => short(sum(live, (row) => row.leased)), (history) => history.points(null, "leased", SECONDS)),
-    tile("Dead letters", "dead", (live) => short(sum(live, (row) => row.dead)), (history) => history.points(null, "dead", SECONDS)),
-    tile("In /s", "in", (live) => rate(rated("published")(live)), (history) => history.rates(null, "published", SECONDS)),
-    tile("Out /s", "out", (live) => rate(rated("acked")(live)), (history) => history.rates(null, "acked", SECONDS)),
-    tile("Failures /s", "fail", (live) => rate(rated("failed")(live)), (history) => history.rates(null, "failed", SECONDS)),
-  ];
-}
-
-function tile(name, kind, say, points) {
-  const value = h("b", {}, "–");
-  const line = new Sparkline(kind, SECONDS);
-  const node = h("div", { class: "tile panel", "data-kind": kind }, h("span", { class: "tile-name" }, name), value, line.node);
-  return {
-    node,
-    show(live) {
-      put(value, say(live));
-      line.draw(points(live.history));
-    },
-  };
+    row.policyError ? h("span", { class: "badge bad", title: row.policyError }, "broken policy") : null,
+  );
 }

@@ -23,20 +23,40 @@ class Policy {
     this.queue = view.values.queue;
     this.where = path`queues/${this.queue}/policy`;
     this.kept = "";
-    this.editor = new Editor("Policy, a JSON document", { rows: 22, changed: () => this.#changed() });
+    this.editor = new Editor("Policy, a JSON document", { rows: 18, changed: () => this.#changed() });
     this.complaint = new Complaint();
     this.state = h("span", { class: "muted", role: "status" });
     this.save = h("button", { type: "button", class: "primary", disabled: true, onclick: () => this.#save() }, "Save");
     this.revert = h("button", { type: "button", disabled: true, onclick: () => this.#revert() }, "Revert");
-    this.reset = h("button", { type: "button", class: "plain-danger", onclick: () => this.#reset() }, "Back to the defaults…");
+    this.reset = h(
+      "button",
+      { type: "button", class: "plain-danger", onclick: () => this.#reset() },
+      "Back to the defaults…",
+    );
     this.force = h("pre", { class: "payload in-force", tabindex: "0", "aria-label": "The policy in force" });
     this.title = h("h2", {}, "In force");
-    new QueueFrame(view, page).body.append(h("div", { class: "two" },
-      h("section", { class: "policy-edit" }, h("h2", {}, "As it is set"),
-        h("p", { class: "muted" }, "What is not said here is as by default. An empty document is all defaults."),
-        this.editor.node, this.complaint.node,
-        h("div", { class: "buttons" }, this.save, this.revert, this.reset, this.state)),
-      h("section", {}, this.title, h("p", { class: "muted" }, "Every member spelled out; what differs from the default is marked."), this.force)));
+    new QueueFrame(view, page).body.append(
+      h(
+        "div",
+        { class: "two" },
+        h(
+          "section",
+          { class: "policy-edit" },
+          h("h2", {}, "As it is set"),
+          h("p", { class: "muted" }, "What is not said here is as by default. An empty document is all defaults."),
+          this.editor.node,
+          this.complaint.node,
+          h("div", { class: "buttons" }, this.save, this.revert, this.reset, this.state),
+        ),
+        h(
+          "section",
+          {},
+          this.title,
+          h("p", { class: "muted" }, "Every member spelled out; what differs from the default is marked."),
+          this.force,
+        ),
+      ),
+    );
     this.#load();
   }
 
@@ -62,10 +82,13 @@ class Policy {
   #showForce(policy, title) {
     put(this.title, title);
     const text = JSON.stringify(policy, null, 2);
-    replace(this.force, text.split("\n").map((line, index, lines) => {
-      const isChanged = changed(lines, index, policy, this.defaults);
-      return h("span", { class: isChanged ? "differs" : "" }, coloured(line));
-    }));
+    replace(
+      this.force,
+      text.split("\n").map((line, index, lines) => {
+        const isChanged = changed(lines, index, policy, this.defaults);
+        return h("span", { class: isChanged ? "differs" : "" }, coloured(line));
+      }),
+    );
   }
 
   #ready(isGood) {
@@ -132,7 +155,14 @@ class Policy {
   }
 
   async #reset() {
-    if (!(await confirm("Back to the defaults?", { text: `The policy of ${this.queue} is forgotten; the defaults are in force at once.`, yes: "Forget it", isDanger: true }))) return;
+    if (
+      !(await confirm("Back to the defaults?", {
+        text: `The policy of ${this.queue} is forgotten; the defaults are in force at once.`,
+        yes: "Forget it",
+        isDanger: true,
+      }))
+    )
+      return;
     try {
       await del(this.where);
       this.#show(await get(this.where));

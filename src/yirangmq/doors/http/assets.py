@@ -17,6 +17,7 @@ from yirangmq.doors.http.router import Api, Params
 
 PREFIX = "/dashboard"
 PAGE = "index.html"
+ICON = "icon.svg"
 LISTING = "pages.js"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -50,6 +51,7 @@ def add_dashboard(api: Api) -> None:
     for name in names():
         api.add("GET", f"{PREFIX}/{name}", partial(_send, name))
     api.add("GET", "/", partial(_send, PAGE))
+    api.add("GET", "/favicon.ico", partial(_send, ICON))  # where a browser looks that was shown something else of ours
 
 
 def names() -> list[str]:

@@ -1,0 +1,51 @@
+/* Numbers of the whole server, each with the way it came. */
+
+import { Sparkline } from "./charts.js";
+import { h, put } from "./dom.js";
+import { rate, short } from "./format.js";
+import { waiting } from "./history.js";
+
+const COUNTED = [
+  { name: "Waiting", kind: "waiting", of: waiting },
+  { name: "In work", kind: "leased", of: (row) => row.leased },
+  { name: "Dead letters", kind: "dead", of: (row) => row.dead },
+];
+const RATED = [
+  { name: "In /s", kind: "in", metric: "published" },
+  { name: "Out /s", kind: "out", metric: "acked" },
+  { name: "Failures /s", kind: "fail", metric: "failed" },
+];
+
+/** What all queues are together: `{node, show(live)}` each. */
+export function tiles(seconds) {
+  return [...COUNTED.map((one) => counted(one, seconds)), ...RATED.map((one) => rated(one, seconds))];
+}
+
+function counted({ name, kind, of }, seconds) {
+  const { node, show } = tile(name, kind, seconds);
+  return {
+    node,
+    show({ status, history }) {
+      const sum = status.queues.reduce((total, row) => total + of(row), 0);
+      show(short(sum), history.points(null, kind, seconds));
+    },
+  };
+}
+
+function rated({ name, kind, metric }, seconds) {
+  const { node, show } = tile(name, kind, seconds);
+  return { node, show: ({ history }) => show(rate(history.rate(null, metric)), history.rates(null, metric, seconds)) };
+}
+
+function tile(name, kind, seconds) {
+  const value = h("b", {}, "–");
+  const line = new Sparkline(kind, seconds);
+  const title = h("span", { class: "tile-name" }, name);
+  return {
+    node: h("div", { class: "tile panel", "data-kind": kind }, title, value, line.node),
+    show(text, points) {
+      put(value, text);
+      line.draw(points);
+    },
+  };
+}

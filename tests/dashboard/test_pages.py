@@ -1,0 +1,44 @@
+"""Pages are found because their files are there."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+import yirangmq
+from tests.dashboard.chromium import Browser
+from tests.dashboard.conftest import http_url, looking
+from tests.scenarios.daemons import Daemon
+
+pytestmark = pytest.mark.process
+MOON = """
+export default {
+  route: "/moon", title: () => "Moon", nav: { label: "Moon", order: 99 }, needs: "/v1/moon", mount() {},
+};"""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "dashboard.md"
+
+
+def test_the_page_of_the_document_works_as_it_stands_and_one_without_its_thing_is_not_offered(
+    browser: Browser, tmp_path: Path
+) -> None:
+    package = tmp_path / "with-a-page" / "yirangmq"
+    shutil.copytree(Path(yirangmq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
+    [example] = re.findall(r"```js\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    (package / "dashboard" / "pages" / "schedules.js").write_text(example)
+    (package / "dashboard" / "pages" / "moon.js").write_text(MOON)
+    server = Daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0").start(PYTHONPATH=str(package.parent))
+    try:
+        page = next(shown := looking(browser, http_url(server)))
+        schedule = {"name": "nightly", "cron": "30 2 * * *", "message": {"kind": "daily"}}
+        page.api("PUT", "queues/reports/policy", {"schedules": [schedule]})
+        page.open().live()
+        page.click("nav a", "Schedules")
+        page.find("li", "nightly 30 2 * * *")
+        page.find('nav a[aria-current="page"]', "Schedules")
+        assert "Moon" in page.browser.texts("nav a")
+        page.gone("nav a", "Moon")
+        assert page.browser.script("return document.title") == "Schedules · Yi-Rang MQ"
+        assert list(shown) == []
+    finally:
+        server.kill()
