@@ -3,12 +3,12 @@ when ``transaction`` ends without an error, its changes are on disk. The schema 
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_ledger import Known
-from yirangmq.stores.sqlite_open import open_connection, translated
+from yirangmq.stores.sqlite_open import open_connection, translated, translation
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
 
@@ -26,6 +26,7 @@ class SqliteStore:
         self._open()
         self._lock = threading.RLock()
         self._known = Known()
+        self._given = 0, 0
         self._version: int | None = None
         self._watch = FileWatch([Path(f"{path}-wal")])
 
@@ -33,29 +34,34 @@ class SqliteStore:
         with translated(None, self._path):
             self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
 
-    @contextmanager
-    def transaction(self, *, write: bool = True) -> Iterator[SqliteTransaction]:
-        with self._lock, translated(self._db, self._path):
-            self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-            given = 0, 0
-            try:
-                self._hear_of_others()
-                given = self._known.last, self._known.reserved
-                work = SqliteTransaction(self._db, self._known)
-                yield work
-                work.flush()
-                self._db.execute("COMMIT")
-            except BaseException:
-                self._known = Known(last=given[0], reserved=given[1])
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+    def transaction(self, *, write: bool = True) -> "_Work":
+        return _Work(self, write)
+
+    def _begun(self, write: bool) -> SqliteTransaction:
+        """Only inside a transaction it shows whether others have written."""
+        if not write:
+            self._db.execute("SELECT last FROM sequence").fetchone()
+        self._hear_of_others()
+        self._given = self._known.last, self._known.reserved
+        return SqliteTransaction(self._db, self._known)
+
+    def _commit(self, work: SqliteTransaction) -> None:
+        work.flush()
+        self._db.execute("COMMIT")
+        self._version = self._db.data_version("main")
+
+    def _roll_back(self) -> None:
+        """What was learned on the way is not true; numbers given out are free again."""
+        last, reserved = self._given
+        self._known = Known(last=last, reserved=reserved)
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._version = self._db.data_version("main")
 
     def _hear_of_others(self) -> None:
-        """Another process may have deleted a queue, and given its number to the next one."""
-        version = self._db.pragma("data_version")
-        if version != self._version:
-            self._version = version
+        """Another process may have deleted a queue, and given its number to the next one. (SQLite's data version counts
+        our own commits too; what it was after the last of them is remembered.)"""
+        if self._db.data_version("main") != self._version:
             self._known = Known(policies=self._known.policies)
 
     def wait(self, timeout: float) -> None:
@@ -96,3 +102,56 @@ class SqliteStore:
         with self._lock:
             self._watch.close()
             self._db.close()
+
+
+class _Work:
+    """One transaction as a ``with`` block. (A class, because there is one for every few messages: made of generators it
+    would cost as much as a statement.)"""
+
+    __slots__ = ("_store", "_work", "_write")
+
+    def __init__(self, store: SqliteStore, write: bool) -> None:
+        self._store = store
+        self._write = write
+
+    def __enter__(self) -> SqliteTransaction:
+        store = self._store
+        store._lock.acquire()
+        try:
+            store._db.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
+        except BaseException as error:
+            store._lock.release()
+            self._raise_ours(error)
+            raise
+        try:
+            self._work = store._begun(self._write)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        return self._work
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            try:
+                self._store._commit(self._work)
+            except BaseException as problem:
+                self._fail(problem)
+                raise
+            self._store._lock.release()
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing of it happened."""
+        try:
+            self._store._roll_back()
+            self._raise_ours(error)
+        finally:
+            self._store._lock.release()
+
+    def _raise_ours(self, error: BaseException) -> None:
+        ours = translation(error, self._store._db, self._store._path)
+        if ours is not None:
+            raise ours from error

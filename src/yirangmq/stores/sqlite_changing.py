@@ -27,6 +27,7 @@ class Changing(Reading):
 
     def swap(self, changes: Sequence[Change]) -> None:
         """Places are left before they are taken, also across kinds."""
+        self._known.due = None
         kinds = by_kind(changes)
         left = {kind: self._leave(kind, alike) for kind, alike in kinds.items()}
         for kind, alike in kinds.items():
@@ -190,6 +191,7 @@ class Changing(Reading):
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
+        self._known.due = None
         for message in messages:
             self._known.leased.pop(message.seq, None)
             if is_counted(message.state, message.body):
@@ -224,6 +226,7 @@ class Changing(Reading):
 
     def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
         """The oldest of those with rows of their own and of those in batches."""
+        self._known.due = None
         apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
         batches = self._runs.oldest(queue, over)
         alone: list[int] = []
@@ -263,6 +266,8 @@ class Changing(Reading):
             seqs += range(first, min(last, first + limit) + 1)
         found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
         deltas = self._deltas_of(queue)
+        self._known.due = None
+        self._known.tails.clear()
         for sent in found:
             unreadable.bury(self._db, sent)
             for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):

@@ -14,7 +14,7 @@ from yirangmq.core.message import Counts, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores.sqlite_runs import Runs
+from yirangmq.stores.sqlite_runs import Runs, Span
 
 AHEAD = 1000
 """Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
@@ -23,14 +23,21 @@ leaves a gap."""
 
 @dataclass(slots=True)
 class Known:
-    """What a process remembers between transactions. Queue numbers never change; policies are re-read by text."""
+    """What a process remembers between transactions, until another one has written or a transaction has failed."""
 
     numbers: dict[str, int] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
+    """Policies and the text they were read from: the text may change, and change back."""
+    rules: dict[str, QueuePolicy] = field(default_factory=dict)
+    """Policies whose text is known to be the one that is stored."""
     leased: dict[int, Message] = field(default_factory=dict)
     """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
     process has written, or a transaction of ours failed."""
+    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
+    """By queue and rank the last run in line."""
+    due: tuple[int | None] | None = None
+    """The earliest moment at which time has something to do; None: to be looked up."""
     last: int = 0
     """The last number given out, of those up to ``reserved`` that nobody else gives out."""
     reserved: int = 0
@@ -40,9 +47,8 @@ class Ledger:
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         self._db = db
         self._known = known
-        self._runs = Runs(db)
+        self._runs = Runs(db, known.tails)
         self._deltas: dict[int, defaultdict[str, int]] = {}
-        self._policies: dict[str, QueuePolicy] = {}
 
     # -- numbers and names ----------------------------------------------------------------------------------------
 
@@ -119,9 +125,9 @@ class Ledger:
     # -- policies and queues --------------------------------------------------------------------------------------
 
     def policy(self, queue: str) -> QueuePolicy:
-        policy = self._policies.get(queue)
+        policy = self._known.rules.get(queue)
         if policy is None:
-            policy = self._policies[queue] = self._read_policy(queue)
+            policy = self._known.rules[queue] = self._read_policy(queue)
         return policy
 
     def _read_policy(self, queue: str) -> QueuePolicy:
@@ -138,7 +144,7 @@ class Ledger:
 
     def set_policy(self, queue: str, text: str | None) -> None:
         self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
-        self._policies.pop(queue, None)
+        self._known.rules.pop(queue, None)
 
     def queues(self) -> list[str]:
         return [row[0] for row in self._db.execute("SELECT name FROM queue ORDER BY name")]
@@ -153,10 +159,12 @@ class Ledger:
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
         self._known.leased.clear()
+        self._known.tails.clear()
+        self._known.due = None
         self._known.numbers.pop(queue, None)
         self._known.names.pop(number, None)
         self._known.policies.pop(queue, None)
-        self._policies.pop(queue, None)
+        self._known.rules.pop(queue, None)
 
     # -- notes ----------------------------------------------------------------------------------------------------
 

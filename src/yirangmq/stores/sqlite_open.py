@@ -130,31 +130,46 @@ def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
     """SQLite's errors as ours; everything else passes."""
     try:
         yield
-    except (apsw.FullError, apsw.IOError) as error:
-        code = db.system_errno if db is not None else 0
-        if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(f"no space left for {path}; free some and try again: nothing was stored") from error
-        if code == errno.EROFS:
-            raise StoreReadOnly(f"{path} cannot be written: its disk is read-only now") from error
-        raise StoreError(f"{path}: {error} (system error {code})") from error
-    except (apsw.ReadOnlyError, apsw.PermissionsError) as error:
-        raise StoreReadOnly(f"{path} cannot be written: {error}") from error
-    except apsw.CantOpenError as error:
-        if _is_on_read_only_disk(path):
-            raise StoreReadOnly(f"{path} cannot be opened: its disk is read-only") from error
-        raise StoreError(
-            f"{path} cannot be opened: {error}; does its folder exist, and may you write there?"
-        ) from error
-    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'") from error
-    except apsw.SQLError as error:
-        if not any(words in str(error) for words in DAMAGED_SCHEMA):
+    except Exception as error:
+        ours = translation(error, db, path)
+        if ours is None:
             raise
-        raise StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'") from error
-    except (apsw.BusyError, apsw.LockedError) as error:
-        raise StoreBusy(f"{path} is held by another process; try again") from error
-    except apsw.ConnectionClosedError as error:
-        raise StoreError(f"{path} was closed") from error
+        raise ours from error
+
+
+def translation(error: BaseException, db: apsw.Connection | None, path: Path) -> StoreError | None:
+    """Our error for one of SQLite's; None for any other."""
+    match error:
+        case apsw.FullError() | apsw.IOError():
+            return _of_disk(error, db.system_errno if db is not None else 0, path)
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return StoreReadOnly(f"{path} cannot be written: {error}")
+        case apsw.CantOpenError():
+            if _is_on_read_only_disk(path):
+                return StoreReadOnly(f"{path} cannot be opened: its disk is read-only")
+            return StoreError(f"{path} cannot be opened: {error}; does its folder exist, and may you write there?")
+        case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
+            return _damaged(error, path)
+        case apsw.SQLError() if any(words in str(error) for words in DAMAGED_SCHEMA):
+            return _damaged(error, path)
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(f"{path} is held by another process; try again")
+        case apsw.ConnectionClosedError():
+            return StoreError(f"{path} was closed")
+        case _:
+            return None
+
+
+def _of_disk(error: BaseException, code: int, path: Path) -> StoreError:
+    if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"no space left for {path}; free some and try again: nothing was stored")
+    if code == errno.EROFS:
+        return StoreReadOnly(f"{path} cannot be written: its disk is read-only now")
+    return StoreError(f"{path}: {error} (system error {code})")
+
+
+def _damaged(error: BaseException, path: Path) -> StoreDamaged:
+    return StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'")
 
 
 def _is_on_read_only_disk(path: Path) -> bool:

@@ -175,8 +175,9 @@ class Reading(Ledger):
         return found[:limit]
 
     def next_due(self) -> int | None:
-        moment: int | None = self._value(sql.NEXT_DUE)
-        return moment
+        if self._known.due is None:
+            self._known.due = (self._value(sql.NEXT_DUE),)
+        return self._known.due[0]
 
 
 def _head_in_order(head: Head) -> tuple[int, int]:

@@ -58,6 +58,7 @@ FROM (SELECT id, {_SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
 BATCH_CARDS = f"SELECT seq, id, {_SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
 Head = tuple[Message, Envelope]
+MOST_TAILS = 1000
 
 
 class Batch(NamedTuple):
@@ -111,18 +112,25 @@ def members(covered: Sequence[Span]) -> set[int]:
 class Runs:
     """The runs of one store, inside a transaction."""
 
-    def __init__(self, db: apsw.Connection) -> None:
+    def __init__(self, db: apsw.Connection, tails: dict[tuple[int, int], Span] | None = None) -> None:
+        """``tails``: the last runs in line as far as they are known, by queue and rank."""
         self._db = db
+        self._tails = {} if tails is None else tails
 
     # -- in line --------------------------------------------------------------------------------------------------
 
     def line_up(self, queue: int, rank: int, first: int, last: int) -> None:
         """New messages, behind all others of their rank."""
-        end = self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
+        end = self._tails.get((queue, rank)) or self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
+        begin = first
         if end is not None and end[1] == first - 1:
-            self._db.execute(GROW_FRESH, (queue, rank, end[0], last))
+            begin = end[0]
+            self._db.execute(GROW_FRESH, (queue, rank, begin, last))
         else:
             self._db.execute(ADD_FRESH, (queue, rank, first, last))
+        if len(self._tails) >= MOST_TAILS:
+            self._tails.clear()
+        self._tails[queue, rank] = begin, last
 
     def leave_line(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
         """Take out whoever of these stands there; who that was."""
@@ -131,6 +139,7 @@ class Runs:
     def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
         covered: list[Span] = []
         run = (queue, rank)
+        self._tails.pop(run, None)
         for first, last in list(self._db.execute(FRESH_OVER, (*run, low, high))):
             if first < low:
                 self._db.execute(GROW_FRESH, (*run, first, low - 1))

@@ -41,6 +41,7 @@ class Together(Changing):
 
     def swap_run(self, run: Run, after: Message) -> None:
         before, count = run
+        self._known.due = None
         queue, first = self._made_queue(before.queue), before.seq
         last = first + count - 1
         if before.state is State.READY:

@@ -41,6 +41,7 @@ class SqliteTransaction(Together):
         self._db.execute(sql.NAME_NEW, (first, last))
         deltas = self._deltas_of(queue)
         if draft_until is not None:
+            self._known.due = None
             self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
             deltas["draft"] += len(rows)
             return
@@ -56,6 +57,7 @@ class SqliteTransaction(Together):
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
         """Each in a row of its own; how many are ready."""
+        self._known.due = None
         self._db.execute(sql.MEMBERS_NEW, (first, last))
         self._db.execute(sql.READY_NEW, (first, last, now))
         ready = self._db.changes()
