@@ -1,5 +1,7 @@
 """Every edge of the two tables, and none besides."""
 
+from pathlib import Path
+
 import pytest
 
 from yirangmq.core.feeds import (
@@ -51,6 +53,15 @@ def test_whoever_is_offline_stays_so() -> None:
 def test_each_state_can_be_reached_and_is_explained() -> None:
     assert set(CLIENT.values()) == set(ClientState) == set(CLIENT_MEANING)
     assert set(PUBLISHER.values()) == set(PublisherState) == set(PUBLISHER_MEANING)
+
+
+def test_the_page_shows_every_edge_and_every_state() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
+    for table, meaning in ((PUBLISHER, PUBLISHER_MEANING), (CLIENT, CLIENT_MEANING)):
+        for (before, verb), after in table.items():
+            assert f"| {before or '–'} | {verb} | {after} |" in page
+        for state, text in meaning.items():
+            assert f"| **{state}** | {text} |" in page
 
 
 def test_the_states_have_the_public_order() -> None:

@@ -46,7 +46,9 @@ def test_the_members_of_a_message_are_documented(body: type[calls.Outgoing]) -> 
     assert [re.findall(r"`(\w+)`", row) for row in rows] == [list(body.__struct_fields__)]
 
 
-def test_the_session_of_the_page_is_made_of_golden_frames() -> None:
-    shown = re.findall(r"^[→←] (.*?)$", PAGE, re.MULTILINE)
+@pytest.mark.parametrize("page", ["wire.md", "topics.md"])
+def test_the_session_of_the_page_is_made_of_golden_frames(page: str) -> None:
+    text = (Path(__file__).parents[2] / "docs" / page).read_text()
+    shown = re.findall(r"^[→←] ([0-9a-f]{8} .*?)$", text, re.MULTILINE)
     assert len(shown) >= 6
     assert set(shown) <= set(WRITTEN.values())
