@@ -100,6 +100,8 @@ class Sender:
         transport.write(b"".join(data) if len(data) > 1 else data[0])
         if transport.get_write_buffer_size() > self._client_memory:
             self._give_up("slow")
+        elif self._take is not None:
+            self._lend_if_empty()  # a write that went out at once is followed by no other word
 
     def paused(self) -> None:
         self._is_paused = True
