@@ -5,7 +5,7 @@ import pytest
 from tests.doors.parts import Answer, Client, Server
 from yirangmq.format.jsontext import dumps
 from yirangmq.wire import calls
-from yirangmq.wire.calls import Kind
+from yirangmq.wire.frames import Kind
 
 
 @pytest.fixture
