@@ -247,3 +247,25 @@ def test_reading_history_while_publishing_disturbs_no_writer(stage: Stage) -> No
     client.follow()
     stage.settle(client)
     assert client.sequences == list(range(1, 13))
+
+
+def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Stage) -> None:
+    """The worker that was to have its line finds that it is no longer wanted."""
+    client = stage.client(capacity=200)
+    client.follow(start=Start.NEW)
+    fill(stage, 100)
+    assert client.subscriber.is_lending
+    over: list[bool] = []
+    assert stage.publisher.unsubscribe(client.subscriber, lambda: over.append(True))
+    assert over == [True]
+    old = len(client.records)
+    client.follow(start=Start.NEW)
+    stage.settle(client)
+    fill(stage, 3)
+    stage.settle(client)
+    begun = [n for n, (kind, _) in enumerate(client.said) if kind is Kind.TOPIC_SUBSCRIBED]
+    assert len(begun) == 2
+    assert client.sequences[old:][-3:] == [101, 102, 103]
+    assert len(set(client.sequences)) == len(client.sequences)
+    assert client.subscriber.state is ClientState.ONLINE
+    assert client.subscriber.recoveries == 0

@@ -6,15 +6,24 @@ from pathlib import Path
 import pytest
 
 from tests.stores.logs import sent
-from tests.topics.live import dial, live, run, until
+from tests.topics.live import Live, dial, live, run, until
+from yirangmq.clock import SystemClock
 from yirangmq.core.events import FeedMoved
 from yirangmq.core.topics import NewRecord
-from yirangmq.observe.prometheus import METRICS
+from yirangmq.observe.metrics import Metrics
+from yirangmq.observe.numbers import Histogram
+from yirangmq.observe.prometheus import METRICS, page
 from yirangmq.observe.telling import describe
 from yirangmq.stores import segments_reader
 from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.topics.stage import Settings
 from yirangmq.wire.records import RecordReader
+
+
+def told_by(server: Live) -> dict[str, float]:
+    """The page that Prometheus reads, line by line."""
+    lines = page(Metrics(SystemClock()), [], server.about.samples()).splitlines()
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[0] != "#")}
 
 
 def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
@@ -56,11 +65,9 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             [reason] = server.about.reasons()
             assert (reason.level, reason.code) == ("degraded", "lag")
             assert "ledger" in reason.text
-            samples = server.about.samples()
-            [(_, late)] = samples["yirangmq_subscriber_late"]
-            assert late == 1
-            [(labels, lag)] = samples["yirangmq_subscriber_lag"]
-            assert (labels["subscriber"], lag > 100) == ("ledger", True)
+            told = told_by(server)
+            assert told["yirangmq_subscriber_late"] == 1
+            assert told['yirangmq_subscriber_lag{subscriber="ledger"}'] > 100
             await follower.until(lambda: len(follower.records) == 2000)
             await until(lambda: server.about.reasons() == [])
 
@@ -73,18 +80,27 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
             assert server.about.samples() == {}, "nothing is told of what is not used"
             await follower.follow(start="new")
             await server.fill(10)
-            samples = {
-                name: {tuple(labels.values()): n for labels, n in few} for name, few in server.about.samples().items()
-            }
-            assert set(samples) == {
+            assert set(server.about.samples()) == {
                 name for name in METRICS if "_topic_" in name or "_feed_" in name or "_subscriber" in name
             }
-            assert samples["yirangmq_topic_last_sequence"] == {("a",): 4, ("b",): 3, ("c",): 3}
-            assert samples["yirangmq_feed_last_sequence"] == {(): 10}
-            assert samples["yirangmq_subscribers"] == {("online",): 1}
-            assert samples["yirangmq_subscriber_lag"] == {("1",): 0}
+            told = told_by(server)
+            assert [told[f'yirangmq_topic_last_sequence{{topic="{name}"}}'] for name in "abc"] == [4, 3, 3]
+            assert told["yirangmq_feed_last_sequence"] == told["yirangmq_feed_published_total"] == 10
+            assert told['yirangmq_subscribers{state="online"}'] == 1
+            assert told['yirangmq_subscriber_lag{subscriber="1"}'] == 0
+            assert told["yirangmq_feed_commit_seconds_count"] == told["yirangmq_feed_commits_total"] == 1
 
     run("asyncio", main())
+
+
+def test_which_bound_a_share_did_not_pass() -> None:
+    histogram = Histogram((1, 2, 5))
+    assert histogram.at_most(0.5) is None
+    for value in (1, 1, 1, 2, 2, 2, 2, 2, 2, 4):
+        histogram.observe(value)
+    assert [histogram.at_most(share) for share in (0.3, 0.5, 0.9, 0.99)] == [1, 2, 2, 5]
+    histogram.observe(9)
+    assert histogram.at_most(0.999) is None
 
 
 # -- the log as a recovery reads it -----------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
-from yirangmq.observe.prometheus import Samples
+from yirangmq.observe.prometheus import Told
 from yirangmq.observe.traces import load as load_traces
 from yirangmq.wire.calls import Welcome
 
@@ -259,10 +259,10 @@ class Daemon:
             "topics": self._topic_calls.facts(),
         }
 
-    def _samples(self) -> dict[str, Samples]:
+    def _samples(self) -> dict[str, Told]:
         """The server's own metrics; those it cannot tell are left out."""
         labels = {"version": __version__, "node": self._config.node_name, "durability": self._store.durability()}
-        found: dict[str, Samples] = {
+        found: dict[str, Told] = {
             "yirangmq_connections": [({}, self._entrance.clients)],
             "yirangmq_connections_total": [({}, self._entrance.accepted)],
             "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(self._entrance.sent_away().items())],

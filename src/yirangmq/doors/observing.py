@@ -17,7 +17,7 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.observe.feed import Feed
 from yirangmq.observe.metrics import Metrics
-from yirangmq.observe.prometheus import Samples, page
+from yirangmq.observe.prometheus import Told, page
 from yirangmq.observe.telling import log_events
 from yirangmq.observe.trends import Trends
 
@@ -25,7 +25,7 @@ LONGEST_WATCH = 30.0
 """Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
 
 
-def _nothing() -> Mapping[str, Samples]:
+def _nothing() -> Mapping[str, Told]:
     return {}
 
 
@@ -34,7 +34,7 @@ class Observing:
     """``server``: samples of the server's own metrics, by name, taken when they are asked for."""
 
     clock: Clock
-    server: Callable[[], Mapping[str, Samples]] = _nothing
+    server: Callable[[], Mapping[str, Told]] = _nothing
     metrics: Metrics = field(init=False)
     feed: Feed = field(init=False)
     trends: Trends = field(default_factory=Trends)

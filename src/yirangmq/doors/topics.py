@@ -21,13 +21,15 @@ from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.format.envelope import iso
-from yirangmq.observe.numbers import Minute, window_seconds
-from yirangmq.observe.prometheus import Samples
+from yirangmq.observe.metrics import SECONDS
+from yirangmq.observe.numbers import Histogram, Minute, window_seconds
+from yirangmq.observe.prometheus import Samples, Told
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.subscriber import Subscriber
 from yirangmq.topics.tail import Live
 from yirangmq.topics.ticking import reached
 
+SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""
 Tell = Callable[[Sequence[Event]], None]
@@ -42,6 +44,7 @@ class TopicCalls:
         self._since = clock.now_ms()
         self._rates: dict[str, Minute] = {}
         self._latest: dict[str, TopicState] = {}
+        self._commits = Histogram(SECONDS)
 
     def begin(self, calls: Calls, tell: Tell) -> None:
         """From here on it can be asked, and tells of every change of state."""
@@ -56,6 +59,7 @@ class TopicCalls:
             calls.add_entry(name, entry)
         if self._topics is not None:
             self._topics.hearers.append(self._count)
+            self._topics.took.append(self._commits.observe)
             self._topics.state_heard.append(
                 lambda before, after, why: tell([FeedMoved("publisher", str(before or ""), str(after), why)])
             )
@@ -166,6 +170,7 @@ class TopicCalls:
             about |= {"epoch": log.epoch, "first": log.first, "last": log.last}
             about["subscribers"] = len(parts.follows.subscribers)
             about["recovering"] = [worker.runs for worker in parts.follows.workers]
+            about["commitSec"] = {name: self._commits.at_most(share) for name, share in SHARES.items()}
         return about
 
     def reasons(self) -> list[Reason]:
@@ -194,7 +199,7 @@ class TopicCalls:
         away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
         return rows + [{**_cursor_row(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
 
-    def samples(self) -> dict[str, Samples]:
+    def samples(self) -> dict[str, Told]:
         """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
         topics = self._topics
         if topics is None or not topics.is_open:
@@ -210,6 +215,7 @@ class TopicCalls:
             "yirangmq_feed_published_total": [({}, feed.published)],
             "yirangmq_feed_published_bytes_total": [({}, feed.published_bytes)],
             "yirangmq_feed_commits_total": [({}, feed.commits)],
+            "yirangmq_feed_commit_seconds": self._commits,
             "yirangmq_feed_online": [({}, float(topics.state is PublisherState.ONLINE))],
             "yirangmq_feed_recovering": [({}, sum(worker.runs for worker in parts.follows.workers))],
             "yirangmq_subscribers": [

@@ -39,6 +39,14 @@ class Histogram:
         self.total += total
         return total
 
+    def at_most(self, share: float) -> float | None:
+        """The bound that so large a share of the values did not pass; None: there are none, or they passed them all."""
+        counts = self.counts
+        wanted = share * counts[-1]
+        return next(
+            (bound for bound, count in zip(self.bounds, counts, strict=False) if count and count >= wanted), None
+        )
+
     @property
     def counts(self) -> list[int]:
         """Of values up to each bound, and of all."""

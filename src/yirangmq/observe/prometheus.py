@@ -11,6 +11,8 @@ from yirangmq.observe.numbers import Histogram
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
+Told = Samples | Histogram
+"""What a part of the server says of one of its metrics."""
 
 METRICS: dict[str, tuple[str, str]] = {
     # of each queue, as the store says at this moment
@@ -48,6 +50,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_feed_published_total": ("counter", "records published since the start"),
     "yirangmq_feed_published_bytes_total": ("counter", "bytes of their frames"),
     "yirangmq_feed_commits_total": ("counter", "commits they shared"),
+    "yirangmq_feed_commit_seconds": ("histogram", "writing and syncing a commit of records"),
     "yirangmq_feed_online": ("gauge", "1 while records are taken and sent"),
     "yirangmq_feed_recovering": ("gauge", "subscribers that recovery workers are busy with"),
     "yirangmq_subscribers": ("gauge", "subscribers, by state"),
@@ -69,7 +72,7 @@ METRICS: dict[str, tuple[str, str]] = {
 }
 
 
-def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]], server: Mapping[str, Samples]) -> str:
+def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]], server: Mapping[str, Told]) -> str:
     """All metrics. ``rows``: the queues, as ``status`` shows them; ``server``: samples of the server's own, by name."""
     metrics.keep([row["queue"] for row in rows])
     named = [({"queue": str(row["queue"])}, row) for row in rows]
@@ -88,18 +91,19 @@ def _samples(
     metrics: Metrics,
     rows: list[tuple[dict[str, str], Mapping[str, Any]]],
     known: list[tuple[dict[str, str], QueueNumbers]],
-    server: Mapping[str, Samples],
+    server: Mapping[str, Told],
 ) -> Iterable[str]:
     short = name.removeprefix("yirangmq_")
     if name in server:
-        return _plain(name, server[name])
+        told = server[name]
+        return _histogram(name, {}, told, 1) if isinstance(told, Histogram) else _plain(name, told)
     if short.startswith("queue_"):
         return _plain(name, [(labels, _gauge(row, short.removeprefix("queue_"))) for labels, row in rows])
     if short in _TOTALS:
         return _plain(name, [(labels, row["totals"][_TOTALS[short]]) for labels, row in rows])
     if kind == "histogram" and short.startswith("commit_"):
         return _histogram(name, {}, _COMMIT[short](metrics), 1)
-    if kind == "histogram":
+    if kind == "histogram" and short in _SPANS:
         return [line for labels, one in known for line in _histogram(name, labels, _SPANS[short](one), 1000)]
     if short in _COUNTERS:
         return _plain(name, [sample for labels, one in known for sample in _COUNTERS[short](labels, one)])

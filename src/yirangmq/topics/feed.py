@@ -51,6 +51,7 @@ class Feed:
         self.tail = Tail(settings.buffer_bytes)
         self.after_turn: list[Callable[[], None]] = []
         self.hearers: list[Hear] = []
+        self.took: list[Callable[[float], None]] = []
         self.lagging: Callable[[Subscriber], None] = _nobody
         self.troubled: Callable[[StoreError | None], None] = _nobody
         self.published = 0
@@ -108,6 +109,7 @@ class Feed:
         records = publishes[0].records
         if len(publishes) > 1:
             records = [record for publish in publishes for record in publish.records]
+        begun = self.loop.seconds()
         try:
             appended = self.log.append(records)
         except BadInput as error:
@@ -121,6 +123,8 @@ class Feed:
             if isinstance(error, StoreError):
                 self.troubled(error)
         else:
+            for hear in self.took:
+                hear(self.loop.seconds() - begun)
             self._confirm(publishes, appended)
             self._spread(Live(appended, [record.topic for record in records]))
             self.troubled(None)

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull, Unavailable, WrongState
+from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, StoreFull, Unavailable, WrongState
 from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, PublisherVerb, Start, publisher_after
 from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
 from yirangmq.topics.aside import Aside
@@ -56,6 +56,8 @@ class Publisher:
         self.after_turn: list[Callable[[], None]] = []
         self.hearers: list[Hear] = []
         """Called after each commit, on the loop's thread: be brief."""
+        self.took: list[Callable[[float], None]] = []
+        """Told how many seconds each commit took."""
         self.state_heard: list[StateHeard] = []
         self.moved_heard: list[Moved] = []
         self._numbers = count(1)
@@ -126,7 +128,7 @@ class Publisher:
             log.close()
             raise
         feed = Feed(log, self._loop, self.settings)
-        feed.after_turn, feed.hearers = self.after_turn, self.hearers
+        feed.after_turn, feed.hearers, feed.took = self.after_turn, self.hearers, self.took
         feed.troubled = self._troubled
         follows = Follows(feed)
         return Open(feed, follows, ledger, Ticking(feed, follows, ledger, self.aside))
@@ -270,7 +272,7 @@ class Publisher:
         """A name is in one place: the latest."""
         for other in list(parts.follows.subscribers.values()):
             if other is not subscriber and subscriber.name and other.name == subscriber.name:
-                why = Unavailable(f"{subscriber.name!r} follows over another connection now")
+                why = Replaced(f"{subscriber.name!r} follows over another connection now")
                 parts.follows.dismiss(other, why)
 
     def recover(self, subscriber: Subscriber, after: int, epoch: str, request: int) -> None:
