@@ -125,7 +125,7 @@ def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
     stage.work(0)
     assert first.subscriber.run is not None
     second = follows(stage)
-    assert first.pipe.cuts == ["unavailable"]
+    assert first.pipe.cuts == ["replaced"]
     assert second.sequences == list(range(1, 51))
 
 

@@ -86,6 +86,12 @@ class Unavailable(QueueError):
     code = "unavailable"
 
 
+class Replaced(Unavailable):
+    """Of a durable subscriber: its name follows over another connection now. Coming again would be a fight."""
+
+    code = "replaced"
+
+
 class Unreachable(Unavailable):
     """A client tried every address as often as it may. What it asked last may or may not have been done."""
 
