@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_http_page import curl
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PATIENCE = 60.0
@@ -35,14 +37,20 @@ def _run(script: str, folder: Path) -> str:
 
 @pytest.mark.process
 def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
-    serve, second, *_ = _blocks("sh")
+    serve, second, web, *_ = _blocks("sh")
     assert serve == "make serve\n"
     command = [sys.executable, "-m", "yirangmq", "serve", "--data", "yirang-data", "--log-format", "text"]
+    command += ["--http", "127.0.0.1:0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            assert "is ready at" in server.stdout.readline()
+            told = server.stdout.readline()
+            assert "is ready at" in told
             assert '{"to": "world"}' in _run(second, tmp_path)
+            here = re.search(r"http://127\.0\.0\.1:[0-9]+", told)
+            assert here is not None, told
+            script = web.replace("http://127.0.0.1:8080", here[0]).replace("curl -s ", f"{curl()} -s ")
+            assert '"payload":{"to": "world"}' in _run(script, tmp_path)
         finally:
             server.send_signal(signal.SIGTERM)
             assert server.wait(PATIENCE) == 0
@@ -51,7 +59,7 @@ def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_commands_without_a_server_and_the_program(tmp_path: Path) -> None:
-    _, _, third = _blocks("sh")
+    _, _, _, third = _blocks("sh")
     shown = _run(third, tmp_path)
     assert '{"work": 1}' in shown
     assert ".json" in shown
