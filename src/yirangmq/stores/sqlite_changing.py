@@ -175,18 +175,21 @@ class Changing(Reading):
     # -- another content, none, or no trace -----------------------------------------------------------------------
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        contents, sizes, places = [], [], []
         for message, envelope in zip(messages, envelopes, strict=True):
             queue = self._made_queue(message.queue)
-            row = sql.message_row(message.seq, queue, envelope)
-            self._db.execute(sql.REWRITE, (row[8], row[9], message.seq))
+            body = envelope.payload.decode() if envelope.is_json else envelope.payload
+            contents.append((envelope.header, body, message.seq))
             if message.state is State.READY:
-                place = (queue, message.target, message.rank, message.place)
-                self._db.execute(sql.RESIZE_READY, (envelope.size, *place))
+                places.append((envelope.size, queue, message.target, message.rank, message.place))
             else:
-                self._db.execute(sql.RESIZE_LIFE, (envelope.size, message.seq))
+                sizes.append((envelope.size, message.seq))
             if message.state in WAITING:
                 self._deltas_of(queue)["bytes"] += envelope.size - message.size
             self._known.leased.pop(message.seq, None)
+        self._db.executemany(sql.REWRITE, contents)
+        self._db.executemany(sql.RESIZE_LIFE, sizes)
+        self._db.executemany(sql.RESIZE_READY, places)
 
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:

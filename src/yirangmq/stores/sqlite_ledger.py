@@ -153,8 +153,9 @@ class Ledger:
         number = self._queue(queue)
         if number is None:
             return
-        self._db.execute("DELETE FROM failure WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
-        for table in ("message", "name", "ready", "fresh", "life", "batch", "member", "dedup"):
+        for table in ("failure", "message", "life"):  # these are by number; a look at all of them would take long
+            self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
+        for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
             self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)

@@ -9,6 +9,7 @@ from operator import itemgetter
 from yirangmq.core.message import Envelope, Failure, Message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
+from yirangmq.format.jsontext import dumps
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_ledger import Ledger
@@ -94,12 +95,18 @@ class Reading(Ledger):
         number = self._queue(queue)
         if number is None:
             return [None] * len(ids)
-        return [self._by_name(number, id) for id in ids]
+        if len(ids) <= 1:
+            return [self._by_name(number, id) for id in ids]
+        seqs = dict(self._db.execute(sql.SEQS_BY_NAMES, (number, dumps(list(ids)).decode())))
+        cards = dict(zip(seqs, self.by_seq(list(seqs.values())), strict=True))
+        return [cards.get(id) for id in ids]
 
     def _by_name(self, queue: int, id: str) -> Message | None:
         seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
         if seq is None:
             return None
+        if seq in self._known.leased:
+            return self._known.leased[seq]
         found = next(self._apart({seq}), None) or next(self._together({seq}), None)
         return found or self._ready_by_name(queue, id)
 
@@ -111,7 +118,16 @@ class Reading(Ledger):
         return self._runs.fresh(queue, self._queue_name(queue), *row) if row else None
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        return [self._envelope(message.queue, message.seq) for message in messages]
+        if len(messages) <= 1:
+            return [self._envelope(message.queue, message.seq) for message in messages]
+        which, bindings = sql.among([message.seq for message in messages])
+        try:
+            rows = {row[0]: row[1:] for row in self._db.execute(sql.ENVELOPES + which, bindings)}
+        except UnicodeDecodeError:
+            return [self._envelope(message.queue, message.seq) for message in messages]
+        return [
+            sql.envelope_of(message.queue, *rows[message.seq]) if message.seq in rows else None for message in messages
+        ]
 
     def _envelope(self, queue: str, seq: int) -> Envelope | None:
         try:

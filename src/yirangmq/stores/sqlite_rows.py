@@ -111,9 +111,11 @@ SELECT min(moment) FROM (
     SELECT min(expires_at) FROM ready WHERE expires_at > 0)"""
 OLDEST_DONE = """
 SELECT changed_at, seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
-ENVELOPE = """
-SELECT id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target
-FROM message WHERE seq = ?"""
+_SENT = "id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target"
+ENVELOPE = f"SELECT {_SENT} FROM message WHERE seq = ?"
+ENVELOPES = f"SELECT seq, {_SENT} FROM message WHERE seq "
+SEQS_BY_NAMES = """
+SELECT n.id, n.seq FROM json_each(?2) wanted CROSS JOIN name n ON n.queue = ?1 AND n.id = wanted.value"""
 FAILURE = "SELECT reason_code, reason_message, failed_at, attempt, consumer FROM failure WHERE seq = ?"
 
 
