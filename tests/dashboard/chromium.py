@@ -8,10 +8,12 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -73,7 +75,12 @@ class Driver:
     def __init__(self) -> None:
         program = find_program("chromedriver")
         self._process = subprocess.Popen(
-            [program, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_quiet()
+            [program, "--port=0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=_quiet(),
+            start_new_session=True,
         )
         assert self._process.stdout is not None
         for line in self._process.stdout:
@@ -93,8 +100,10 @@ class Driver:
         return value
 
     def close(self) -> None:
+        """With the browser it started, whatever state that is in."""
         self._line.close()
-        self._process.terminate()
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
         assert self._process.stdout is not None
         self._process.stdout.close()
@@ -172,11 +181,8 @@ class Browser:
         self.close()
 
     def close(self) -> None:
-        try:
-            self.ask("DELETE", "")
-        finally:
-            self._driver.close()
-            self._folder.cleanup()
+        self._driver.close()
+        self._folder.cleanup()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         return self._driver.ask(method, self._session + path, body)

@@ -2,7 +2,7 @@
  *
  * Knows: when to ask, whether the server is there. Does not know: pages. Whoever shows something listens. */
 
-import { Refused, askAgain, forgetPaths, get, has, server } from "./api.js";
+import { Refused, askAgain, get, server } from "./api.js";
 import { follow } from "./events.js";
 import { History } from "./history.js";
 
@@ -101,7 +101,7 @@ class Live {
   /** The charts begin where the server's memory does. */
   async #remember() {
     try {
-      if (await has("/v1/trends")) this.history.fill(await get("trends"));
+      this.history.fill(await get("trends"));
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
     }
@@ -113,9 +113,9 @@ class Live {
     this.#askedAt = Date.now();
     this.#isDirty = false;
     try {
-      if (this.history.length === 0) await this.#remember();
-      const status = await get("status", { patience: STATUS_PATIENCE_MS });
-      this.#rest = Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt));
+      const asked = get("status", { patience: STATUS_PATIENCE_MS });
+      const [status] = await Promise.all([asked, this.history.length === 0 ? this.#remember() : null]);
+      this.#rest = Math.min(QUIET_MS, Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt)));
       this.#took(status);
     } catch (error) {
       this.#missed(error);
@@ -141,11 +141,13 @@ class Live {
     this.#heardAt = Date.now();
     this.history.add(status.queues, this.now() / 1000);
     this.history.keep(status.queues);
-    if (wasLost) {
-      this.#closeStream();
-      forgetPaths();
-    }
-    if (this.#stream === null && !document.hidden) this.#openStream();
+    if (wasLost) this.#closeStream();
+    if (!document.hidden)
+      this.#stream ??= follow(
+        "events",
+        () => this.touch(),
+        () => this.#plan(0),
+      );
     this.#tell();
     for (const listener of [...this.#listeners]) listener(this);
   }
@@ -161,24 +163,6 @@ class Live {
 
   #tell() {
     for (const watcher of this.#watchers) watcher(this);
-  }
-
-  /** Events, where the server has them. */
-  async #openStream() {
-    const stream = (this.#stream = { isOpen: false, close() {} });
-    try {
-      if (!(await has("/v1/events"))) return;
-    } catch (error) {
-      if (!(error instanceof Refused)) throw error;
-      this.#stream = null;
-      return;
-    }
-    if (this.#stream === stream)
-      this.#stream = follow(
-        "events",
-        () => this.touch(),
-        () => this.#plan(0),
-      );
   }
 
   #closeStream() {

@@ -1,6 +1,6 @@
 /* The frame around the pages: who the server is, whether it is there, where to go. */
 
-import { Refused, has } from "./api.js";
+import { Refused, forgetPaths, has } from "./api.js";
 import { h, mark, put } from "./dom.js";
 import { span } from "./format.js";
 import { live } from "./live.js";
@@ -67,7 +67,7 @@ function showBanner() {
       banner.dataset.why = live.error.message;
       const again = h("button", { type: "button", onclick: () => live.poke() }, isLost ? "Try now" : "Show a token");
       banner.replaceChildren(
-        h("span", {}, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`),
+        h("span", { role: "alert" }, `${isLost ? "Connection lost" : "Refused"}: ${live.error.message}.`),
         h("span", { class: "since" }),
         again,
       );
@@ -77,8 +77,11 @@ function showBanner() {
     wasLost = false;
     banner.dataset.kind = "good";
     delete banner.dataset.why;
-    banner.replaceChildren(h("span", {}, `Connected again after ${span(Math.max(1, Math.floor(live.secondsLost)))}.`));
+    banner.replaceChildren(
+      h("span", { role: "status" }, `Connected again after ${span(Math.max(1, Math.floor(live.secondsLost)))}.`),
+    );
     setTimeout(() => (banner.hidden = live.phase === "live"), BACK_MS);
+    forgetPaths();
     revealNav();
   }
 }
