@@ -50,6 +50,7 @@ EXIT_OF: dict[str, int] = {
     "unavailable": 10,
     "unreachable": 10,
     "timed_out": 10,
+    "replaced": 10,
     "quota_exceeded": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""

@@ -24,6 +24,7 @@ STATUS_OF: dict[str, int] = {
     "lease_mismatch": 409,
     "not_allowed": 403,
     "unavailable": 503,
+    "replaced": 409,
     "unreachable": 502,
     "timed_out": 408,
     "quota_exceeded": 429,
