@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from yirangmq.broker.orders import Content, Orders
+from yirangmq.broker.drafts import Content, Drafts
+from yirangmq.broker.orders import Orders
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Verbs
+from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.core.errors import QueueError
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import RANK_LAST, Message
 from yirangmq.core.ports import Store, Transaction
@@ -20,6 +22,7 @@ class Counter:
         self.store = store
         self.verbs = Verbs(clock, CountingIds(), defaults)
         self.queues = Queues(store, clock, CountingIds("q"), "tester", verbs=self.verbs)
+        self.drafts = Drafts(self.verbs, clock)
         self.orders = Orders(self.verbs, clock)
         self._made = 0
 
@@ -31,11 +34,18 @@ class Counter:
 
     def draft(self, queue: str = "mail", priority: int | None = None) -> str:
         self._made += 1
-        rank = RANK_LAST if priority is None else priority
-        return self.run(lambda work: self.orders.draft(work, queue, f"d-{self._made}", rank))
+        id, rank = f"d-{self._made}", RANK_LAST if priority is None else priority
+        self.run(lambda work: self.drafts.draft(work, queue, [(id, rank)]))
+        return id
 
     def set(self, id: str, body: bytes = b"", type: str = "", queue: str = "mail") -> None:
-        self.run(lambda work: self.orders.set(work, queue, id, Content(type, body)))
+        [error] = self.set_many([(id, body)], type, queue)
+        if error is not None:
+            raise error
+
+    def set_many(self, pairs: list[tuple[str, bytes]], type: str = "", queue: str = "mail") -> Results:
+        contents = [(id, Content(type, body)) for id, body in pairs]
+        return self.run(lambda work: self.drafts.set(work, queue, contents))
 
     def put(self, body: bytes = b"", priority: int | None = None, queue: str = "mail") -> str:
         """Draft and set."""
@@ -48,11 +58,14 @@ class Counter:
         return claimed.id if claimed is not None else None
 
     def claim(self, queue: str = "mail") -> Message | None:
-        claimed = self.run(lambda work: self.orders.claim(work, queue))
+        claimed = self.run(lambda work: self.orders.claim(work, queue, 1))
         return claimed[0] if claimed else None
 
     def get(self, id: str, queue: str = "mail") -> bytes:
-        return self.run(lambda work: self.orders.fetch(work, queue, id)).envelope.payload
+        [found] = self.run(lambda work: self.orders.fetch(work, queue, [id]))
+        if isinstance(found, QueueError):
+            raise found
+        return found.envelope.payload
 
     def take(self, queue: str = "mail") -> str:
         """Order and get."""
@@ -62,16 +75,21 @@ class Counter:
         return id
 
     def complete(self, id: str, queue: str = "mail") -> None:
-        self.run(lambda work: self.orders.complete(work, queue, id))
+        self._settle(self.orders.complete, id, queue)
 
     def fail(self, id: str, queue: str = "mail") -> None:
-        self.run(lambda work: self.orders.fail(work, queue, id))
+        self._settle(self.orders.fail, id, queue)
 
     def renew(self, id: str, queue: str = "mail") -> None:
-        self.run(lambda work: self.orders.renew(work, queue, id))
+        self._settle(self.orders.renew, id, queue)
 
     def abandon(self, id: str, queue: str = "mail") -> None:
-        self.run(lambda work: self.orders.abandon(work, queue, id))
+        self._settle(self.orders.abandon, id, queue)
+
+    def _settle(self, verb: Callable[[Transaction, str, list[str]], Results], id: str, queue: str) -> None:
+        [error] = self.run(lambda work: verb(work, queue, [id]))
+        if error is not None:
+            raise error
 
     def stats(self, queue: str = "mail") -> dict[str, int]:
         """Those that are not 0."""

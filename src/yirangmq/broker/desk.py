@@ -7,7 +7,7 @@ back when the current turn is over, and ``later``, which calls back after some s
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import islice, takewhile
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
@@ -43,7 +43,7 @@ class Taker(Protocol):
 
     @property
     def serve(self) -> Serve | None:
-        """How it takes so many messages, if it does not lease them."""
+        """How so many takers, all with this very ``serve``, take one message each, if they do not lease them."""
 
     def wants(self) -> int:
         """How many messages it can take now; 0: none."""
@@ -214,29 +214,56 @@ class Desk:
         self.verbs.touched.clear()
         for queue in queues:
             line = self._takers[queue]
-            for _ in range(len(line)):
-                taker = next(iter(line))
-                line.move_to_end(taker)
-                wanted = min(taker.wants(), MOST_PER_TAKER)
-                if wanted <= 0:
-                    continue
-                got = self._lease_for(transaction, taker, wanted)
-                if not got:
-                    line.move_to_end(taker, last=False)  # it keeps its turn
+            left = len(line)
+            while left > 0:
+                taken = self._serve_next(transaction, line, left)
+                if not taken:
                     served += self._serve_alone(transaction, queue)
                     break
-                served.append((taker, got))
-                if len(got) == MOST_PER_TAKER:
+                left -= len(taken)
+                served += [(taker, got) for taker, got in taken if got]
+                if len(taken[0][1]) == MOST_PER_TAKER:
                     self._hungry.add(queue)
         if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
             self._plan()
         return served
 
+    def _serve_next(
+        self, transaction: Transaction, line: "OrderedDict[Taker, None]", left: int
+    ) -> list[tuple[Taker, list[Any]]]:
+        """Who is first in line and goes to its end, with what it got; none if there is nothing, and it keeps its turn.
+        Of ``left`` who were not asked yet several may be served at one go."""
+        taker = next(iter(line))
+        wanted = min(taker.wants(), MOST_PER_TAKER)
+        if wanted <= 0:
+            taken: list[tuple[Taker, list[Any]]] = [(taker, [])]
+        elif taker.serve is None:
+            got = self._lease_for(transaction, taker, wanted)
+            taken = [(taker, got)] if got else []
+        else:
+            taken = self._serve_alike(transaction, islice(line, min(left, MOST_PER_TAKER)), taker.serve)
+        for one, _ in taken:
+            line.move_to_end(one)
+        return taken
+
+    def _serve_alike(
+        self, transaction: Transaction, takers: Iterator[Taker], serve: Serve
+    ) -> list[tuple[Taker, list[Any]]]:
+        alike = list(takewhile(lambda taker: taker.serve is serve and taker.wants() > 0, takers))
+        try:
+            got = serve(transaction, len(alike))
+        except StoreError:
+            raise
+        except QueueError:
+            got = []
+        return [(taker, [one]) for taker, one in zip(alike, got, strict=False)]
+
     def _serve_alone(self, transaction: Transaction, queue: str) -> list[tuple[Taker, list[Any]]]:
         """Nothing is left for anyone, but there may be something that one consumer alone may have."""
         takers: dict[int, list[Taker]] = {}
         for taker in self._takers[queue] if any(targets(transaction, queue)) else ():
-            takers.setdefault(names.line_of(taker.consumer), []).append(taker)
+            if taker.serve is None:
+                takers.setdefault(names.line_of(taker.consumer), []).append(taker)
         looked_for = list(islice(targets(transaction, queue), len(takers)))
         lines = takers if len(looked_for) == len(takers) else looked_for  # whichever are fewer
         served: list[tuple[Taker, list[Any]]] = []
@@ -250,8 +277,6 @@ class Desk:
     def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Any]:
         """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
         try:
-            if taker.serve is not None:
-                return taker.serve(transaction, wanted)
             return self.verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
         except StoreError:
             raise

@@ -1,35 +1,24 @@
-"""The verbs of the HTTP document, one message each, inside one transaction: draft, set, claim (order), fetch (get), and
-those that settle it by its id alone. The rules are ``core.orders``; whole queues are ``broker.wholesale``.
+"""The consumer's verbs of the HTTP document inside one transaction: claim (order), fetch (get), and those that settle
+messages by their ids alone. Many at a time; the rules are ``core.orders``, whole queues are ``broker.wholesale``.
 
-A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing."""
+A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from yirangmq.broker.offers import MOST_SWEEPS
-from yirangmq.broker.room import check_growth
-from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide, names
+from yirangmq.broker.drafts import cards_of
+from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.core import decide
 from yirangmq.core import orders as rules
-from yirangmq.core.errors import NotFound, TooLarge
+from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Steered
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
+from yirangmq.core.message import Counts, Envelope, Message
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Change, Clock, Stored, Transaction
-from yirangmq.core.quota import Load
+from yirangmq.core.ports import Change, Clock, Transaction
 from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
-from yirangmq.format.content import with_content
 
-OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
-"""The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
-of times, one that failed stays until somebody decides, and one that is completed is not kept."""
-
-
-class Content(NamedTuple):
-    """A media type ("" is none) and bytes."""
-
-    type: str
-    body: bytes
+Decided = Callable[[Message | None, QueuePolicy], Change | None]
 
 
 class Fetched(NamedTuple):
@@ -46,73 +35,9 @@ class Orders:
         self._verbs = verbs
         self._clock = clock
 
-    # -- producing ------------------------------------------------------------------------------------------------
+    # -- taking ---------------------------------------------------------------------------------------------------
 
-    def draft(self, transaction: Transaction, queue: str, id: str, rank: int, namespace: str = "") -> str:
-        """A place for a message whose content is still to come; its id. ``namespace``: what the queue is called where
-        it cannot be called by its own name."""
-        now = self._clock.now_ms()
-        self.found(transaction, queue, namespace)
-        header = "" if rank == RANK_LAST else f'{{"attributes":{{"priority":{rank}}}}}'
-        envelope = new_envelope((queue, id, rank, now, now, 0, None, header, b"", False, 0, 0))
-        until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
-        [stored] = transaction.add([envelope], now, now, until)
-        return stored.id
-
-    def found(self, transaction: Transaction, queue: str, namespace: str = "") -> None:
-        """A queue that begins here gets the document's policy."""
-        if transaction.policy(queue).retry.limit is None:
-            return
-        if transaction.policy_text(queue) is None and not any(transaction.counts(queue)):
-            transaction.set_policy(queue, OURS)
-            if namespace:
-                transaction.set_note(note_of(queue), namespace)
-
-    def set(self, transaction: Transaction, queue: str, id: str, content: Content) -> None:
-        """A draft becomes a message; a message that nobody has taken yet gets other content, and keeps its place."""
-        now = self._clock.now_ms()
-        policy = transaction.policy(queue)
-        most = self._verbs.defaults.set_body_in(policy)
-        if len(content.body) > most:
-            raise TooLarge(f"{len(content.body)} bytes, this queue takes {most}", field="payload")
-        card = rules.settable(self._card(transaction, queue, id, now))
-        [old] = transaction.envelopes([card])
-        if old is None:
-            raise NotFound(rules.UNHEARD)
-        new = with_content(old, content.type, content.body)
-        is_unique = self._verbs.defaults.unique_in(policy)
-        if is_unique:
-            self._verbs.uniqueness.check(transaction, card, new.payload, now)
-        if policy.quota.is_set:
-            self._check_room(transaction, policy, card, new, now)
-        transaction.rewrite([card], [new])
-        after = card._replace(size=new.size)
-        if card.state is State.DRAFT:
-            self._enter(transaction, after, new, policy, now)
-        if is_unique:
-            before = None if card.state is State.DRAFT else old.payload
-            self._verbs.uniqueness.rewritten(transaction, card, before, new.payload, now)
-        elif card.state is not State.DRAFT:
-            self._verbs.uniqueness.spoil(transaction, queue)
-
-    def _check_room(
-        self, transaction: Transaction, policy: QueuePolicy, card: Message, new: Envelope, now: int
-    ) -> None:
-        if card.state is State.DRAFT:
-            self._verbs.make_room(transaction, policy, card.queue, Load(1, new.size), now)
-        elif new.size > card.size:
-            check_growth(transaction, policy, card.queue, new.size - card.size)
-
-    def _enter(self, transaction: Transaction, card: Message, sent: Envelope, policy: QueuePolicy, now: int) -> None:
-        verbs = self._verbs
-        after = decide.set_content(card, policy, now, transaction.places(1))
-        verbs.swap(transaction, [Change(card, after)], now)
-        verbs.touched.add(card.queue)
-        verbs.happened.published(card.queue, [sent], [len(sent.payload)], [Stored(card.seq, card.id, False)], now)
-
-    # -- consuming ------------------------------------------------------------------------------------------------
-
-    def claim(self, transaction: Transaction, queue: str, limit: int = 1) -> list[Message]:
+    def claim(self, transaction: Transaction, queue: str, limit: int) -> list[Message]:
         """Give out the ids of the first in line; their content is fetched by name."""
         now = self._clock.now_ms()
         limit = self._verbs.allowance(transaction, queue, limit, now)
@@ -141,66 +66,89 @@ class Orders:
             self._verbs.swap(transaction, [Change(card, decide.unclaim(card, now))], now)
             self._verbs.touched.add(card.queue)
 
-    def fetch(self, transaction: Transaction, queue: str, id: str) -> Fetched:
-        """A claimed message is leased from now on; any other is shown as it is."""
+    def fetch(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
+        """Claimed messages are leased from now on; any other is shown as it is."""
         now = self._clock.now_ms()
-        card = rules.readable(self._card(transaction, queue, id, now))
-        if card.state is State.CLAIMED:
-            after = decide.start(card, now, now + self._verbs.defaults.active_in(transaction.policy(queue)))
-            transaction.swap([Change(card, after)])
-            card = after
-        return self._with_envelope(transaction, card)
+        cards = cards_of(self._verbs, transaction, queue, ids, now)
+        until = now + self._verbs.defaults.active_in(transaction.policy(queue))
+        claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
+        started = {card.id: decide.start(card, now, until) for card in claimed}
+        if claimed:
+            transaction.swap([Change(card, started[card.id]) for card in claimed])
+        return _shown(transaction, ids, {**cards, **started})
 
-    def look(self, transaction: Transaction, queue: str, id: str) -> Fetched:
+    def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
         """The same, and nothing changes."""
-        card = rules.readable(self._card(transaction, queue, id, self._clock.now_ms()))
-        return self._with_envelope(transaction, card)
-
-    def _with_envelope(self, transaction: Transaction, card: Message) -> Fetched:
-        [envelope] = transaction.envelopes([card])
-        if envelope is None:
-            raise NotFound(rules.UNHEARD)
-        return Fetched(card, envelope)
+        return _shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
 
     # -- settling -------------------------------------------------------------------------------------------------
 
-    def complete(self, transaction: Transaction, queue: str, id: str) -> None:
+    def complete(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
-        card = self._card(transaction, queue, id, now)
-        after = rules.complete(card, transaction.policy(queue), now)
-        if card is not None and after is not None:
-            change = Change(card, after)
-            self._verbs.swap(transaction, [change], now)
-            self._verbs.happened.settled("ack", [change], now)
-            self._verbs.tidy_after(transaction, 1, now)
 
-    def fail(self, transaction: Transaction, queue: str, id: str) -> None:
-        now = self._clock.now_ms()
-        card = self._card(transaction, queue, id, now)
-        outcome = rules.fail(card, transaction.policy(queue), now)
-        if card is not None and outcome is not None:
-            change = Change(card, outcome.message, outcome.failure)
-            self._verbs.swap(transaction, [change], now)
-            self._verbs.happened.settled("nack", [change], now, Reason.HANDLER_ERROR)
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            after = rules.complete(card, policy, now)
+            return None if after is None or card is None else Change(card, after)
 
-    def renew(self, transaction: Transaction, queue: str, id: str) -> None:
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.settled("ack", changes, now)
+        self._verbs.tidy_after(transaction, len(changes), now)
+        return errors
+
+    def fail(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
-        card = self._card(transaction, queue, id, now)
-        [failure] = transaction.failures([card]) if card is not None else [None]
-        after = rules.renew(card, failure, now, transaction.places(1))
-        if card is not None and after is not None:
-            self._verbs.swap(transaction, [Change(card, after)], now)
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            outcome = rules.fail(card, policy, now)
+            return None if outcome is None or card is None else Change(card, *outcome)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.settled("nack", changes, now, Reason.HANDLER_ERROR)
+        return errors
+
+    def renew(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
+        now = self._clock.now_ms()
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            [failure] = transaction.failures([card]) if card is not None else [None]
+            after = rules.renew(card, failure, now, transaction.places(1))
+            return None if after is None or card is None else Change(card, after)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        if changes:
             self._verbs.touched.add(queue)
-            self._verbs.happened.moved(State.READY, [card])
+            self._verbs.happened.moved(State.READY, [change.before for change in changes])
+        return errors
 
-    def abandon(self, transaction: Transaction, queue: str, id: str) -> None:
+    def abandon(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         now = self._clock.now_ms()
-        card = self._card(transaction, queue, id, now)
-        after = rules.abandon(card, transaction.policy(queue), now)
-        if card is not None and after is not None:
-            change = Change(card, after)
-            self._verbs.swap(transaction, [change], now)
-            self._verbs.happened.dropped("asked", [change])
+
+        def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
+            after = rules.abandon(card, policy, now)
+            return None if after is None or card is None else Change(card, after)
+
+        errors, changes = self._settle(transaction, queue, ids, decided, now)
+        self._verbs.happened.dropped("asked", changes)
+        return errors
+
+    def _settle(
+        self, transaction: Transaction, queue: str, ids: Sequence[str], decided: Decided, now: int
+    ) -> tuple[Results, list[Change]]:
+        """Look the messages up, decide each, swap all at once. One that is asked for twice has one answer."""
+        policy = transaction.policy(queue)
+        errors: dict[str, QueueError | None] = {}
+        changes: list[Change] = []
+        for id, card in cards_of(self._verbs, transaction, queue, ids, now).items():
+            try:
+                change = decided(card, policy)
+            except QueueError as error:
+                errors[id] = error
+                continue
+            errors[id] = None
+            if change is not None:
+                changes.append(change)
+        self._verbs.swap(transaction, changes, now)
+        return [errors[id] for id in ids], changes
 
     # -- the queue ------------------------------------------------------------------------------------------------
 
@@ -217,18 +165,17 @@ class Orders:
             transaction.set_policy(queue, text)
         self._verbs.happened.add(Steered(queue, "clear"))
 
-    def _card(self, transaction: Transaction, queue: str, id: str, now: int) -> Message | None:
-        """Where it stands, time included."""
-        if not names.IDENTIFIER.fullmatch(id):
-            return None
-        [card] = transaction.by_id(queue, [id])
-        for _ in range(MOST_SWEEPS):
-            if card is None or not 0 < card.due_at <= now or not self._verbs.sweep_once(transaction, now):
-                break
-            [card] = transaction.by_id(queue, [id])
-        return card
 
-
-def note_of(queue: str) -> str:
-    """Where the namespace of a queue is kept that is too long to be its name."""
-    return f"mq/namespace/{queue}"
+def _shown(
+    transaction: Transaction, ids: Sequence[str], cards: Mapping[str, Message | None]
+) -> list[Fetched | QueueError]:
+    found: dict[str, Fetched | QueueError] = {}
+    readable: list[Message] = []
+    for id, card in cards.items():
+        try:
+            readable.append(rules.readable(card))
+        except QueueError as error:
+            found[id] = error
+    for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
+        found[card.id] = NotFound(rules.UNHEARD) if envelope is None else Fetched(card, envelope)
+    return [found[id] for id in ids]

@@ -9,7 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from yirangmq.broker import policies
-from yirangmq.broker.orders import OURS, Orders, note_of
+from yirangmq.broker.drafts import OURS, note_of
+from yirangmq.broker.orders import Orders
 from yirangmq.broker.uniqueness import COMPARED
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide

@@ -7,7 +7,7 @@ import pytest
 
 from tests.doors.http.mq.conftest import Play
 from tests.doors.http.mq.parts import ADMIN, JSON, Stage
-from yirangmq.broker.orders import note_of
+from yirangmq.broker.drafts import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.names import check_queue
 from yirangmq.doors.http.mq.semver import satisfies

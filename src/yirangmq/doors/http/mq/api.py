@@ -5,6 +5,7 @@ Knows: paths, scopes. Does not know: how anything is done."""
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from yirangmq.broker.drafts import Drafts
 from yirangmq.broker.orders import Orders
 from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
 from yirangmq.core.errors import QueueError
@@ -17,6 +18,7 @@ from yirangmq.doors.http.mq.messages import Messages
 from yirangmq.doors.http.mq.ordering import Ordering
 from yirangmq.doors.http.mq.queues import Queues
 from yirangmq.doors.http.mq.spaces import check_id, queue_of
+from yirangmq.doors.http.mq.together import Together
 from yirangmq.doors.http.router import Api, Params
 from yirangmq.doors.session import House
 
@@ -45,6 +47,7 @@ class MqApi:
         self._guard = guard
         self._limit = terms.payload_limit
         self._api = Api(refusal, nowhere, options=_preflight)
+        self._together = Together(house.desk)
         orders = Orders(house.desk.verbs, house.clock)
         self._add_messages(orders, terms.set_limit)
         self._add_queues(orders)
@@ -56,9 +59,10 @@ class MqApi:
     # -- the table ------------------------------------------------------------------------------------------------
 
     def _add_messages(self, orders: Orders, set_limit: int) -> None:
-        messages, ordering = Messages(orders), Ordering(self._house, orders)
+        drafts = Drafts(self._house.desk.verbs, self._house.clock)
+        messages, ordering = Messages(drafts, orders, self._together), Ordering(self._house, orders)
         every, one = "/mq/{namespace}/messages", "/mq/{namespace}/messages/{id}"
-        self._whole("POST", every, PUBLISH, messages.draft)
+        self._whole("POST", every, PUBLISH, messages.draft, is_single=True)
         self._whole("GET", every, CONSUME, ordering.order)
         self._single("PUT", one, PUBLISH, messages.set, set_limit)
         self._single("GET", one, CONSUME, messages.get)
@@ -93,9 +97,17 @@ class MqApi:
 
         self._api.add("GET", template, handle, max_body=self._limit)
 
-    def _whole(self, method: str, template: str, scope: str | None, route: Whole) -> None:
+    def _whole(self, method: str, template: str, scope: str | None, route: Whole, *, is_single: bool = False) -> None:
+        """``is_single``: it is about one message and goes together with others; whatever else comes in turn."""
+
+        def in_turn(call: Call) -> None:
+            self._together.after(call)
+            route(call)
+
+        entry = route if is_single else in_turn
+
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
-            self._enter(request, exchange, params[0], scope, route)
+            self._enter(request, exchange, params[0], scope, entry)
 
         self._api.add(method, template, handle, max_body=self._limit)
 

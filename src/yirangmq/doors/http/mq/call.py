@@ -66,20 +66,19 @@ class Call:
         """``work`` joins the next commit; ``reply`` makes the answer when that is on disk."""
 
         def done(value: Any, error: QueueError | None) -> None:
-            self.exchange.answer(reply(value) if error is None else refusal(error, self.headers))
+            self.refuse(error) if error is not None else self.exchange.answer(reply(value))
 
         self.house.desk.submit(work, done)
 
-    def change(self, work: Callable[[Transaction], None]) -> None:
-        """The same for work that leaves nothing to say."""
-        self.house.desk.submit(work, self.changed)
-
     def changed(self, value: Any, error: QueueError | None) -> None:
-        self.exchange.answer(Response(204, None, self.headers) if error is None else refusal(error, self.headers))
+        self.refuse(error) if error is not None else self.exchange.answer(self.no_content())
 
     def method(self, name: str, given: Mapping[str, Any]) -> None:
         """A method of ``doors.calls`` that leaves nothing to say."""
         self.house.methods.find(name)(self.house.desk, given, self.changed)
+
+    def refuse(self, error: QueueError) -> None:
+        self.exchange.answer(refusal(error, self.headers))
 
     # -- the way back ---------------------------------------------------------------------------------------------
 

@@ -1,8 +1,11 @@
-"""Routes of single messages: draft, set, get, and those that settle one. Each is one verb of ``broker.orders``."""
+"""Routes of single messages: draft, set, get, and those that settle one. Each is one verb of the broker, done together
+with all others of its kind that come at the same time."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from yirangmq.broker.orders import Content, Fetched, Orders
+from yirangmq.broker.drafts import Content, Drafts
+from yirangmq.broker.orders import Fetched, Orders
+from yirangmq.broker.verbs import Results
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.exchange import Response
@@ -10,14 +13,19 @@ from yirangmq.doors.http.mq.answers import WORDS, priority, with_charset
 from yirangmq.doors.http.mq.call import JSON_BODY, Call
 from yirangmq.doors.http.mq.coercion import rank_of
 from yirangmq.doors.http.mq.spaces import is_hashed
+from yirangmq.doors.http.mq.together import Together
 from yirangmq.format.content import check_type, type_of
 
-Verb = Callable[[Transaction, str, str], None]
+Settle = Callable[[Transaction, str, Sequence[str]], Results]
 
 
 class Messages:
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
+    def __init__(self, drafts: Drafts, orders: Orders, together: Together) -> None:
+        self._drafts = drafts
+        self._together = together
+        self._set = drafts.set
+        self._fetch = orders.fetch
+        self._look = orders.look
 
     def draft(self, call: Call) -> None:
         if call.media == "text/plain":
@@ -26,33 +34,42 @@ class Messages:
         call.house.check_room()
         [id] = call.house.ids.new(1)
         namespace = call.namespace if is_hashed(call.queue) else ""
-        call.submit(
-            lambda transaction: self._orders.draft(transaction, call.queue, id, rank, namespace),
-            lambda id: call.text(id.encode()),
-        )
+        self._together.ask(call, (id, rank, namespace), self._draft, _drafted)
+
+    def _draft(self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int, str]]) -> list[str]:
+        namespace = drafts[0][2]
+        self._drafts.draft(transaction, queue, [(id, rank) for id, rank, _ in drafts], namespace)
+        return [id for id, _, _ in drafts]
 
     def set(self, call: Call, id: str) -> None:
         call.house.check_room()
         content = Content(check_type(call.request.headers.get("content-type", "")), call.request.body)
-        call.change(lambda transaction: self._orders.set(transaction, call.queue, id, content))
+        self._together.ask(call, (id, content), self._set, _done)
 
     def get(self, call: Call, id: str) -> None:
-        verb = self._orders.look if call.is_head else self._orders.fetch
-        call.submit(lambda transaction: verb(transaction, call.queue, id), lambda found: _shown(call, found))
+        self._together.ask(call, id, self._look if call.is_head else self._fetch, _show)
 
-    def settle(self, verb: Verb) -> Callable[[Call, str], None]:
+    def settle(self, verb: Settle) -> Callable[[Call, str], None]:
         def route(call: Call, id: str) -> None:
             call.no_document()
-            call.change(lambda transaction: verb(transaction, call.queue, id))
+            self._together.ask(call, id, verb, _done)
 
         return route
 
 
-def _shown(call: Call, found: Fetched) -> Response:
+def _drafted(call: Call, id: str) -> None:
+    call.answer(call.text(id.encode()))
+
+
+def _done(call: Call, answer: None) -> None:
+    call.answer(call.no_content())
+
+
+def _show(call: Call, found: Fetched) -> None:
     message, envelope = found
     about = (
         ("content-type", with_charset(type_of(envelope))),
         ("x-mq-priority", priority(message.rank)),
         ("x-mq-state", WORDS[message.state]),
     )
-    return Response(200, envelope.payload, (*call.headers, *about))
+    call.answer(Response(200, envelope.payload, (*call.headers, *about)))

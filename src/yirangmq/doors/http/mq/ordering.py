@@ -2,33 +2,36 @@
 all who wait for a queue that is cleared are told so."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
+from yirangmq.broker.desk import Serve
 from yirangmq.broker.orders import Orders
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Event, Steered
 from yirangmq.core.message import Message
 from yirangmq.core.orders import ORDERER
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http.mq.answers import refusal
 from yirangmq.doors.http.mq.call import Call
 from yirangmq.doors.session import House
 
 ENDED_BY = frozenset({"clear", "delete"})
+MOST_QUEUES = 10_000
 
 
 class Order:
     """A ``broker.desk.Taker`` that claims one message and has then had enough."""
 
-    __slots__ = ("_call", "_orders", "_was_served", "queue")
+    __slots__ = ("_call", "_ordering", "_was_served", "queue", "serve")
 
     consumer: str = ORDERER
     span_ms: int | None = None
 
-    def __init__(self, call: Call, orders: Orders) -> None:
+    def __init__(self, call: Call, ordering: "Ordering") -> None:
         self.queue = call.queue
+        self.serve: Serve | None = ordering.serve(call.queue)
         self._call = call
-        self._orders = orders
+        self._ordering = ordering
         self._was_served = False
 
     def begin(self) -> None:
@@ -38,14 +41,11 @@ class Order:
     def wants(self) -> int:
         return 0 if self._was_served else 1
 
-    def serve(self, transaction: Transaction, wanted: int) -> list[Message]:
-        return self._orders.claim(transaction, self.queue, wanted)
-
     def take(self, deliveries: list[Any]) -> bool:
         self.leave()
         [claimed] = deliveries
         if self._call.exchange.is_gone:
-            self._call.house.desk.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
+            self._ordering.put_back(claimed)
         else:
             self._call.answer(self._call.text(claimed.id.encode()))
         return True
@@ -57,7 +57,7 @@ class Order:
     def end(self) -> None:
         """There is nothing to wait for any more."""
         self.leave()
-        self._call.answer(refusal(NotFound("the queue was cleared"), self._call.headers))
+        self._call.refuse(NotFound("the queue was cleared"))
 
 
 class Ordering:
@@ -66,13 +66,30 @@ class Ordering:
     def __init__(self, house: House, orders: Orders) -> None:
         self._house = house
         self._orders = orders
+        self._serves: dict[str, Serve] = {}
         house.desk.verbs.happened.listen(self._hear)
 
     def order(self, call: Call) -> None:
         if call.is_head:
             call.answer(call.text(None))
         else:
-            Order(call, self._orders).begin()
+            Order(call, self).begin()
+
+    def serve(self, queue: str) -> Serve:
+        """How orders of this queue are served; the same for all that wait, so that they are served together."""
+        found = self._serves.get(queue)
+        if found is None:
+            if len(self._serves) >= MOST_QUEUES:
+                self._serves.clear()  # those who wait keep theirs
+            found = self._serves[queue] = partial(self._claim, queue=queue)
+        return found
+
+    def _claim(self, transaction: Transaction, count: int, queue: str) -> list[Message]:
+        return self._orders.claim(transaction, queue, count)
+
+    def put_back(self, claimed: Message) -> None:
+        """Its client had left."""
+        self._house.desk.submit(lambda transaction: self._orders.unclaim(transaction, claimed), _ignore)
 
     def _hear(self, events: Sequence[Event]) -> None:
         for event in events:

@@ -1,0 +1,176 @@
+"""The producer's verbs of the HTTP document inside one transaction: a message is drafted, then its content is set. Many
+at a time; the rules are ``core.orders``.
+
+A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from yirangmq.broker.offers import MOST_SWEEPS
+from yirangmq.broker.room import check_growth
+from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.core import decide, names
+from yirangmq.core import orders as rules
+from yirangmq.core.errors import NotFound, QueueError, TooLarge
+from yirangmq.core.message import RANK_LAST, Envelope, Message, new_envelope
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.ports import Change, Clock, Stored, Transaction
+from yirangmq.core.quota import Load
+from yirangmq.core.states import State
+from yirangmq.format.content import with_content
+
+OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
+"""The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
+of times, one that failed stays until somebody decides, and one that is completed is not kept."""
+
+
+class Content(NamedTuple):
+    """A media type ("" is none) and bytes."""
+
+    type: str
+    body: bytes
+
+
+class Writing(NamedTuple):
+    """A message as it stands, what it was and what it is to be."""
+
+    card: Message
+    old: Envelope
+    new: Envelope
+
+    @property
+    def is_draft(self) -> bool:
+        return self.card.state is State.DRAFT
+
+
+class Drafts:
+    """Used with the verbs of one store, so by one thread at a time."""
+
+    def __init__(self, verbs: Verbs, clock: Clock) -> None:
+        self._verbs = verbs
+        self._clock = clock
+
+    def draft(
+        self, transaction: Transaction, queue: str, drafts: Sequence[tuple[str, int]], namespace: str = ""
+    ) -> None:
+        """Places for messages whose content is still to come: id and rank of each. ``namespace``: what the queue is
+        called where it cannot be called by its own name."""
+        now = self._clock.now_ms()
+        self._found(transaction, queue, namespace)
+        until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
+        members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]
+        transaction.add([new_envelope(one) for one in members], now, now, until)
+
+    def _found(self, transaction: Transaction, queue: str, namespace: str) -> None:
+        """A queue that begins here gets the document's policy."""
+        if transaction.policy(queue).retry.limit is None:
+            return
+        if transaction.policy_text(queue) is None and not any(transaction.counts(queue)):
+            transaction.set_policy(queue, OURS)
+            if namespace:
+                transaction.set_note(note_of(queue), namespace)
+
+    def set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+        """By id: a draft becomes a message; a message that nobody has taken yet gets other content, and keeps its
+        place. One that is refused harms no other."""
+        policy = transaction.policy(queue)
+        is_simple = not (self._verbs.defaults.unique_in(policy) or policy.quota.is_set)
+        if is_simple and len({id for id, _ in contents}) == len(contents):
+            return self._set(transaction, queue, contents)
+        return [error for one in contents for error in self._set(transaction, queue, [one])]
+
+    def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
+        """Each of another message; in a queue where messages depend on each other, of one."""
+        now = self._clock.now_ms()
+        policy = transaction.policy(queue)
+        most = self._verbs.defaults.set_body_in(policy)
+        cards = cards_of(self._verbs, transaction, queue, [id for id, _ in contents], now)
+        envelopes = iter(transaction.envelopes([card for card in cards.values() if card is not None]))
+        errors: Results = []
+        writings: list[Writing] = []
+        for (_, content), card in zip(contents, cards.values(), strict=True):
+            old = next(envelopes) if card is not None else None
+            try:
+                writing = _writing(card, old, content, most)
+                self._check(transaction, policy, writing, now)
+            except QueueError as error:
+                errors.append(error)
+                continue
+            errors.append(None)
+            writings.append(writing)
+        if writings:
+            self._write(transaction, policy, writings, now)
+        return errors
+
+    def _check(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> None:
+        """What depends on the other messages of the queue."""
+        card, _, new = writing
+        if self._verbs.defaults.unique_in(policy):
+            self._verbs.uniqueness.check(transaction, card, new.payload, now)
+        if policy.quota.is_set:
+            if writing.is_draft:
+                self._verbs.make_room(transaction, policy, card.queue, Load(1, new.size), now)
+            elif new.size > card.size:
+                check_growth(transaction, policy, card.queue, new.size - card.size)
+
+    def _write(self, transaction: Transaction, policy: QueuePolicy, writings: Sequence[Writing], now: int) -> None:
+        transaction.rewrite([one.card for one in writings], [one.new for one in writings])
+        drafts = [one for one in writings if one.is_draft]
+        if drafts:
+            self._enter(transaction, policy, drafts, now)
+        uniqueness = self._verbs.uniqueness
+        if self._verbs.defaults.unique_in(policy):
+            for one in writings:
+                before = None if one.is_draft else one.old.payload
+                uniqueness.rewritten(transaction, one.card, before, one.new.payload, now)
+        elif len(drafts) < len(writings):
+            uniqueness.spoil(transaction, writings[0].card.queue)
+
+    def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[Writing], now: int) -> None:
+        """In line, in this order."""
+        verbs, queue = self._verbs, drafts[0].card.queue
+        place = transaction.places(len(drafts))
+        changes = []
+        for offset, (card, _, new) in enumerate(drafts):
+            before = card._replace(size=new.size)
+            changes.append(Change(before, decide.set_content(before, policy, now, place + offset)))
+        verbs.swap(transaction, changes, now)
+        verbs.touched.add(queue)
+        sent = [one.new for one in drafts]
+        stored = [Stored(one.card.seq, one.card.id, False) for one in drafts]
+        verbs.happened.published(queue, sent, [len(new.payload) for new in sent], stored, now)
+
+
+def cards_of(
+    verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
+) -> dict[str, Message | None]:
+    """Where they stand, time included; None for what is no message."""
+    known = [id for id in dict.fromkeys(ids) if names.IDENTIFIER.fullmatch(id)]
+    cards = transaction.by_id(queue, known)
+    for _ in range(MOST_SWEEPS):
+        if not any(card is not None and 0 < card[8] <= now for card in cards):
+            break
+        if not verbs.sweep_once(transaction, now):
+            break
+        cards = transaction.by_id(queue, known)
+    found = dict(zip(known, cards, strict=True))
+    return found if len(found) == len(ids) else {id: found.get(id) for id in ids}
+
+
+def note_of(queue: str) -> str:
+    """Where the namespace of a queue is kept that is too long to be its name."""
+    return f"mq/namespace/{queue}"
+
+
+def _header(rank: int) -> str:
+    """Other doors find the priority among the attributes."""
+    return "" if rank == RANK_LAST else f'{{"attributes":{{"priority":{rank}}}}}'
+
+
+def _writing(card: Message | None, old: Envelope | None, content: Content, most: int) -> Writing:
+    if len(content.body) > most:
+        raise TooLarge(f"{len(content.body)} bytes, this queue takes {most}", field="payload")
+    found = rules.settable(card)
+    if old is None:
+        raise NotFound(rules.UNHEARD)
+    return Writing(found, old, with_content(old, content.type, content.body))
