@@ -91,6 +91,10 @@ class Worker:
         self._take_in()
         for _ in range(len(self._ready)):
             self._serve(self._ready.popleft())
+        self._count()
+
+    def _count(self) -> None:
+        self.runs = len(self._ready) + len(self._blocked) + len(self._sleeping)
 
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen; None: for ever."""
@@ -117,7 +121,7 @@ class Worker:
     def _take_in(self) -> None:
         while self._inbox:
             self._ready.append(self._inbox.popleft())
-        self.runs = len(self._ready) + len(self._blocked) + len(self._sleeping)
+        self._count()
         lost = [run for run in (*self._blocked.values(), *self._sleeping) if run.is_abandoned or self._is_stalled(run)]
         for run in lost:
             if run in self._sleeping:
