@@ -1,5 +1,5 @@
 """Found by Spark by its name: ``format("yirangmq")`` works wherever yirangmq is installed, without a register call."""
 
-from yirangmq.pipeline.source import YirangSource as DefaultSource
+from yirangmq.pipeline.source.source import YirangSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -63,12 +63,13 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
     """Make ``format("yirangmq")`` known to a session that was made elsewhere. (An installed yirangmq is found by Spark
     itself; this also lets Spark push filters down, and ships the source if asked to.)"""
     from yirangmq.pipeline import source
+    from yirangmq.pipeline.source.source import PushingSource
 
     if ship:
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
-    spark.dataSource.register(source.YirangSource)
+    spark.dataSource.register(PushingSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 

@@ -7,9 +7,12 @@
 Each adds columns and drops none, so that the bytes that came in are there at the end. What is wrong with a row stands
 in its column ``errors``; ``route`` sends such rows to the dead letters, with the reason and the bytes as they came.
 
-A wrong column, a bad expression or a bad schema is an error when the step is built, before any data moves."""
+A wrong column, a bad expression or a bad schema is an error when the step is built, before any data moves. Inside a
+query function of a declarative pipeline Spark does not say which columns a frame has; there Spark itself complains, at
+``dry-run``, and ``parse_envelope`` is taken for the first step and every other one for a later one."""
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import lru_cache, partial
@@ -32,9 +35,11 @@ MARKS = ("messageId", "timestamp", "type", "version", "attributes", "traceId", "
 ERRORS = "errors"
 TARGET = "target"
 REASON = "reason"
+NULL, NOT_JSON, UNFIT = "the value is null", "the value is not JSON", "the payload does not fit its schema"
 MAX_ERRORS = 5
 HASHED = 2**32
 MAX_REASON = 1000
+FOR_SINK = ("key", "headers", TARGET, REASON, "message_id", "type", "version", "trace_id", "priority", "group")
 
 
 def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *, value: str = "value") -> DataFrame:
@@ -45,7 +50,8 @@ def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *,
     _need(frame, value)
     text = F.col(value).cast("string")
     read = F.from_json(text, f"{ENVELOPE}, _bad string", {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"})
-    is_json = F.try_parse_json(text).isNotNull()
+    is_json = F.coalesce(_is_json(text), F.lit(False))
+    wrong = F.when(text.isNull(), F.lit(NULL)).when(~is_json, F.lit(NOT_JSON))
     is_one = read["payload"].isNotNull() & F.greatest(*(read[name].isNotNull() for name in MARKS))
     raw = F.when(is_one, read["payload"]).otherwise(F.when(is_json, text))
     made = frame.withColumns(
@@ -57,21 +63,27 @@ def parse_envelope(frame: DataFrame, payload: StructType | str | None = None, *,
             "attributes": F.when(is_one, read["attributes"]),
             "trace_id": F.when(is_one, read["traceId"]),
             "payload": raw,
-            ERRORS: _with(frame, F.when(~F.coalesce(is_json, F.lit(False)), F.lit("the value is not JSON"))),
+            ERRORS: F.concat(_errors(frame, first=True), _if_any(wrong)),
         }
     )
     return made if payload is None else _typed(made, payload)
+
+
+def _is_json(text: Column) -> Column:
+    """Whether all of it is one JSON value. Spark's own readers stop after the first value, whatever follows it: so it
+    is read as the only element of a list and as a member of an object, and a tail breaks one of the two."""
+    listed = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]")))
+    member = F.try_parse_json(F.concat(F.lit('{"v":'), text, F.lit("}")))
+    return member.isNotNull() & (F.size(F.try_variant_get(listed, "$", "array<variant>")) == 1)
 
 
 def _typed(frame: DataFrame, schema: StructType | str) -> DataFrame:
     """The payload as a struct; None of its members where it does not fit."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_bad"}
     read = F.from_json(F.col("payload"), f"{_ddl(schema)}, _bad string", options)
-    unfit = F.when(
-        F.col("payload").isNotNull() & read["_bad"].isNotNull(), F.lit("the payload does not fit its schema")
-    )
-    errors = _with(frame, unfit)
-    return frame.withColumns({ERRORS: errors, "payload": read.dropFields("_bad")})
+    unfit = F.when(F.col("payload").isNotNull() & read["_bad"].isNotNull(), F.lit(UNFIT))
+    made = {ERRORS: F.concat(F.col(ERRORS), _if_any(unfit)), "payload": read.dropFields("_bad")}
+    return _checked(lambda: frame.withColumns(made), "payload")
 
 
 def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "value") -> DataFrame:
@@ -83,8 +95,7 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
 
     complaints = F.udf(partial(_complaints, text), ArrayType(StringType()), useArrow=True)
     found = complaints(F.col(column).cast("string"))
-    known = F.coalesce(_existing(frame, ERRORS), F.array().cast("array<string>"))
-    return frame.withColumn(ERRORS, F.array_distinct(F.concat(known, found)))
+    return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
 
 
 @lru_cache(maxsize=16)
@@ -102,11 +113,11 @@ def _validator(text: str) -> Any:
 
 def _complaints(schema: str, text: str | None) -> list[str]:
     if text is None:
-        return ["the value is null"]
+        return [NULL]
     try:
         value = json.loads(text)
     except ValueError:
-        return ["the value is not JSON"]
+        return [NOT_JSON]
     found = []
     for error in _validator(schema).iter_errors(value):
         where = "/".join(str(step) for step in error.instance_path)
@@ -122,7 +133,8 @@ def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small
     keys = [on] if isinstance(on, str) else list(on)
     _need(frame, *keys)
     _need(table, *keys)
-    clash = [name for name in table.columns if name in frame.columns and name not in keys]
+    there = columns_of(frame) or ()
+    clash = [name for name in columns_of(table) or () if name in there and name not in keys]
     if clash:
         raise BadInput(f"both have the column {clash[0]!r}; rename it in the table", field="table")
     return frame.join(F.broadcast(table) if small else table, keys, "left")
@@ -134,7 +146,7 @@ def deduplicate(
     """One row of those with the same key. In a stream: of those that come within so long of each other."""
     keys = [by] if isinstance(by, str) else list(by)
     _need(frame, *keys)
-    if not frame.isStreaming:
+    if columns_of(frame) is not None and not frame.isStreaming:
         return frame.dropDuplicates(keys)
     _need(frame, time)
     return _checked(lambda: frame.withWatermark(time, within).dropDuplicatesWithinWatermark(keys), "within")
@@ -154,10 +166,10 @@ def aggregate(
     _need(frame, time, *by)
     if measures is None:
         measures = {"rows": "count(*)"}
-        if ERRORS in frame.columns:
+        if ERRORS in (columns_of(frame) or ()):
             measures = {**measures, "failed": f"count_if(size({ERRORS}) > 0)"}
-    timed = _checked(lambda: frame.withWatermark(time, late), "late") if frame.isStreaming else frame
-    made = [_expression(text, name).alias(name) for name, text in measures.items()]
+    timed = _checked(lambda: frame.withWatermark(time, late), "late")
+    made = [_expression(frame, text, name).alias(name) for name, text in measures.items()]
     grouped = _checked(lambda: timed.groupBy(F.window(time, every), *by).agg(*made), "measures")
     return grouped.withColumns({"start": F.col("window.start"), "end": F.col("window.end")}).drop("window")
 
@@ -169,8 +181,9 @@ def route(frame: DataFrame, rules: Mapping[str, str], otherwise: str, *, dead: s
         check_target(target)
     chosen: Column = F.lit(otherwise)
     for target, condition in reversed(list(rules.items())):
-        chosen = F.when(_expression(condition, target), F.lit(target)).otherwise(chosen)
-    if ERRORS not in frame.columns:
+        chosen = F.when(_expression(frame, condition, target), F.lit(target)).otherwise(chosen)
+    there = columns_of(frame)
+    if there is not None and ERRORS not in there:
         return _checked(lambda: frame.withColumn(TARGET, chosen), "rules")
     bad = F.size(ERRORS) > 0
     own = F.concat(F.lit("dlq:"), F.substring_index(chosen, ":", -1))
@@ -190,12 +203,14 @@ def sample(frame: DataFrame, share: float, *, by: str | None = None) -> DataFram
     return frame.where(F.pmod(F.xxhash64(by), F.lit(HASHED)) < round(share * HASHED))
 
 
-def for_sink(frame: DataFrame, *, value: str = "value") -> DataFrame:
-    """Only what the sink takes: value, key, headers, and what says where a row goes."""
+def for_sink(frame: DataFrame, *, value: str = "value", columns: Sequence[str] | None = None) -> DataFrame:
+    """Only what the sink takes: value, key, headers, and what says where a row goes. ``columns``: which of these there
+    are, where Spark does not say."""
     _need(frame, value)
-    wanted = ("key", "headers", TARGET, REASON, "message_id", "type", "version", "trace_id", "priority", "group")
-    kept = [name for name in wanted if name in frame.columns]
-    return frame.select(F.col(value).alias("value"), *kept)
+    there = columns_of(frame) if columns is None else columns
+    if there is None:
+        raise BadInput("name the columns there are; a pipeline's query function cannot see them", field="columns")
+    return frame.select(F.col(value).alias("value"), *(name for name in FOR_SINK if name in there))
 
 
 def check_target(target: str) -> str:
@@ -205,37 +220,56 @@ def check_target(target: str) -> str:
     return target
 
 
+def columns_of(frame: DataFrame) -> list[str] | None:
+    """None inside a pipeline's query function, where Spark refuses to say."""
+    return None if _is_being_declared() else frame.columns
+
+
+def _is_being_declared() -> bool:
+    registry = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    current = getattr(registry, "_graph_element_registry_context_var", None)
+    return current is not None and current.get(None) is not None
+
+
 def _need(frame: DataFrame, *names: str) -> None:
+    there = columns_of(frame)
     for name in names:
-        if name not in frame.columns:
-            close = get_close_matches(name, frame.columns, 1, 0.6)
+        if there is not None and name not in there:
+            close = get_close_matches(name, there, 1, 0.6)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise BadInput(f"there is no column {name!r} among {', '.join(frame.columns)}{hint}", field="column")
+            raise BadInput(f"there is no column {name!r} among {', '.join(there)}{hint}", field="column")
 
 
 def _existing(frame: DataFrame, name: str) -> Column:
-    return F.col(name) if name in frame.columns else F.lit(None)
+    return F.col(name) if name in (columns_of(frame) or ()) else F.lit(None)
 
 
-def _with(frame: DataFrame, error: Column) -> Column:
-    """The row's errors, and this one if there is one."""
-    known = F.coalesce(_existing(frame, ERRORS), F.array().cast("array<string>"))
-    return F.concat(known, F.filter(F.array(error), lambda one: one.isNotNull()))
+def _errors(frame: DataFrame, *, first: bool = False) -> Column:
+    """What was found wrong with the row before. ``first``: whether to take this for the first step, if in doubt."""
+    there = columns_of(frame)
+    is_there = not first if there is None else ERRORS in there
+    none = F.array().cast("array<string>")
+    return F.coalesce(F.col(ERRORS), none) if is_there else none
 
 
-def _expression(text: str, name: str) -> Column:
-    try:
-        return F.expr(text)
-    except ParseException as error:
-        raise BadInput(f"{text!r} is no SQL expression: {_first_line(error)}", field=name) from None
+def _if_any(error: Column) -> Column:
+    return F.filter(F.array(error), lambda one: one.isNotNull())
 
 
-def _checked(build: Callable[[], Made], field: str) -> Made:
+def _expression(frame: DataFrame, text: str, name: str) -> Column:
+    """Spark reads an expression when it is used; so it is used once, to name the one that is wrong."""
+    made = F.expr(text)
+    if columns_of(frame) is not None:
+        _checked(lambda: frame.select(made).schema, name, f"{text!r}: ")
+    return made
+
+
+def _checked(build: Callable[[], Made], field: str, prefix: str = "") -> Made:
     """What Spark says of a wrong name or type, as an error that names the place."""
     try:
         return build()
     except (AnalysisException, ParseException) as error:
-        raise BadInput(_first_line(error), field=field) from None
+        raise BadInput(f"{prefix}{_first_line(error)}", field=field) from None
 
 
 def _first_line(error: Exception) -> str:

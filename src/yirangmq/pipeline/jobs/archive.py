@@ -1,0 +1,138 @@
+"""``archive``: records of topics, or messages that are done, to Parquet files by date; each of them once.
+
+Run again it adds what is new: of a topic what follows the last sequence, of queues the messages that are not in yet.
+What Spark wrote is read back and compared with what was read, before the archive lists it."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from yirangmq.core.errors import NotFound, StoreDamaged
+from yirangmq.pipeline import steps
+from yirangmq.pipeline.jobs import manifest as manifests
+from yirangmq.pipeline.jobs.manifest import STAGING, File, Manifest, Sums
+
+ENVELOPE = ("message_id", "type", "version", "sent_at", "attributes", "trace_id")
+COMPARED = "rows, first, last and checksum"
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """``sums`` of what was added; ``last`` the last sequence that is in now."""
+
+    sums: Sums
+    last: int
+    days: tuple[str, ...]
+    files: int
+
+
+def archive(frame: DataFrame, folder: Path, of: str) -> Archived:
+    """Rows as the data source gives them, of a topic (``global_seq``) or of queues (``seq``)."""
+    with manifests.alone(folder):
+        known = manifests.load_or_begin(folder, of)
+        manifests.sweep(folder, known)
+        rows = _shaped(_fresh(frame, folder, known))
+        files, sums = write(rows, folder, sequence_of(frame))
+        if not sums.rows:
+            return Archived(sums, known.last, (), 0)
+        made = replace(known, last=max(known.last, sums.last))
+        for day, added in files.items():
+            made = made.with_day(day, (*known.days.get(day, ()), *added))
+        manifests.save(folder, made)
+    return Archived(sums, made.last, tuple(sorted(files)), sum(map(len, files.values())))
+
+
+def read_archive(spark: SparkSession, folder: Path, days: Sequence[str] | None = None) -> DataFrame:
+    """What is listed, and nothing else; with a column ``date``."""
+    found = manifests.load(folder)
+    files = [file for day in (days if days is not None else [None]) for file in found.files(day)]
+    if not files:
+        raise NotFound(f"the archive in {folder} holds nothing" + (f" of {', '.join(days)}" if days else ""))
+    return read_files(spark, folder, [file.name for file in files])
+
+
+def read_files(spark: SparkSession, folder: Path, names: Sequence[str]) -> DataFrame:
+    for name in names:
+        if not (folder / name).exists():
+            raise StoreDamaged(f"{folder / name} is listed in the archive and not there")
+    return spark.read.option("basePath", str(folder)).parquet(*(str(folder / name) for name in names))
+
+
+def sequence_of(frame: DataFrame) -> str:
+    return "global_seq" if "global_seq" in frame.columns else "seq"
+
+
+def _fresh(frame: DataFrame, folder: Path, known: Manifest) -> DataFrame:
+    if sequence_of(frame) == "global_seq":
+        return frame.where(F.col("global_seq") > known.last)
+    files = [file.name for file in known.files()]
+    if not files:
+        return frame
+    there = read_files(frame.sparkSession, folder, files).select("queue", "message_id")
+    return frame.join(there, ["queue", "message_id"], "left_anti")
+
+
+def _shaped(frame: DataFrame) -> DataFrame:
+    """The members of an envelope as columns of their own, and the day."""
+    time = "timestamp" if "timestamp" in frame.columns else "changed_at"
+    if time == "timestamp":
+        read = steps.parse_envelope(frame)
+        frame = read.select(*frame.columns, *(name for name in ENVELOPE if name not in frame.columns))
+    return frame.withColumn("date", F.date_format(time, "yyyy-MM-dd"))
+
+
+def write(rows: DataFrame, folder: Path, sequence: str, files_a_day: int = 0) -> tuple[dict[str, list[File]], Sums]:
+    """Rows with a column ``date``: written, read back, compared, and in their places, not listed yet."""
+    staging = folder / STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    seen = Observation("archive")
+    if files_a_day:
+        rows = rows.repartitionByRange(files_a_day, sequence)
+    told = rows.observe(seen, *_sums(sequence)).sortWithinPartitions("date", sequence)
+    told.write.partitionBy("date").option("compression", "zstd").parquet(str(staging))
+    wanted = _as_sums(seen.get)
+    if not wanted.rows:
+        shutil.rmtree(staging)
+        return {}, wanted
+    found = _read_back(rows.sparkSession, staging, sequence)
+    got = Sums.together(sums for _, _, sums in found)
+    if got != wanted:
+        raise StoreDamaged(f"what was written is not what was read ({COMPARED}): {got}, not {wanted}")
+    files: dict[str, list[File]] = {}
+    for number, (path, day, sums) in enumerate(found):
+        name = f"{sums.first:020d}-{sums.last:020d}-{number:05d}.zstd.parquet"
+        while (folder / f"date={day}" / name).exists():
+            name = f"0{name}"  # compaction of a day that is one file already: both stand there for a moment
+        files.setdefault(day, []).append(File(manifests.take_in(folder, path, day, name), sums))
+    shutil.rmtree(staging)
+    return files, wanted
+
+
+def _read_back(spark: SparkSession, staging: Path, sequence: str) -> list[tuple[Path, str, Sums]]:
+    rows = spark.read.parquet(str(staging))
+    found = rows.groupBy(F.col("_metadata.file_path").alias("path")).agg(*_sums(sequence)).collect()
+    made = []
+    for row in sorted(found, key=lambda row: (row["first"], row["path"])):
+        path = Path(unquote(urlsplit(row["path"]).path))
+        made.append((path, path.parent.name.removeprefix("date="), _as_sums(row.asDict())))
+    return made
+
+
+def _sums(sequence: str) -> list[Column]:
+    hashed = F.xxhash64(sequence, "value").cast("decimal(38,0)")
+    return [
+        F.count(F.lit(1)).alias("rows"),
+        F.coalesce(F.min(sequence), F.lit(0)).alias("first"),
+        F.coalesce(F.max(sequence), F.lit(0)).alias("last"),
+        F.coalesce(F.sum(hashed), F.lit(0).cast("decimal(38,0)")).cast("string").alias("checksum"),
+    ]
+
+
+def _as_sums(row: dict[str, Any]) -> Sums:
+    return Sums(int(row["rows"]), int(row["first"]), int(row["last"]), str(row["checksum"]))

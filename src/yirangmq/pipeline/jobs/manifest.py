@@ -1,0 +1,153 @@
+"""What an archive holds: a file ``_archive.json`` that lists every Parquet file of it, with its rows.
+
+Files lie in ``date=YYYY-MM-DD/``. Only what is listed is part of the archive, and the list changes in one step; so a
+job that was stopped leaves files that are not listed, which the next one removes. The folder is on a disk that this
+machine sees, and one job at a time works on it.
+
+Knows: names and sums. Does not know: Spark."""
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core.errors import BadInput, NotFound, StoreBusy, StoreDamaged
+
+LIST = "_archive.json"
+LOCK = "_lock"
+STAGING = "_staging"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Of some rows: how many, their first and last sequence, and a checksum that does not depend on their order."""
+
+    rows: int
+    first: int
+    last: int
+    checksum: str
+
+    @staticmethod
+    def together(parts: Iterable["Sums"]) -> "Sums":
+        parts = [part for part in parts if part.rows]
+        if not parts:
+            return Sums(0, 0, 0, "0")
+        checksum = sum(int(part.checksum) for part in parts)
+        first, last = min(part.first for part in parts), max(part.last for part in parts)
+        return Sums(sum(part.rows for part in parts), first, last, str(checksum))
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """``name`` is relative to the archive's folder."""
+
+    name: str
+    sums: Sums
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """``of`` says what is archived here, such as ``topic:orders``; ``last`` is the last sequence that is in."""
+
+    of: str
+    last: int = 0
+    days: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
+
+    def files(self, day: str | None = None) -> list[File]:
+        return [file for at, files in sorted(self.days.items()) if day in (None, at) for file in files]
+
+    def with_day(self, day: str, files: Iterable[File]) -> "Manifest":
+        return replace(self, days={**self.days, day: tuple(files)})
+
+    def without(self, days: Iterable[str]) -> "Manifest":
+        gone = set(days)
+        return replace(self, days={day: files for day, files in self.days.items() if day not in gone})
+
+
+def load(folder: Path) -> Manifest:
+    """``NotFound`` where there is no archive."""
+    try:
+        value = json.loads((folder / LIST).read_bytes())
+        days = {day: tuple(_file(one) for one in files) for day, files in value["days"].items()}
+        return Manifest(value["of"], value["last"], days)
+    except FileNotFoundError:
+        raise NotFound(f"there is no archive in {folder}; 'yirangmq pipeline job archive' makes one") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreDamaged(f"{folder / LIST} cannot be read: {error}") from None
+
+
+def _file(value: dict[str, Any]) -> File:
+    return File(value["name"], Sums(**value["sums"]))
+
+
+def load_or_begin(folder: Path, of: str) -> Manifest:
+    try:
+        found = load(folder)
+    except NotFound:
+        return Manifest(of)
+    if found.of != of:
+        raise BadInput(f"{folder} is the archive of {found.of}, not of {of}; each has a folder of its own", field="to")
+    return found
+
+
+def save(folder: Path, manifest: Manifest) -> None:
+    """In one step, and on disk when it returns."""
+    days = {day: [asdict(file) for file in files] for day, files in sorted(manifest.days.items())}
+    value = {"version": VERSION, "of": manifest.of, "last": manifest.last, "days": days}
+    fresh = folder / f"{LIST}.new"
+    with fresh.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(folder / LIST)
+    sync_folder(folder)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """While this job works on the archive no other does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreBusy(f"another job works on {folder}") from None
+        yield
+
+
+def sweep(folder: Path, manifest: Manifest) -> int:
+    """Remove what is not listed: left by a job that was stopped, or replaced by compaction."""
+    shutil.rmtree(folder / STAGING, ignore_errors=True)
+    listed = {file.name for file in manifest.files()}
+    gone = [path for path in folder.glob("date=*/*") if str(path.relative_to(folder)) not in listed]
+    for path in gone:
+        path.unlink()
+    for day in folder.glob("date=*"):
+        if not any(day.iterdir()):
+            day.rmdir()
+    return len(gone)
+
+
+def take_in(folder: Path, staged: Path, day: str, name: str) -> str:
+    """Move a staged file to its day; it is on disk, and not listed yet."""
+    home = folder / f"date={day}"
+    home.mkdir(exist_ok=True)
+    with staged.open("rb") as file:
+        os.fsync(file.fileno())
+    staged.replace(home / name)
+    sync_folder(home)
+    return f"date={day}/{name}"
+
+
+def sync_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,127 @@
+"""``replay``, ``load`` and ``redrive``: rows into a queue or a topic, again or for the first time.
+
+A replay and a load have a name; the broker's ledger takes a name once, so that a job that is run again under the same
+name does nothing. Redriving moves the dead letters themselves, and what was moved is no dead letter any more."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from yirangmq.core.errors import BadInput
+from yirangmq.pipeline import steps
+
+REPLAY_OF = "replayOf"
+REDRIVEN_AT_ONCE = 500
+
+
+def chosen(
+    frame: DataFrame,
+    condition: str | None = None,
+    since: str | None = None,
+    until: str | None = None,
+    first: int | None = None,
+    last: int | None = None,
+) -> DataFrame:
+    """Rows by SQL condition, time (from ``since`` to before ``until``) and sequence (from ``first`` to ``last``)."""
+    time = "timestamp" if "timestamp" in frame.columns else "changed_at"
+    sequence = "global_seq" if "global_seq" in frame.columns else "seq"
+    if since is not None:
+        frame = frame.where(F.col(time) >= _moment(frame, since, "since"))
+    if until is not None:
+        frame = frame.where(F.col(time) < _moment(frame, until, "until"))
+    if first is not None:
+        frame = frame.where(F.col(sequence) >= first)
+    if last is not None:
+        frame = frame.where(F.col(sequence) <= last)
+    return frame if condition is None else where(frame, condition)
+
+
+def where(frame: DataFrame, condition: str) -> DataFrame:
+    """``BadInput`` with Spark's own words, before any data moves."""
+    try:
+        return frame.where(condition)
+    except (AnalysisException, ParseException) as error:
+        raise BadInput(str(error).strip().splitlines()[0][:400], field="where") from None
+
+
+def _moment(frame: DataFrame, text: str, field: str) -> Column:
+    (row,) = frame.sparkSession.range(1).select(F.try_to_timestamp(F.lit(text)).alias("at")).collect()
+    if row["at"] is None:
+        raise BadInput(f"{text!r} is no time such as 2026-03-01T12:00:00Z", field=field)
+    return F.try_to_timestamp(F.lit(text))
+
+
+def for_replay(frame: DataFrame, target: str) -> DataFrame:
+    """Rows for the sink, in their order, each with a header that says what it is a replay of. Their ids are new ones:
+    the old ones are known to the broker, and would be taken for the same message sent twice."""
+    steps.check_target(target)
+    if "global_seq" in frame.columns:
+        sequence, origin = "global_seq", F.concat_ws("/", "topic", F.col("offset").cast("string"))
+    else:
+        sequence, origin = "seq", F.concat_ws("/", "queue", "message_id")
+    mark = F.create_map(F.lit(REPLAY_OF), origin)
+    known = F.map_filter(
+        F.coalesce(F.col("headers"), F.create_map().cast("map<string,string>")),
+        lambda name, value: ~name.isin(REPLAY_OF, *OF_ITS_LIFE),
+    )
+    kept = [name for name in ("key", "type") if name in frame.columns]
+    ordered = frame.orderBy(sequence)
+    if "queue" in frame.columns and not target.startswith("topic:"):
+        kept = ["type"]  # the key of a message is its id
+    return ordered.select("value", *kept, F.map_concat(known, mark).alias("headers"), F.lit(target).alias("target"))
+
+
+OF_ITS_LIFE = ("messageId", "deduplicationKey", "timestamp", "delaySec", "ttlSec", "yr-batch")
+"""Headers that belong to the one that was, and not to its replay."""
+
+
+def for_load(table: DataFrame, queue: str, id: str | None = None) -> DataFrame:
+    """Any table for the sink: its column ``value``, or each row as a JSON object. ``id``: the column with the message's
+    id, which must be unique for good."""
+    steps.check_target(f"queue:{queue}")
+    target = F.lit(f"queue:{queue}").alias("target")
+    if id is not None and id not in table.columns:
+        raise BadInput(f"there is no column {id!r} among {', '.join(table.columns)}", field="id")
+    if "value" in table.columns:
+        kinds = dict(table.dtypes)
+        if kinds["value"] not in ("string", "binary"):
+            raise BadInput(f"the column value is {kinds['value']}, neither string nor binary", field="value")
+        value = F.col("value")
+    else:
+        value = F.to_json(F.struct(*(F.col(f"`{name}`") for name in table.columns)), {"ignoreNullFields": "false"})
+    ids = [] if id is None else [F.col(f"`{id}`").cast("string").alias("message_id")]
+    return table.select(value.alias("value"), *ids, target)
+
+
+def write(rows: DataFrame, broker: str, name: str, token: str | None = None) -> None:
+    """Into the broker, all or none, once under this name."""
+    writer = rows.write.format("yirangmq").option("broker", broker).option("publishId", name)
+    if token:
+        writer = writer.option("token", token)
+    writer.mode("append").save()
+
+
+class Redriving(Protocol):
+    """How dead letters of a queue go back in line; returns how many did."""
+
+    def __call__(self, queue: str, ids: Sequence[str]) -> int: ...
+
+
+def redrive(letters: DataFrame, condition: str, move: Redriving, told: Callable[[int], None] | None = None) -> int:
+    """Those for which the SQL condition holds, oldest first, some at a time."""
+    found = where(letters, condition).orderBy("queue", "seq").select("queue", "message_id")
+    done = 0
+    waiting: dict[str, list[str]] = {}
+    for row in found.toLocalIterator():
+        ids = waiting.setdefault(row["queue"], [])
+        ids.append(row["message_id"])
+        if len(ids) == REDRIVEN_AT_ONCE:
+            done += move(row["queue"], waiting.pop(row["queue"]))
+            if told is not None:
+                told(done)
+    for queue, ids in waiting.items():
+        done += move(queue, ids)
+    return done

@@ -1,0 +1,141 @@
+"""``process``: a topic through steps into queues and topics, as a stream, for as long as it runs.
+
+Everything that can be wrong is looked at before any data moves: the steps, their columns, the target, the checkpoint.
+Knows: streams and their checkpoints. Does not know: the command line."""
+
+import fcntl
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from yirangmq.core.errors import BadInput, StoreBusy
+from yirangmq.pipeline import places, steps
+from yirangmq.pipeline.places import Place, Reach
+
+Steps = Callable[[DataFrame], DataFrame]
+LOCK = "yirangmq.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """``trigger``: how often, such as ``1 second``; None: what is there now, and then it ends."""
+
+    source: Place
+    target: str
+    reach: Reach
+    checkpoint: Path
+    trigger: str | None = "1 second"
+    start: str = "latest"
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a stream begins: at ``sequence`` of its checkpoint, or where ``start`` says."""
+
+    sequence: int | None
+    batch: int | None
+    start: str
+
+    def __str__(self) -> str:
+        if self.sequence is None:
+            return f"no checkpoint yet: starting at {self.start}"
+        return f"resuming from checkpoint at {self.sequence:,} (batch {self.batch}); --start is not looked at"
+
+
+def load_steps(text: str | None, folder: Path) -> Steps:
+    """``module:function``, looked for in ``folder`` too; a function from DataFrame to DataFrame."""
+    if text is None:
+        return lambda frame: frame
+    module, _, name = text.partition(":")
+    if not module or not name:
+        raise BadInput(f"{text!r} is not module:function", field="steps")
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        found = getattr(import_module(module), name, None)
+    except ImportError as error:
+        raise BadInput(f"{module} cannot be imported: {error}", field="steps") from None
+    except Exception as error:
+        raise BadInput(f"{module} fails while it is imported: {type(error).__name__}: {error}", field="steps") from None
+    if not callable(found):
+        raise BadInput(f"{module} has no function {name!r}", field="steps")
+    return found  # type: ignore[no-any-return]
+
+
+def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
+    """The rows for the sink; an error points at the place, and no data was read."""
+    steps.check_target(work.target)
+    options = {**places.source_options(work.source, work.reach), "startingOffsets": work.start}
+    if work.most is not None:
+        options["maxOffsetsPerTrigger"] = str(work.most)
+    name = getattr(through, "__qualname__", "steps")
+    try:
+        frame = spark.readStream.format("yirangmq").options(**options).load()
+        made: Any = through(frame)  # what a user's function returns is not known
+    except (AnalysisException, ParseException) as error:
+        raise BadInput(f"{name}: {str(error).strip().splitlines()[0][:400]}", field="steps") from None
+    if not isinstance(made, DataFrame) or not made.isStreaming:
+        raise BadInput(f"{name} must return the stream it was given with steps on it", field="steps")
+    rows = steps.for_sink(made)
+    kind = dict(rows.dtypes)["value"]
+    if kind not in ("string", "binary"):
+        raise BadInput(f"the column value is {kind}, neither string nor binary; try to_json(…)", field="steps")
+    own = F.lit(work.target)
+    target = F.coalesce(F.col(steps.TARGET), own) if steps.TARGET in rows.columns else own
+    return rows.withColumn(steps.TARGET, target)
+
+
+def begin(rows: DataFrame, work: Work, name: str) -> StreamingQuery:
+    writer: DataStreamWriter = rows.writeStream.format("yirangmq").queryName(name).outputMode("append")
+    writer = writer.options(**work.reach.options(topics=False)).option("checkpointLocation", str(work.checkpoint))
+    if work.trigger is None:
+        return writer.trigger(availableNow=True).start()
+    try:
+        timed = writer.trigger(processingTime=work.trigger)
+    except Exception as error:
+        words = str(error).strip().splitlines()[0][:200]
+        raise BadInput(f"{work.trigger!r} is no length of time such as '1 second': {words}", field="trigger") from None
+    return timed.start()
+
+
+def beginning(work: Work) -> Beginning:
+    """What the checkpoint says."""
+    folder = work.checkpoint / "offsets"
+    batches = sorted((int(path.name) for path in folder.glob("[0-9]*") if path.name.isdecimal()), reverse=True)
+    for batch in batches:
+        if (work.checkpoint / "commits" / str(batch)).exists():
+            return Beginning(_sequence(folder / str(batch)), batch, work.start)
+    return Beginning(None, None, work.start)
+
+
+def _sequence(path: Path) -> int | None:
+    """The last line of a file of offsets is that of the one source."""
+    try:
+        value: Any = json.loads(path.read_text().strip().splitlines()[-1])
+        return int(value["global_seq"])
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+
+
+@contextmanager
+def held(checkpoint: Path) -> Iterator[None]:
+    """Two queries on one checkpoint would undo each other's work."""
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    with (checkpoint / LOCK).open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreBusy(f"another query works with the checkpoint {checkpoint}", field="checkpoint") from None
+        yield

@@ -1,0 +1,223 @@
+"""A server, asked over HTTP: one connection, made when it is needed and again when it was lost.
+
+Knows: HTTP, patience, the paths of the log. Does not know: options, Spark. Everything asked for here may be asked for
+again after a lost answer."""
+
+import json
+import ssl
+import struct
+import time
+from collections.abc import Iterator, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from yirangmq.pipeline.source.access import Info, Place
+from yirangmq.pipeline.source.errors import Refused, SourceError, retired_of
+from yirangmq.pipeline.source.frames import CRC_FROM, MOST_RECORD, Run, walk
+from yirangmq.pipeline.source.segment_file import BATCH_BYTES
+
+FIRST_PATIENCE = 4.0
+"""Seconds for a server that never answered: its address may be wrong, and somebody waits for the error."""
+PAUSE, LONGEST_PAUSE = 0.1, 2.0
+AGAIN = (429, 502, 503, 504)
+"""Statuses of a server that may say something else in a moment."""
+CURSOR = "x-mq-cursor"
+
+
+class HttpBroker:
+    def __init__(self, address: str, token: str | None, patience: float, certificates: str | None = None) -> None:
+        parts = urlsplit(address if "://" in address else f"http://{address}")
+        try:
+            _ = parts.port
+        except ValueError:
+            parts = urlsplit("")
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SourceError(f"broker: {address!r} is not an HTTP address such as http://127.0.0.1:8080")
+        self._parts = parts
+        self._token = token
+        self._patience = patience
+        self._certificates = certificates
+        self._connection: HTTPConnection | None = None
+        self._has_answered = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Who is sent to a task was planned by a server that answered."""
+        return {**self.__dict__, "_connection": None, "_has_answered": True}
+
+    @property
+    def address(self) -> str:
+        return self._parts.geturl()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def ask(self, method: str, path: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+        """The body of the answer."""
+        return self.answer(method, path, body, kind)[0]
+
+    def answer(
+        self, method: str, path: str, body: bytes | None = None, kind: str = "application/json"
+    ) -> tuple[bytes, str]:
+        """The body, and the cursor of what follows if it is a page."""
+        for _ in self._tries(path):
+            with self._trying():
+                response = self._send(method, path, body, kind)
+                return self._checked(response, response.read(), path), response.getheader(CURSOR) or ""
+        raise AssertionError("not reached: the last try raises")
+
+    def document(self, method: str, path: str, body: object = None) -> Any:
+        raw = self.ask(method, path, None if body is None else json.dumps(body).encode())
+        return json.loads(raw) if raw else None
+
+    def opened(self, path: str) -> HTTPResponse:
+        """A long answer, to be read part by part."""
+        for _ in self._tries(path):
+            with self._trying():
+                response = self._send("GET", path, None, "")
+                if response.status != 200:
+                    self._checked(response, response.read(), path)
+                return response
+        raise AssertionError("not reached: the last try raises")
+
+    def _tries(self, path: str) -> Iterator[None]:
+        """Again and again, while there is patience left; the last failure is what is raised."""
+        begun, pause = time.monotonic(), PAUSE
+        while True:
+            self._trouble: Exception | None = None
+            yield
+            patience = self._patience if self._has_answered else min(FIRST_PATIENCE, self._patience)
+            if time.monotonic() - begun + pause > patience:
+                if isinstance(self._trouble, SourceError):
+                    raise self._trouble
+                raise SourceError(f"the broker at {self.address} does not answer: {self._trouble}") from None
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _trying(self) -> "_Try":
+        return _Try(self)
+
+    def _send(self, method: str, path: str, body: bytes | None, kind: str) -> HTTPResponse:
+        if self._connection is None:
+            self._connection = self._connect()
+        headers = {"content-type": kind} if body is not None else {}
+        if self._token:
+            headers["authorization"] = f"Bearer {self._token}"
+        self._connection.request(method, self._parts.path.rstrip("/") + path, body, headers)
+        return self._connection.getresponse()
+
+    def _connect(self) -> HTTPConnection:
+        host = cast("str", self._parts.hostname)
+        if self._parts.scheme == "http":
+            return HTTPConnection(host, self._parts.port, timeout=self._patience)
+        try:
+            context = ssl.create_default_context(cadata=self._certificates)
+        except ssl.SSLError as error:
+            raise SourceError(f"caFile: these are no certificates: {error}") from None
+        return HTTPSConnection(host, self._parts.port, timeout=self._patience, context=context)
+
+    def _checked(self, response: HTTPResponse, raw: bytes, path: str) -> bytes:
+        self._has_answered = True
+        if 200 <= response.status < 300:
+            return raw
+        try:
+            error = json.loads(raw)["error"]
+            code, words = str(error["code"]), f"{error['code']}: {error['message']}"
+        except (ValueError, KeyError, TypeError):
+            code, words = "", raw[:200].decode("utf-8", "replace")
+        if code == "retired" and (retired := retired_of(words)) is not None:
+            raise retired
+        if response.status in (401, 403):
+            words += "; give the option token"
+        raise Refused(
+            f"the broker refuses {path.partition('?')[0]} ({response.status}): {words}", code, response.status
+        )
+
+
+class _Try:
+    """Holds what may be tried again; everything else passes."""
+
+    def __init__(self, broker: HttpBroker) -> None:
+        self._broker = broker
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if error is None:
+            return False
+        self._broker.close()
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return False
+        may = isinstance(error, OSError | HTTPException) or (isinstance(error, Refused) and error.status in AGAIN)
+        if may:
+            self._broker._trouble = cast("Exception", error)
+        return may
+
+
+class BrokerLog:
+    """``access.LogAccess`` at a server."""
+
+    def __init__(self, broker: HttpBroker) -> None:
+        self._broker = broker
+        self._epoch = ""
+
+    def close(self) -> None:
+        self._broker.close()
+
+    def info(self) -> Info:
+        found = self._broker.document("GET", "/v1/log")
+        self._epoch = found["epoch"]
+        return Info(found["epoch"], found["first"], found["last"])
+
+    def topics(self) -> list[str]:
+        return sorted(row["topic"] for row in self._broker.document("GET", "/v1/topics")["topics"])
+
+    def sequence_at(self, at_ms: int) -> int:
+        found: int = self._broker.document("GET", f"/v1/log/sequence?atMs={at_ms}")["sequence"]
+        return found
+
+    def places(self, after: int, last: int) -> list[Place]:
+        found = self._broker.document("GET", f"/v1/log/places?after={after}&last={last}")["places"]
+        return [Place(*place) for place in found]
+
+    def hints(self, after: int, last: int) -> Sequence[Any]:
+        """The epoch, so that a log that began anew meanwhile is not taken for this one."""
+        return (self._epoch,) if self._epoch else ()
+
+    def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
+        """A stream that breaks off is asked for again from where it ended."""
+        epoch = f"&epoch={hints[0]}" if hints else ""
+        trouble = 0
+        while after < last:
+            response = self._broker.opened(f"/v1/log/frames?after={after}&last={last}{epoch}")
+            try:
+                for run in runs_of(response):
+                    yield run
+                    after, trouble = run.last, 0
+                return
+            except (OSError, HTTPException) as error:
+                self._broker.close()
+                trouble += 1
+                if trouble > 5:
+                    raise SourceError(
+                        f"the broker at {self._broker.address} broke off at record {after + 1} again and again: {error}"
+                    ) from None
+
+
+def runs_of(response: HTTPResponse) -> Iterator[Run]:
+    """Whole frames as they come, some megabytes at a time."""
+    rest = b""
+    while part := response.read(BATCH_BYTES):
+        data = rest + part if rest else part
+        run = walk(data)
+        if run.end:
+            yield run
+        elif len(data) > MOST_RECORD:
+            raise SourceError("the broker sent something that is no record")
+        rest = data[run.end :]
+    if rest:
+        number = struct.unpack_from(">Q", rest, CRC_FROM)[0] if len(rest) >= CRC_FROM + 8 else 0
+        raise HTTPException(f"it ended in the middle of record {number}")

@@ -1,0 +1,246 @@
+"""Record frames by the thousand: their heads as columns of numbers, their parts as Arrow arrays.
+
+Knows: the frame (docs/log.md). Does not know: where it came from. Nothing here looks at one record at a time but the
+checksums and headers that differ."""
+
+import struct
+import zlib
+from struct import unpack_from
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from yirangmq.pipeline.source.columns import MAP, arrow_type
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.texts import read_map
+
+if TYPE_CHECKING:
+    import numpy
+    import pyarrow
+
+    Numbers = numpy.ndarray[Any, Any]
+
+HEAD = 48
+"""Bytes before the topic."""
+LENGTH_FROM = 12
+CRC_FROM = 16
+SIGN = bytes((1, 20, 0, 0, 0, 0, 0, 0))
+HAS_KEY = 1
+MOST_RECORD = (16 << 20) + LENGTH_FROM
+WORTH_A_GUESS = 16
+"""Frames of one size in a row, from which on it pays to look for them at one go."""
+LONGEST_WALK = 4096
+
+
+class Run(NamedTuple):
+    """A buffer, and where in it whole frames begin; ``end``: where the last of them ends."""
+
+    buffer: "bytes | memoryview"
+    starts: "Numbers"
+    end: int
+
+    @property
+    def last(self) -> int:
+        """The sequence of the last frame."""
+        number: int = unpack_from(">Q", self.buffer, int(self.starts[-1]) + CRC_FROM)[0]
+        return number
+
+
+def walk(buffer: "bytes | memoryview") -> Run:
+    """Whole frames from the beginning on. Where many of one size lie in a row they are found at one go."""
+    import numpy as np
+
+    raw = np.frombuffer(buffer, np.uint8)
+    found: list[Any] = []
+    at, end, steps = 0, len(raw), WORTH_A_GUESS
+    while end - at >= HEAD:
+        size = _size_at(buffer, at)
+        same = _alike(raw, at, size) if (end - at) // size >= WORTH_A_GUESS else 0
+        if same >= WORTH_A_GUESS:
+            found.append(np.arange(at, at + same * size, size, dtype=np.int64))
+            at, steps = at + same * size, WORTH_A_GUESS
+            continue
+        starts, at = _step(buffer, at, steps)
+        if not starts:
+            break
+        found.append(np.array(starts, dtype=np.int64))
+        steps = min(2 * steps, LONGEST_WALK)
+    return Run(buffer, np.concatenate(found) if found else np.empty(0, np.int64), at)
+
+
+def _size_at(buffer: "bytes | memoryview", at: int) -> int:
+    size: int = unpack_from(">I", buffer, at)[0] + LENGTH_FROM
+    if not HEAD <= size <= MOST_RECORD:
+        raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
+    return size
+
+
+def _alike(raw: "Numbers", at: int, size: int) -> int:
+    """How many frames of this size lie in a row."""
+    count = (len(raw) - at) // size
+    heads = raw[at : at + count * size].reshape(count, size)[:, :4]
+    differ = (heads != heads[0]).any(axis=1).nonzero()[0]
+    return int(differ[0]) if len(differ) else count
+
+
+def _step(buffer: "bytes | memoryview", at: int, most: int) -> tuple[list[int], int]:
+    starts: list[int] = []
+    end = len(buffer)
+    while len(starts) < most and end - at >= HEAD:
+        after = at + _size_at(buffer, at)
+        if after > end:
+            break
+        starts.append(at)
+        at = after
+    return starts, at
+
+
+class Frames:
+    """The heads of a run as columns of numbers."""
+
+    def __init__(self, run: Run) -> None:
+        import numpy as np
+
+        self.buffer = memoryview(run.buffer)
+        self.starts = run.starts
+        self._raw = np.frombuffer(self.buffer, np.uint8)
+        heads = self._gather(self.starts, HEAD)
+        if not (heads[:, 4:12] == np.frombuffer(SIGN, np.uint8)).all():
+            raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
+
+        def column(at: int, kind: str, size: int) -> "Numbers":
+            return np.ascontiguousarray(heads[:, at : at + size]).view(kind).reshape(-1).astype(np.int64)
+
+        self.ends = self.starts + column(0, ">u4", 4) + LENGTH_FROM
+        self.sequence = column(16, ">u8", 8)
+        self.topic_sequence = column(24, ">u8", 8)
+        self.at_ns = column(32, ">u8", 8)
+        self.has_key = (column(40, ">u2", 2) & HAS_KEY).astype(bool)
+        self.topic_size = column(42, ">u2", 2)
+        self.key_size = column(44, ">u2", 2)
+        self.headers_size = column(46, ">u2", 2)
+        self._payload_from = self.starts + HEAD + self.topic_size + self.key_size + self.headers_size
+        if (self._payload_from > self.ends).any():
+            raise SourceError("the parts of a record are longer than the record; run 'yirangmq log check'")
+        self._sums = column(12, ">u4", 4)
+        self._topics: tuple[Numbers, list[str]] | None = None
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def _gather(self, begin: "Numbers", size: int) -> "Numbers":
+        """So many bytes from each of these places, as rows."""
+        import numpy as np
+
+        return self._raw[begin[:, None] + np.arange(size)] if len(begin) else np.empty((0, size), np.uint8)
+
+    def verify(self) -> None:
+        """Each holds what was written."""
+        view, crc32 = self.buffer, zlib.crc32
+        for start, end, wanted in zip(self.starts.tolist(), self.ends.tolist(), self._sums.tolist(), strict=True):
+            if crc32(view[start + CRC_FROM : end]) != wanted:
+                number = unpack_from(">Q", view, start + CRC_FROM)[0]
+                raise SourceError(
+                    f"record {number} does not hold what was written: its checksum differs; run 'yirangmq log check'"
+                )
+
+    def chosen(self, rows: "Numbers") -> "Frames":
+        """Only these."""
+        made = object.__new__(Frames)
+        made.buffer, made._raw = self.buffer, self._raw
+        for name in ("starts", "ends", "sequence", "topic_sequence", "at_ns", "has_key", "topic_size", "key_size",
+                     "headers_size", "_payload_from", "_sums"):  # fmt: skip
+            setattr(made, name, getattr(self, name)[rows])
+        made._topics = None if self._topics is None else (self._topics[0][rows], self._topics[1])
+        return made
+
+    # -- parts as arrays ----------------------------------------------------------------------------------------------
+
+    def topics(self) -> "tuple[Numbers, list[str]]":
+        """For each frame which of the names is its own, and the names."""
+        if self._topics is None:
+            self._topics = self._find_topics()
+        return self._topics
+
+    def _find_topics(self) -> "tuple[Numbers, list[str]]":
+        import numpy as np
+
+        codes = np.zeros(len(self), np.int32)
+        names: list[str] = []
+        for size in np.unique(self.topic_size).tolist():
+            rows = (self.topic_size == size).nonzero()[0]
+            letters = self._gather(self.starts[rows] + HEAD, size)
+            found, which = [bytes(letters[0])], cast("Numbers", np.zeros(len(rows), np.int32))
+            if size and not (letters == letters[0]).all():
+                unique, which = np.unique(
+                    np.ascontiguousarray(letters).view(f"S{size}").reshape(-1), return_inverse=True
+                )
+                found = [bytes(one) for one in unique]
+            codes[rows] = which.astype(np.int32) + len(names)
+            names += [one.decode("utf-8", "replace") for one in found]
+        return codes, names
+
+    def _slices(self, begin: "Numbers", end: "Numbers") -> "pyarrow.Array[Any]":
+        """Parts of the buffer: each and the gap behind it as one long array, of which every second is taken. One copy,
+        made by Arrow."""
+        import numpy as np
+        import pyarrow as pa
+
+        if not len(begin):
+            return pa.array([], pa.binary())
+        edges = np.empty(2 * len(begin), np.int32)
+        edges[0::2] = begin
+        edges[1::2] = end
+        both = pa.BinaryArray.from_buffers(
+            pa.binary(), 2 * len(begin) - 1, [None, pa.py_buffer(edges), pa.py_buffer(self.buffer)]
+        )
+        return both.take(pa.array(np.arange(0, 2 * len(begin) - 1, 2)))
+
+    def keys(self) -> "pyarrow.Array[Any]":
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        if not self.has_key.any():
+            return pa.nulls(len(self), pa.string())
+        begin = self.starts + HEAD + self.topic_size
+        try:
+            found = self._slices(begin, begin + self.key_size).cast(pa.string())
+        except pa.ArrowInvalid:
+            raise SourceError("the key of a record is no text; run 'yirangmq log check'") from None
+        return found if self.has_key.all() else pc.if_else(pa.array(self.has_key), found, pa.scalar(None, pa.string()))
+
+    def payloads(self) -> "pyarrow.Array[Any]":
+        return self._slices(self._payload_from, self.ends)
+
+    def headers(self) -> list[dict[str, str]]:
+        """Of each frame; those that are written alike are read once."""
+        codes, found = self._header_codes()
+        return [found[code] for code in codes]
+
+    def header_maps(self) -> "pyarrow.Array[Any]":
+        import pyarrow as pa
+
+        codes, found = self._header_codes()
+        maps = pa.array([list(one.items()) for one in found], arrow_type(MAP))
+        return maps.take(pa.array(codes, pa.int64()))
+
+    def _header_codes(self) -> tuple[list[int], list[dict[str, str]]]:
+        if not self.headers_size.any():
+            return [0] * len(self), [{}]
+        known: dict[bytes, int] = {}
+        found: list[dict[str, str]] = []
+        codes: list[int] = []
+        begin = self._payload_from - self.headers_size
+        for start, end in zip(begin.tolist(), self._payload_from.tolist(), strict=True):
+            raw = bytes(self.buffer[start:end])
+            code = known.get(raw)
+            if code is None:
+                code = known[raw] = len(found)
+                found.append(_headers_of(raw))
+            codes.append(code)
+        return codes, found
+
+
+def _headers_of(raw: bytes) -> dict[str, str]:
+    try:
+        return read_map(memoryview(raw), 0) if raw else {}
+    except (IndexError, struct.error):
+        raise SourceError("the headers of a record end too early; run 'yirangmq log check'") from None

@@ -1,0 +1,213 @@
+"""Messages of queues as they stand, dead letters, history: looked at, never taken.
+
+Knows: pages of record frames from a server, whose headers are a message's card. Does not know: topics."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote, urlencode
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from yirangmq.pipeline.source.columns import MAP, arrow_schema, arrow_type, columns_of
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.pipeline.source.options import STATES, Options
+from yirangmq.pipeline.source.ways import broker_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+PER_PAGE = 1000
+STATE_OF = {"dlq": "dead", "archive": "done"}
+CARD = {
+    "type": "type",
+    "status": "state",
+    "priority": "priority",
+    "attempt": "attempt",
+    "enqueued_at": "enqueuedAt",
+    "changed_at": "changedAt",
+    "due_at": "dueAt",
+    "worker": "consumerId",
+    "failure_reason": "reasonCode",
+    "failure_message": "reasonMessage",
+    "failed_at": "failedAt",
+}
+"""Columns that are headers of a message's frame."""
+CARD_HEADERS = frozenset({*CARD.values(), "seq", "isJson"})
+FIELDS = {
+    "failure_reason": "reasonCode",
+    "type": "type",
+    "worker": "consumerId",
+    "message_id": "messageId",
+    "attempt": "attempt",
+    "failed_at": "failedAt",
+    "enqueued_at": "publishedAt",
+}
+"""Columns that the filter language knows, under its own names."""
+ORDERS = {
+    EqualTo: "=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+@dataclass
+class OfQueue(InputPartition):
+    queue: str
+    state: str
+
+
+class QueueReader(DataSourceReader):
+    def __init__(self, options: Options) -> None:
+        for name in ("subscribe", "subscribePattern", "startingOffsets", "endingOffsets", "path"):
+            if name in options:
+                raise SourceError(f"the option {name} is for topics; a {options.source} is chosen with queue")
+        self._options = options
+        self._columns = columns_of(options)
+        self._broker = broker_of(options)
+        self._states = self._wanted_states()
+        self._only: frozenset[str] | None = None
+        self._conditions: list[str] = []
+
+    def _wanted_states(self) -> tuple[str, ...]:
+        source = self._options.source
+        if source != "queue":
+            if "state" in self._options:
+                raise SourceError(f"state: a {source} is a state of its own; leave one of them out")
+            return (STATE_OF[source],)
+        states = self._options.names("state")
+        return STATES if "all" in states else states
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """One for each queue and state."""
+        try:
+            known = [row["queue"] for row in self._broker.document("GET", "/v1/queues")["queues"]]
+        finally:
+            self._broker.close()
+        wanted = self._options.names("queue") or tuple(known)
+        if self._only is not None:
+            wanted = tuple(queue for queue in wanted if queue in self._only)
+        # A queue comes to be with its first message: one that is not there holds none.
+        parts = [OfQueue(queue, state) for queue in wanted if queue in known for state in self._states]
+        return parts or [OfQueue("", "")]
+
+    def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
+        part = cast("OfQueue", partition)
+        cursor, has_more = "", bool(part.queue)
+        values = {"state": part.state, "limit": str(PER_PAGE)}
+        condition = self.condition()
+        if condition:
+            values["filter"] = condition
+        try:
+            while has_more:
+                query = urlencode(values | ({"cursor": cursor} if cursor else {}))
+                raw, cursor = self._broker.answer("GET", f"/v1/queues/{quote(part.queue, safe='')}/records?{query}")
+                run = walk(raw)
+                if run.end != len(raw):
+                    raise SourceError("the broker sent something that is no record")
+                found = Frames(run)
+                if len(found):
+                    if self._options.flag("verify"):
+                        found.verify()
+                    yield _batch(found, self._columns)
+                has_more = bool(cursor)
+        finally:
+            self._broker.close()
+
+    def condition(self) -> str:
+        """In the filter language: what was asked for, and what Spark handed down."""
+        given = self._options.text("filter")
+        parts = ([f"({given})"] if given and given.strip() else []) + self._conditions
+        return " and ".join(parts)
+
+
+class PushingQueueReader(QueueReader):
+    """The same, with Spark's filters used to read less. Spark looks at the rows once more all the same."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for filter in filters:
+            self._use(filter)
+            yield filter
+
+    def _use(self, filter: Filter) -> None:
+        name, value = ".".join(getattr(filter, "attribute", ())), getattr(filter, "value", None)
+        if name == "queue" and isinstance(filter, EqualTo | In):
+            wanted = frozenset([value] if isinstance(filter, EqualTo) else cast("Any", value))
+            self._only = wanted if self._only is None else self._only & wanted
+        elif name == "status" and isinstance(filter, EqualTo | In):
+            wanted = frozenset([value] if isinstance(filter, EqualTo) else cast("Any", value))
+            self._states = tuple(state for state in self._states if state in wanted)
+        elif name in FIELDS and type(filter) in ORDERS:
+            written = _written(value, type(filter))
+            if written and not (name == "failure_reason" and type(filter) is not EqualTo):
+                self._conditions.append(f"{FIELDS[name]}{ORDERS[type(filter)]}{written}")
+
+
+def _written(value: object, kind: type[Filter]) -> str:
+    """As the filter language has it; nothing where it has no way to say it. Instants are kept to the second, a little
+    wider than asked for."""
+    if isinstance(value, datetime):
+        at = int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
+        if kind is EqualTo:
+            return ""
+        at += kind in (LessThan, LessThanOrEqual)
+        return datetime.fromtimestamp(at, UTC).isoformat()
+    if type(value) is int:
+        return str(value)
+    if isinstance(value, str) and kind is EqualTo and re.fullmatch(r"[\w .:@/+-]{1,200}", value):
+        return f'"{value}"'
+    return ""
+
+
+def _batch(found: Frames, columns: Mapping[str, str]) -> "pyarrow.RecordBatch":
+    import pyarrow as pa
+
+    headers = found.headers()
+    arrays = [_column(name, kind, found, headers) for name, kind in columns.items()]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(columns))
+
+
+def _column(name: str, kind: str, found: Frames, headers: list[dict[str, str]]) -> "pyarrow.Array[Any]":
+    import pyarrow as pa
+
+    match name:
+        case "message_id":
+            return found.keys()
+        case "queue":
+            codes, names = found.topics()
+            return pa.array(names, pa.string()).take(pa.array(codes))
+        case "value":
+            return found.payloads()
+        case "seq":
+            return pa.array(found.sequence)
+        case "headers":
+            rest = [[pair for pair in one.items() if pair[0] not in CARD_HEADERS] for one in headers]
+            return pa.array(rest, arrow_type(MAP))
+        case _:
+            return pa.array([_read(one.get(CARD[name]), kind) for one in headers], arrow_type(kind))
+
+
+def _read(text: str | None, kind: str) -> Any:
+    """A header's text as a value of the column."""
+    if text is None or kind == "string":
+        return text
+    if kind == "timestamp":
+        if text.isdecimal():
+            return datetime.fromtimestamp(int(text) / 1000, UTC)
+        return datetime.fromisoformat(text)
+    return int(text)

@@ -1,0 +1,132 @@
+"""Ranges of the log: where reading begins and ends, what of it is gone, and how it is split among tasks.
+
+Knows: sequences. Does not know: files, rows. A range is (after, last]."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+
+from yirangmq.pipeline.source.access import Info, LogAccess, Place
+from yirangmq.pipeline.source.errors import Retired, SourceError, say
+from yirangmq.pipeline.source.options import Options
+
+SMALL = 1 << 20
+"""Bytes that are not worth a second task."""
+
+
+@dataclass
+class Range(InputPartition):
+    """The records (after, last], for one task."""
+
+    after: int
+    last: int
+    hints: Sequence[Any] = ()
+
+
+def begins_after(options: Options, log: LogAccess, info: Info, default: str) -> int:
+    """The sequence before the first that is wanted."""
+    if "startingTimestamp" in options:
+        if "startingOffsets" in options:
+            raise SourceError("give startingTimestamp or startingOffsets, not both")
+        return max(log.sequence_at(options.instant_ms("startingTimestamp")), info.first) - 1
+    found = options.offsets("startingOffsets") or default
+    if found == "latest":
+        return info.last
+    if isinstance(found, dict) and "global_seq" in found:
+        wanted = max(1, found["global_seq"])
+        if wanted > info.last + 1:
+            raise SourceError(f"startingOffsets: {wanted} is past the end, the log ends at {info.last}")
+        return wanted - 1
+    return info.first - 1
+
+
+def ends_with(options: Options, log: LogAccess, info: Info) -> int:
+    if "endingTimestamp" in options:
+        if "endingOffsets" in options:
+            raise SourceError("give endingTimestamp or endingOffsets, not both")
+        return log.sequence_at(options.instant_ms("endingTimestamp")) - 1
+    found = options.offsets("endingOffsets")
+    if found == "earliest":
+        raise SourceError("endingOffsets: earliest would read nothing; give latest or numbers")
+    if isinstance(found, dict) and "global_seq" in found:
+        return min(info.last, found["global_seq"])
+    return info.last
+
+
+def check_kept(after: int, first: int, *, fail: bool) -> int:
+    """Where reading can begin. What was retired before it was read is an error, or a loud line."""
+    if after + 1 >= first:
+        return after
+    lost = f"{first - after - 1} records are gone: asked for from {after + 1} on, the log begins at {first}"
+    if fail:
+        raise SourceError(
+            f"{lost}. They were retired before they were read; set failOnDataLoss=false to go on without them, and "
+            "keep more, or give the query a groupId, so that it does not happen again"
+        )
+    say(f"{lost}; going on without them (failOnDataLoss=false)")
+    return first - 1
+
+
+def check_missing(first: int, last: int, *, fail: bool) -> None:
+    """A hole in the log."""
+    if first > last:
+        return
+    lost = f"{last - first + 1} records are missing, {first} to {last}: the log has a gap there"
+    if fail:
+        raise SourceError(f"{lost}; 'yirangmq log check' tells more. Set failOnDataLoss=false to go on without them")
+    say(f"{lost}; going on without them (failOnDataLoss=false)")
+
+
+def ranges_of(log: LogAccess, options: Options, after: int, last: int) -> list[Range]:
+    """What tasks are to read. Retention may pass while this is worked out."""
+    while last > after:
+        try:
+            return _ranges(log, options, after, last)
+        except Retired as error:
+            after = check_kept(error.asked - 1, error.first, fail=options.flag("failOnDataLoss"))
+    return []
+
+
+def _ranges(log: LogAccess, options: Options, after: int, last: int) -> list[Range]:
+    tasks = options.whole("minPartitions") if "minPartitions" in options else 0
+    places = log.places(after, last) if tasks != 1 else []
+    if not tasks:
+        size = places[-1].size - places[0].size if places else 0
+        tasks = max(2, os.cpu_count() or 2) if size >= SMALL else 1
+    parts = split(places, after, last, tasks, options.whole("maxRecordsPerPartition"))
+    return [Range(begin, end, log.hints(begin, end)) for begin, end in parts]
+
+
+def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int) -> list[tuple[int, int]]:
+    """Ranges of about the same bytes, none with more than ``most`` records; together they are (after, last]."""
+    if last <= after:
+        return []
+    tasks = max(tasks, -(-(last - after) // most))
+    edges = [after]
+    if len(places) > tasks:
+        edges += _edges(places, tasks)
+    else:
+        step = -(-(last - after) // tasks)
+        edges += range(after + step, last, step)
+    edges = [edge for edge in edges if after <= edge < last]
+    return [
+        (begin, min(begin + most, end))
+        for start, end in zip(edges, [*edges[1:], last], strict=True)
+        for begin in range(start, end, most)
+    ]
+
+
+def _edges(places: Sequence[Place], tasks: int) -> list[int]:
+    """Where to cut, without twice the same place."""
+    begin, size = places[0].size, places[-1].size - places[0].size
+    found: list[int] = []
+    number = 1
+    for place in places[1:]:
+        if number < tasks and place.size - begin >= size * number // tasks:
+            found.append(place.sequence - 1)
+            while number < tasks and place.size - begin >= size * number // tasks:
+                number += 1
+    return found

@@ -1,0 +1,235 @@
+"""One file of the log: its head, its seal, its index, its records. Knows: the bytes (docs/log.md). Does not know: which
+files there are, what to do where one is gone."""
+
+import fcntl
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from struct import unpack_from
+from typing import NamedTuple
+
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.frames import CRC_FROM, HEAD, LENGTH_FROM, MOST_RECORD, SIGN, Run, walk
+from yirangmq.pipeline.source.texts import read_count, read_text, read_whole
+
+BATCH_BYTES = 4 << 20
+"""Bytes of frames that become one Arrow batch."""
+FIRST_LOOK = 1 << 16
+"""Bytes read to see whether there is anything new; mostly there is little."""
+MARK_EVERY = 1 << 16
+HEAD_SIZE, SEAL_SIZE = 96, 64
+HEAD_FORM, SEAL_FORM, FRAME_FORM = ">8sHHI16s16sQQQ24x", ">8sHHIQQQQQ8x", ">I8sIQQQHHHH"
+"""As texts: a ``Struct`` cannot be sent to a task."""
+
+
+class Gone(Exception):
+    """The file is no longer the one it was taken for."""
+
+
+class Unreadable(Exception):
+    """It should be a segment and cannot be read as one."""
+
+
+class Head(NamedTuple):
+    epoch: str
+    first: int
+    made_ns: int
+    begin: int
+
+
+class Mark(NamedTuple):
+    sequence: int
+    at_ns: int
+    offset: int
+
+
+class Segment(NamedTuple):
+    path: str
+    head: Head
+    last: int
+    end: int
+    last_ns: int
+    is_sealed: bool
+
+    @property
+    def size(self) -> int:
+        return self.end - self.head.begin
+
+
+class Piece(NamedTuple):
+    """Whole frames in a row in one file, up to ``last``."""
+
+    path: str
+    head: Head
+    begin: int
+    end: int
+    last: int
+
+
+class Scan:
+    """What is known of a segment in use; ``follow`` goes on where it ended."""
+
+    def __init__(self, head: Head) -> None:
+        self.head = head
+        self.last = head.first - 1
+        self.end = head.begin
+        self.last_ns = 0
+        self.marks: list[Mark] = []
+        self.topics: set[bytes] = set()
+        self._next_mark = head.begin
+
+    def follow(self, fd: int, most: int) -> bool:
+        """Whole, sound records one after the other. True: there are new ones."""
+        before = self.last
+        need = FIRST_LOOK
+        while data := os.pread(fd, need, self.end):
+            used = self._add(memoryview(data), most)
+            if len(data) < need or used < 0:
+                break
+            need = min(4 * need, BATCH_BYTES if used else 2 * MOST_RECORD)
+        return self.last > before
+
+    def _add(self, view: memoryview, most: int) -> int:
+        """Bytes of sound records; less than 0: something else follows them."""
+        at, base, end = 0, self.end, len(view)
+        while end - at >= HEAD:
+            length, sign, crc, sequence, _, at_ns, _, topic_size, _, _ = unpack_from(FRAME_FORM, view, at)
+            after = at + LENGTH_FROM + length
+            if sign != SIGN or sequence != self.last + 1 or sequence > most or at_ns < self.last_ns:
+                return -1
+            if after - at > MOST_RECORD or after > end:
+                return -1 if after - at > MOST_RECORD else at
+            if zlib.crc32(view[at + CRC_FROM : after]) != crc:
+                return -1
+            if base + at >= self._next_mark:
+                self.marks.append(Mark(sequence, at_ns, base + at))
+                self._next_mark = base + at + MARK_EVERY
+            self.topics.add(bytes(view[at + HEAD : at + HEAD + topic_size]))
+            self.last, self.end, self.last_ns = sequence, base + after, at_ns
+            at = after
+        return at
+
+
+@contextmanager
+def held(path: str, head: Head | None = None) -> Iterator[int]:
+    """A descriptor of a file that is not used again meanwhile: writers leave alone what somebody holds. ``head``: it
+    must still be that segment."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Gone from None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Gone from None
+        if head is not None and _head_or_none(fd) != head:
+            raise Gone
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def read_at(fd: int, offset: int, size: int) -> bytes:
+    parts = []
+    while size > 0:
+        part = os.pread(fd, min(size, 1 << 30), offset)
+        if not part:
+            break
+        parts.append(part)
+        offset, size = offset + len(part), size - len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def read_head(fd: int) -> Head:
+    data = os.pread(fd, HEAD_SIZE, 0)
+    if len(data) < HEAD_SIZE or data[:8] != b"YRGMQLOG" or _crc_differs(data):
+        raise Unreadable
+    _, version, _, _, epoch, _, first, made_ns, begin = unpack_from(HEAD_FORM, data)
+    if version != 1:
+        raise SourceError(f"a segment of version {version}; this yirangmq knows 1")
+    return Head(epoch.hex(), first, made_ns, begin)
+
+
+def _head_or_none(fd: int) -> Head | None:
+    try:
+        return read_head(fd)
+    except Unreadable:
+        return None
+
+
+def read_seal(fd: int, head: Head) -> tuple[int, ...] | None:
+    """First, last, the times of both, where the records end; None: it is not sealed, or not wholly."""
+    size = os.fstat(fd).st_size
+    data = os.pread(fd, SEAL_SIZE, size - SEAL_SIZE) if size >= head.begin + SEAL_SIZE else b""
+    if len(data) != SEAL_SIZE or data[:8] != b"YRGMQEND" or _crc_differs(data):
+        return None
+    _, version, _, _, *numbers = unpack_from(SEAL_FORM, data)
+    is_ours = version == 1 and numbers[0] == head.first and head.begin <= numbers[4] <= size - SEAL_SIZE - CRC_FROM
+    return tuple(numbers) if is_ours else None
+
+
+def _crc_differs(data: bytes) -> bool:
+    """Of all but the four bytes that hold it."""
+    wanted: int = unpack_from(">I", data, 12)[0]
+    return zlib.crc32(data[16:], zlib.crc32(data[:12])) != wanted
+
+
+def marks_of(fd: int, segment: Segment) -> list[Mark]:
+    """From the index; made anew where that cannot be read."""
+    data = memoryview(read_at(fd, segment.end, os.fstat(fd).st_size - SEAL_SIZE - segment.end))
+    try:
+        (crc,) = unpack_from(">I", data, 12)
+        if zlib.crc32(data[16:]) == crc:
+            return _read_marks(data[16:])
+    except (IndexError, struct.error, SourceError):
+        pass
+    scan = Scan(segment.head)
+    scan.follow(fd, segment.last)
+    return scan.marks
+
+
+def _read_marks(view: memoryview) -> list[Mark]:
+    """The second of two arrays, each of arrays."""
+    _, at = read_count(view, 0)
+    _, at = topics_at(view, at)
+    count, at = read_count(view, at)
+    marks = []
+    for _ in range(count):
+        _, at = read_count(view, at)
+        sequence, at = read_whole(view, at)
+        at_ns, at = read_whole(view, at)
+        offset, at = read_whole(view, at)
+        marks.append(Mark(sequence, at_ns, offset))
+    return marks
+
+
+def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
+    """Names with their latest numbers, and where what follows begins."""
+    count, at = read_count(view, at)
+    found = []
+    for _ in range(count):
+        _, at = read_count(view, at)
+        name, at = read_text(view, at)
+        number, at = read_whole(view, at)
+        for _ in range(3):
+            _, at = read_whole(view, at)
+        found.append((name, number))
+    return found, at
+
+
+def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
+    """Some megabytes at a time."""
+    need = BATCH_BYTES
+    while begin < end:
+        data = read_at(fd, begin, min(need, end - begin))
+        run = walk(data)
+        if run.end:
+            yield run
+            begin, need = begin + run.end, BATCH_BYTES
+        elif len(data) < min(need, end - begin) or len(data) == end - begin or need > MOST_RECORD:
+            raise SourceError(f"{path} cannot be read at byte {begin}; run 'yirangmq log check'")
+        else:
+            need *= 2

@@ -1,0 +1,210 @@
+"""The log's own files, read as they lie there: no lock is taken from the writer, nothing is changed, and what is shown
+is on disk. Copes with a writer at work: segments come, are sealed, retired or used again between two looks.
+
+Knows: which files there are. Does not know: options, Spark."""
+
+import os
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from yirangmq.pipeline.source.access import Info, Place
+from yirangmq.pipeline.source.errors import Retired, SourceError
+from yirangmq.pipeline.source.frames import CRC_FROM, Frames, Run
+from yirangmq.pipeline.source.segment_file import (
+    HEAD_SIZE,
+    Gone,
+    Head,
+    Mark,
+    Piece,
+    Scan,
+    Segment,
+    Unreadable,
+    held,
+    marks_of,
+    read_at,
+    read_head,
+    read_seal,
+    runs_of,
+    topics_at,
+)
+
+MANY_SEGMENTS = 64
+"""From so many on a range is split between segments, not within them."""
+TRIES, PAUSE = 50, 0.002
+"""A file that vanishes between two steps: a writer was at work just then."""
+
+
+class SegmentFiles:
+    """``access.LogAccess`` on a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = log_folder(folder)
+        self._sealed: dict[str, Segment] = {}
+        self._scans: dict[str, Scan] = {}
+        self._marks: dict[tuple[str, Head], list[Mark]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_folder": self._folder, "_sealed": {}, "_scans": {}, "_marks": {}}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def segments(self, *, anew: bool = False) -> list[Segment]:
+        """As they are now, the oldest first; ``anew``: look also at those that were sealed before."""
+        if anew:
+            self._sealed.clear()
+        for _ in range(TRIES):
+            try:
+                return self._look()
+            except (Gone, FileNotFoundError):
+                time.sleep(PAUSE)
+        raise SourceError(f"the segments in {self._folder} change faster than they can be read")
+
+    def _look(self) -> list[Segment]:
+        names = sorted(name for name in os.listdir(self._folder) if re.fullmatch(r"[0-9]{20}\.log", name))
+        firsts = [int(name[:20]) for name in names]
+        found = []
+        for name, first, after in zip(names, firsts, [*firsts[1:], 1 << 64], strict=True):
+            path = f"{self._folder}/{name}"
+            try:
+                found.append(self._sealed.get(path) or self._read(path, first, after - 1))
+            except Unreadable:
+                continue  # a gap, and told as one
+        if not found:
+            raise SourceError(f"there is no log in {self._folder} that can be read")
+        self._sealed = {segment.path: segment for segment in found if segment.is_sealed}
+        return found
+
+    def _read(self, path: str, first: int, most: int) -> Segment:
+        with held(path) as fd:
+            head = read_head(fd)
+            if head.first != first:
+                raise Gone
+            seal = read_seal(fd, head)
+            if seal is not None:
+                self._scans.pop(path, None)
+                return Segment(path, head, seal[1], seal[4], seal[3], True)
+            scan = self._scans.get(path)
+            if scan is None or scan.head != head:
+                scan = self._scans[path] = Scan(head)
+            if scan.follow(fd, most):
+                os.fdatasync(fd)  # what is shown is on disk
+            return Segment(path, head, scan.last, scan.end, scan.last_ns, False)
+
+    def info(self) -> Info:
+        segments = self.segments()
+        return Info(segments[-1].head.epoch, segments[0].head.first, segments[-1].last)
+
+    def topics(self) -> list[str]:
+        newest = self.segments()[-1]
+        with held(newest.path) as fd:
+            data = memoryview(read_at(fd, HEAD_SIZE, newest.head.begin - HEAD_SIZE))
+        found = {name for name, _ in topics_at(data[CRC_FROM:], 0)[0]}
+        scan = self._scans.get(newest.path)
+        found |= {name.decode("utf-8", "replace") for name in scan.topics} if scan else set()
+        return sorted(found)
+
+    def sequence_at(self, at_ms: int) -> int:
+        wanted = at_ms * 1_000_000
+        segments = self.segments()
+        for segment in segments:
+            if segment.last >= segment.head.first and segment.last_ns >= wanted:
+                near = bisect_right(self.marks(segment), wanted - 1, key=lambda mark: mark.at_ns) - 1
+                after = self.marks(segment)[near].sequence - 1 if near >= 0 else segment.head.first - 1
+                for run in self.runs(after, segment.last):
+                    found = Frames(run)
+                    later = ((found.at_ns >= wanted) & (found.sequence > after)).nonzero()[0]
+                    if len(later):
+                        return int(found.sequence[later[0]])
+        return segments[-1].last + 1
+
+    def marks(self, segment: Segment) -> list[Mark]:
+        """Records that are found without walking, about every 64 KiB."""
+        scan = self._scans.get(segment.path)
+        if scan is not None and scan.head == segment.head and not segment.is_sealed:
+            return scan.marks
+        key = segment.path, segment.head
+        if key not in self._marks:
+            with held(segment.path, segment.head) as fd:
+                self._marks[key] = marks_of(fd, segment)
+        return self._marks[key]
+
+    def places(self, after: int, last: int) -> list[Place]:
+        found, size = [], 0
+        segments = self.segments()
+        within = sum(segment.last > after and segment.head.first <= last for segment in segments)
+        for segment in segments:
+            if segment.last > after and segment.head.first <= last:
+                coarse = [Mark(segment.head.first, 0, segment.head.begin)]
+                for mark in coarse if within > MANY_SEGMENTS else self._marks_or(segment, coarse):
+                    if after < mark.sequence <= last:
+                        found.append(Place(mark.sequence, size + mark.offset - segment.head.begin))
+            size += segment.size
+        return found
+
+    def _marks_or(self, segment: Segment, otherwise: list[Mark]) -> list[Mark]:
+        try:
+            return self.marks(segment)
+        except Gone:
+            return otherwise
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def hints(self, after: int, last: int) -> list[Piece]:
+        """Where the records of (after, last] lie, and a few around them."""
+        segments = self.segments()
+        if after + 1 < segments[0].head.first and last > after:
+            raise Retired(after + 1, segments[0].head.first)
+        found = []
+        for segment in segments:
+            if segment.last > after and segment.head.first <= last:
+                begin, end = segment.head.begin, segment.end
+                if after >= segment.head.first or last < segment.last:
+                    marks = self.marks(segment)
+                    begin = max((mark.offset for mark in marks if mark.sequence <= after + 1), default=begin)
+                    end = min((mark.offset for mark in marks if mark.sequence > last), default=end)
+                found.append(Piece(segment.path, segment.head, begin, end, min(last, segment.last)))
+        return found
+
+    def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
+        todo = list(hints) or self._hints_again(after, last)
+        position, tries = after, 0
+        while todo:
+            piece = Piece(*todo[0])
+            try:
+                with held(piece.path, Head(*piece.head)) as fd:
+                    for run in runs_of(fd, piece.begin, piece.end, piece.path):
+                        yield run
+                        position = max(position, run.last)
+                position, tries = max(position, piece.last), 0
+                todo = todo[1:]
+            except Gone:
+                tries += 1
+                if tries > TRIES:
+                    raise SourceError(f"{piece.path} changes faster than it can be read") from None
+                todo = self._hints_again(position, last)
+
+    def _hints_again(self, after: int, last: int) -> list[Piece]:
+        for _ in range(TRIES):
+            try:
+                return self.hints(after, last) if last > after else []
+            except Gone:
+                self.segments(anew=True)
+        raise SourceError(f"the segments in {self._folder} change faster than they can be read")
+
+
+def log_folder(folder: str) -> str:
+    """The folder of the log, given itself or as part of a server's data."""
+    for path in (folder, os.path.join(folder, "topics")):
+        if os.path.isdir(path) and any(re.fullmatch(r"[0-9]{20}\.log", name) for name in os.listdir(path)):
+            return os.path.abspath(path)
+    if not os.path.isdir(folder):
+        raise SourceError(f"path: there is no folder {folder} on this machine; to ask a server give the option broker")
+    raise SourceError(
+        f"path: there is no log of topics in {folder}; give the server's data folder, or the option broker"
+    )

@@ -1,0 +1,66 @@
+"""What ``format("yirangmq")`` is."""
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from yirangmq.pipeline.source.checkpoints import claim
+from yirangmq.pipeline.source.columns import columns_of
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.options import Options
+from yirangmq.pipeline.source.queues import PushingQueueReader, QueueReader
+from yirangmq.pipeline.source.sink import BatchWriter, StreamWriter
+from yirangmq.pipeline.source.stream import TopicStream
+from yirangmq.pipeline.source.topics import PushingTopicReader, TopicReader
+
+
+class YirangSource(DataSource):
+    """Filters are handed down only where asked for: Spark refuses every read of a source that takes filters while its
+    own setting for that is off, which is its default."""
+
+    pushes = False
+
+    @classmethod
+    def name(cls) -> str:
+        return "yirangmq"
+
+    def schema(self) -> str:
+        """Spark asks before it says whether it reads a batch or a stream."""
+        columns = columns_of(Options(self.options, "rs"))
+        return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = Options(self.options, "r")
+        _check_schema(schema, options)
+        pushes = options.flag("pushFilters") if "pushFilters" in options else self.pushes
+        if options.source != "topic":
+            return PushingQueueReader(options) if pushes else QueueReader(options)
+        return PushingTopicReader(options) if pushes else TopicReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = Options(self.options, "s")
+        _check_schema(schema, options)
+        return TopicStream(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        return BatchWriter(Options(self.options, "w"), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        made = StreamWriter(Options(self.options, "w"), schema, overwrite)
+        claim(self.options.get("checkpointlocation"))
+        return made
+
+
+class PushingSource(YirangSource):
+    """The same for sessions that let filters be handed down (``session.register``)."""
+
+    pushes = True
+
+
+def _check_schema(schema: StructType, options: Options) -> None:
+    """A schema given by the user must be the one there is; the option columns chooses from it."""
+    wanted = {field.name: field.dataType.simpleString() for field in schema.fields}
+    there = columns_of(options)
+    if wanted != there:
+        raise SourceError(
+            f"the schema is fixed: {there}, not {wanted}; choose with the option columns, or cast after it"
+        )

@@ -1,0 +1,212 @@
+"""Topics in a batch: a range of the log, once. Knows: ranges, choices, columns. Does not know: streams."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from yirangmq.pipeline.source.access import LogAccess
+from yirangmq.pipeline.source.choice import Choice, choice_of
+from yirangmq.pipeline.source.columns import arrow_schema, columns_of
+from yirangmq.pipeline.source.errors import Retired, say
+from yirangmq.pipeline.source.frames import Frames
+from yirangmq.pipeline.source.options import Options
+from yirangmq.pipeline.source.ranges import Range, begins_after, check_kept, check_missing, ends_with, ranges_of
+from yirangmq.pipeline.source.ways import log_of
+
+if TYPE_CHECKING:
+    import pyarrow
+
+NEVER_NULL = frozenset({"topic", "partition", "offset", "global_seq", "timestamp", "value"})
+
+
+class TopicRows:
+    """Arrow batches of a range. Holds plain values only, so that it can be sent to a task."""
+
+    def __init__(self, options: Options, choice: Choice, columns: Mapping[str, str]) -> None:
+        self._options = options
+        self._choice = choice
+        self._columns = dict(columns)
+        self._verify = options.flag("verify")
+        self._fail = options.flag("failOnDataLoss")
+
+    def read(self, part: Range) -> Iterator["pyarrow.RecordBatch"]:
+        """Every record of the range is accounted for: it is here, or it is said to be missing."""
+        log = log_of(self._options)
+        after = part.after
+        try:
+            while after < part.last:
+                try:
+                    for found, last in self._frames(log, after, part):
+                        after = last
+                        batch = self._batch(found)
+                        if batch is not None:
+                            yield batch
+                    check_missing(after + 1, part.last, fail=self._fail)
+                    after = part.last
+                except Retired as error:
+                    after = min(check_kept(error.asked - 1, error.first, fail=self._fail), part.last)
+        finally:
+            log.close()
+
+    def _frames(self, log: LogAccess, after: int, part: Range) -> Iterator[tuple[Frames, int]]:
+        """Those of the range, with the last number of each lot. Frames around the range are not looked at."""
+        import numpy as np
+
+        for run in log.runs(after, part.last, part.hints if after == part.after else ()):
+            found = Frames(run)
+            inside = (found.sequence > after) & (found.sequence <= part.last)
+            if not inside.all():
+                found = found.chosen(inside)
+            if len(found):
+                if self._verify:
+                    found.verify()
+                steps = np.diff(found.sequence, prepend=after)
+                for place in (steps != 1).nonzero()[0].tolist():
+                    until = int(found.sequence[place])
+                    check_missing(until - int(steps[place]) + 1, until - 1, fail=self._fail)
+                after = int(found.sequence[-1])
+                yield found, after
+
+    def _batch(self, found: Frames) -> "pyarrow.RecordBatch | None":
+        import pyarrow as pa
+
+        kept = self._choice.rows(found)
+        if kept is not None:
+            found = found.chosen(kept)
+        if not len(found):
+            return None
+        arrays = [_column(name, found) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self._columns))
+
+
+def _column(name: str, found: Frames) -> "pyarrow.Array[Any]":
+    import numpy as np
+    import pyarrow as pa
+
+    match name:
+        case "key":
+            return found.keys()
+        case "value":
+            return found.payloads()
+        case "topic":
+            codes, names = found.topics()
+            return pa.array(names, pa.string()).take(pa.array(codes))
+        case "partition":
+            return pa.array(np.zeros(len(found), np.int32))
+        case "offset":
+            return pa.array(found.topic_sequence)
+        case "global_seq":
+            return pa.array(found.sequence)
+        case "timestamp":
+            return pa.array(found.at_ns // 1000).cast(pa.timestamp("us", tz="UTC"))
+        case _:
+            return found.header_maps()
+
+
+class TopicReader(DataSourceReader):
+    """A range of the log, once."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._choice = choice_of(options)
+        self._columns = columns_of(options)
+        self._low = 0
+        self._high: int | None = None
+        self._since_ms: int | None = None
+        self._before_ms: int | None = None
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options, log = self._options, log_of(self._options)
+        try:
+            info = log.info()
+            self._tell_unknown(log)
+            after = begins_after(options, log, info, "earliest")
+            after = check_kept(after, info.first, fail=options.flag("failOnDataLoss"))
+            last = min(ends_with(options, log, info), info.last if self._high is None else self._high)
+            after = max(after, self._low - 1)
+            if self._since_ms is not None:
+                after = max(after, log.sequence_at(self._since_ms) - 1)
+            if self._before_ms is not None:
+                last = min(last, log.sequence_at(self._before_ms) - 1)
+            return ranges_of(log, options, after, last) or [Range(0, 0)]
+        finally:
+            log.close()
+
+    def _tell_unknown(self, log: LogAccess) -> None:
+        """A topic comes to be with its first record: none is no error, but it may be a slip of the pen."""
+        if self._choice.topics:
+            known = log.topics()
+            for topic in self._choice.topics:
+                if topic not in known:
+                    say(f"there is no record of the topic {topic!r}, and there never was{_near(topic, known)}")
+
+    def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
+        part = cast("Range", partition)
+        if part.last > part.after:
+            yield from TopicRows(self._options, self._choice, self._columns).read(part)
+
+
+def _near(topic: str, known: list[str]) -> str:
+    close = get_close_matches(topic, known, 1, 0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+class PushingTopicReader(TopicReader):
+    """The same, with Spark's filters on topic and global_seq taken over, and those on time used to read less."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for filter in filters:
+            if not self._take(filter):
+                yield filter
+
+    def _take(self, filter: Filter) -> bool:
+        """True: no row that does not pass it will come."""
+        name, value = ".".join(getattr(filter, "attribute", ())), getattr(filter, "value", None)
+        if isinstance(filter, IsNotNull):
+            return name in NEVER_NULL
+        if name == "global_seq" and type(value) is int:
+            return self._take_range(filter, value)
+        if name == "topic" and isinstance(filter, EqualTo | In):
+            wanted = [value] if isinstance(filter, EqualTo) else cast("Any", value)
+            self._choice = self._choice.narrowed(frozenset(str(one) for one in wanted if one is not None))
+            return True
+        if name == "timestamp" and isinstance(value, datetime):
+            self._narrow_time(filter, value)
+        return False
+
+    def _take_range(self, filter: Filter, value: int) -> bool:
+        if isinstance(filter, EqualTo):
+            low, high = value, value
+        elif isinstance(filter, GreaterThan | GreaterThanOrEqual):
+            low, high = value + isinstance(filter, GreaterThan), None
+        elif isinstance(filter, LessThan | LessThanOrEqual):
+            low, high = 0, value - isinstance(filter, LessThan)
+        else:
+            return False
+        self._low = max(self._low, low)
+        if high is not None:
+            self._high = max(0, high if self._high is None else min(self._high, high))
+        return True
+
+    def _narrow_time(self, filter: Filter, value: datetime) -> None:
+        """To the millisecond, a little more than asked for; Spark does the rest."""
+        at_ms = int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1000)
+        if isinstance(filter, EqualTo | GreaterThan | GreaterThanOrEqual):
+            self._since_ms = max(self._since_ms or 0, max(0, at_ms - 1))
+        if isinstance(filter, EqualTo | LessThan | LessThanOrEqual):
+            before = max(0, at_ms + 2)
+            self._before_ms = before if self._before_ms is None else min(self._before_ms, before)

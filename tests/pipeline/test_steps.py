@@ -1,0 +1,160 @@
+"""Every step on rows that are well, and on every kind of row that is not."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from yirangmq.core.errors import BadInput
+from yirangmq.pipeline import steps
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ENVELOPE = {
+    "messageId": "m-1",
+    "timestamp": "2026-03-01T11:59:00Z",
+    "type": "order",
+    "version": 2,
+    "attributes": {"shop": "north"},
+    "traceId": "t-1",
+    "payload": {"id": 7, "amount": 20.5},
+}
+SCHEMA = {"type": "object", "required": ["id"], "properties": {"id": {"type": "integer"}}}
+
+
+def rows_of(spark: SparkSession, *values: bytes | None) -> DataFrame:
+    rows = [(n, None if value is None else bytearray(value)) for n, value in enumerate(values)]
+    return spark.createDataFrame(rows, "n int, value binary")
+
+
+def errors_of(frame: DataFrame) -> list[list[str]]:
+    return [row["errors"] for row in frame.orderBy("n").collect()]
+
+
+def test_an_envelope_becomes_columns_and_its_bytes_stay(spark: SparkSession) -> None:
+    text = json.dumps(ENVELOPE).encode()
+    (row,) = steps.parse_envelope(rows_of(spark, text)).collect()
+    assert (row["message_id"], row["type"], row["version"], row["trace_id"]) == ("m-1", "order", 2, "t-1")
+    assert row["attributes"] == {"shop": "north"}
+    assert row["sent_at"] == datetime(2026, 3, 1, 11, 59, tzinfo=UTC).astimezone().replace(tzinfo=None)
+    assert json.loads(row["payload"]) == ENVELOPE["payload"]
+    assert (bytes(row["value"]), row["errors"]) == (text, [])
+
+
+def test_a_bare_payload_is_all_payload(spark: SparkSession) -> None:
+    found = steps.parse_envelope(rows_of(spark, b'{"id": 7}', b"[1]", b'"word"', b'{"payload": 1}')).orderBy("n")
+    assert [row["payload"] for row in found.collect()] == ['{"id": 7}', "[1]", '"word"', '{"payload": 1}']
+    assert errors_of(found) == [[], [], [], []]
+    assert found.where("type is not null or message_id is not null").count() == 0
+
+
+def test_what_is_no_json_has_a_name_for_it(spark: SparkSession) -> None:
+    bad = rows_of(spark, None, b"", b"{", b"\xff\xfe", b'{"a": 1} tail', b'{"a": 1}')
+    found = steps.parse_envelope(bad)
+    assert errors_of(found) == [[steps.NULL], *([[steps.NOT_JSON]] * 4), []]
+    assert found.where("size(errors) > 0 and payload is not null").count() == 0
+
+
+def test_a_payload_whose_schema_changed_has_an_error_and_no_members(spark: SparkSession) -> None:
+    texts = [{"id": 1, "at": "x"}, {"id": "one"}, {"id": 2, "more": True}, {}]
+    values = [json.dumps({**ENVELOPE, "payload": payload}).encode() for payload in texts]
+    found = steps.parse_envelope(rows_of(spark, *values), "id bigint, at string")
+    assert errors_of(found) == [[], [steps.UNFIT], [], []]
+    members = [tuple(row["payload"]) for row in found.orderBy("n").collect()]
+    assert members == [(1, "x"), (None, None), (2, None), (None, None)]
+
+
+def test_errors_of_two_steps_stand_together_once(spark: SparkSession) -> None:
+    frame = rows_of(spark, b'{"id": 1}', b'{"id": "x"}', b"{}", b"no", None)
+    found = errors_of(steps.validate(steps.parse_envelope(frame), SCHEMA))
+    assert found[0] == []
+    assert found[1] == ['id: "x" is not of type "integer"']
+    assert found[2] == ['value: "id" is a required property']
+    assert found[3:] == [[steps.NOT_JSON], [steps.NULL]]
+
+
+def test_a_bad_schema_is_told_of_before_any_row_is_read(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match="schema: is no JSON Schema"):
+        steps.validate(rows_of(spark, b"{}"), {"type": "nothing"})
+    with pytest.raises(BadInput, match="payload"):
+        steps.parse_envelope(rows_of(spark, b"{}"), "id nosuchtype")
+
+
+def test_rows_get_the_columns_of_a_table_or_nulls(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1, "n"), (2, "s"), (3, None)], "n int, shop string")
+    table = spark.createDataFrame([("n", "north")], "shop string, name string")
+    wanted = spark.createDataFrame(
+        [("n", 1, "north"), ("s", 2, None), (None, 3, None)], "shop string, n int, name string"
+    )
+    assertDataFrameEqual(steps.enrich(frame, table, "shop"), wanted)
+    with pytest.raises(BadInput, match="both have the column 'n'"):
+        steps.enrich(frame, table.withColumnRenamed("name", "n"), "shop")
+
+
+def test_one_row_of_each_key_is_kept(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1), ("a", 1), ("b", 1)], "message_id string, n int")
+    wanted = spark.createDataFrame([("a", 1), ("b", 1)], "message_id string, n int")
+    assertDataFrameEqual(steps.deduplicate(frame), wanted)
+
+
+def test_windows_count_rows_and_failures(spark: SparkSession) -> None:
+    rows = [(NOON + timedelta(seconds=20 * n), ["x"] if n == 2 else [], n) for n in range(5)]
+    frame = spark.createDataFrame(rows, "timestamp timestamp, errors array<string>, n int")
+    found = steps.aggregate(frame).orderBy("start").collect()
+    assert [(row["rows"], row["failed"]) for row in found] == [(3, 1), (2, 0)]
+    (most,) = steps.aggregate(frame, "1 hour", measures={"most": "max(n)"}).collect()
+    assert most["most"] == 4
+    with pytest.raises(BadInput, match=r"most: 'max\('.*Syntax error"):
+        steps.aggregate(frame, measures={"most": "max("})
+    with pytest.raises(BadInput, match=r"most: 'max\(nothing\)'.*nothing"):
+        steps.aggregate(frame, measures={"most": "max(nothing)"})
+
+
+def test_rows_go_where_the_first_rule_says_and_bad_ones_to_the_dead_letters(spark: SparkSession) -> None:
+    rows: list[Any] = [(1, 5000, []), (2, 10, []), (3, None, []), (4, 5000, ["a", "b"]), (5, 10, ["c"])]
+    frame = spark.createDataFrame(rows, "n int, amount int, errors array<string>")
+    rules = {"queue:large": "amount > 1000", "topic:known": "amount is not null"}
+    found = steps.route(frame, rules, "queue:rest").orderBy("n").collect()
+    assert [row["target"] for row in found] == ["queue:large", "topic:known", "queue:rest", "dlq:large", "dlq:known"]
+    assert [row["reason"] for row in found] == [None, None, None, "a; b", "c"]
+    (one,) = steps.route(frame, rules, "queue:rest", dead="bad").where("n = 5").collect()
+    assert one["target"] == "dlq:bad"
+
+
+@pytest.mark.parametrize("target", ["large", "queue:", "file:x", ""])
+def test_a_wrong_target_is_named(spark: SparkSession, target: str) -> None:
+    with pytest.raises(BadInput, match="target"):
+        steps.route(rows_of(spark, b"{}"), {target: "true"}, "queue:rest")
+
+
+def test_a_wrong_rule_is_named_by_its_target(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match=r"queue:a: 'n >'.*Syntax error"):
+        steps.route(rows_of(spark, b"{}"), {"queue:a": "n >"}, "queue:rest")
+    with pytest.raises(BadInput, match=r"queue:a: .*amuont"):
+        steps.route(rows_of(spark, b"{}"), {"queue:a": "amuont > 1"}, "queue:rest")
+
+
+def test_a_missing_column_is_told_of_with_its_neighbour(spark: SparkSession) -> None:
+    with pytest.raises(BadInput, match=r"no column 'valeu'.*did you mean 'value'"):
+        steps.parse_envelope(rows_of(spark, b"{}"), value="valeu")
+
+
+def test_a_sample_by_key_takes_all_rows_of_a_key_or_none_and_always_the_same(spark: SparkSession) -> None:
+    frame = spark.range(2000).selectExpr("id", "cast(id % 500 as string) as shop")
+    taken = steps.sample(frame, 0.3, by="shop").groupBy("shop").count().collect()
+    assert {row["count"] for row in taken} == {4}
+    assert 100 < len(taken) < 200
+    assertDataFrameEqual(steps.sample(frame, 0.3, by="shop"), steps.sample(frame, 0.3, by="shop"))
+    assert steps.sample(frame, 1).count() == 2000
+    with pytest.raises(BadInput, match="share"):
+        steps.sample(frame, 0)
+
+
+def test_the_sink_is_given_what_it_takes(spark: SparkSession) -> None:
+    frame = steps.route(steps.parse_envelope(rows_of(spark, b"{}")), {}, "queue:a")
+    kept = steps.for_sink(frame).columns
+    assert kept == ["value", "target", "reason", "message_id", "type", "version", "trace_id"]
