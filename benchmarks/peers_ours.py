@@ -24,7 +24,7 @@ class OurServer(Server):
 
     def open(self) -> None:
         self.address = {"url": f"unix:{self.folder / 'yirangmq.sock'}"}
-        words = ["serve", "--data", str(self.folder), "--log-level", "warning"]
+        words = ["serve", "--data", str(self.folder), "--log-level", "warning", "--http", "off"]
         self.launch([sys.executable, "-m", "yirangmq", *words], {})
 
     def first_message(self) -> bool:

@@ -57,7 +57,18 @@ class Peer:
 
 
 def started(folder: Path) -> tuple["subprocess.Popen[bytes]", str]:
-    command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(folder), "--log-level", "error"]
+    command = [
+        sys.executable,
+        "-m",
+        "yirangmq",
+        "serve",
+        "--data",
+        str(folder),
+        "--log-level",
+        "error",
+        "--http",
+        "127.0.0.1:0",
+    ]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL), str(folder / "yirangmq.sock")
 
 

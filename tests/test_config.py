@@ -57,7 +57,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"max_conections": 5}, {}, {}, "max_conections", "did you mean 'max_connections'"),
         ({"colour": 5}, {}, {}, "colour", "known: data, store"),
         ({}, {"YIRANGMQ_TOKN": "x"}, {}, "YIRANGMQ_TOKN", "did you mean 'YIRANGMQ_TOKEN'"),
-        ({"max_store_bytes": 1, "store": "files:x"}, {}, {}, "max_store_bytes", "only an SQLite store"),
+        ({"max_store_bytes": 1, "store": "memory:"}, {}, {}, "max_store_bytes", "no size on disk"),
         ({"max_connections": "many"}, {}, {}, "max_connections", "whole number from 1 to 100000"),
         ({"max_connections": 0}, {}, {}, "max_connections", "whole number"),
         ({"max_connections": True}, {}, {}, "max_connections", "whole number"),

@@ -170,7 +170,7 @@ class Config:
     max_store_bytes: int = _setting(
         0,
         byte_size(0, 2**60),
-        "bytes in use of an SQLite store past which publishing is refused, and consuming goes on; 0: no limit",
+        "bytes in use of the store past which publishing is refused, and consuming goes on; 0: no limit",
         shown="0",
     )
     backlog_limit: int = _setting(
@@ -363,8 +363,8 @@ def checked(config: Config) -> Config:
         raise BadInput("is off: there is nothing to feed", field="topics")
     if config.topic_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
-    if config.max_store_bytes and not config.store_url.startswith("sqlite:"):
-        raise BadInput("only an SQLite store can tell its size; disk_low_bytes works for all", field="max_store_bytes")
+    if config.max_store_bytes and config.store_url.startswith("memory:"):
+        raise BadInput("a store in memory has no size on disk; give queues a quota instead", field="max_store_bytes")
     if config.tcp_address is None and not config.socket_path and config.http_address is None:
         raise BadInput("is off, and so are tcp and http: nobody could reach the server", field="socket")
     has_token = bool(config.token or config.token_file or config.insecure)

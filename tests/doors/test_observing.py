@@ -8,6 +8,7 @@ import pytest
 from tests.doors.parts import Answer, Client, Server
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.doors.health import Disk
+from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.wire import calls
@@ -99,6 +100,18 @@ def test_an_sqlite_store_tells_what_it_uses(tmp_path: Path) -> None:
     assert empty + 1_000_000 < full < empty + 2_000_000
     queues.delete_queue("mail")
     assert store.used_bytes() < empty + 100_000
+    queues.close()
+
+
+def test_a_folder_tells_the_bytes_that_wait(tmp_path: Path) -> None:
+    store = FilesStore(tmp_path / "queue", durability="os")
+    queues = open_for_test(store=store)
+    assert store.used_bytes() == 0
+    queues.publish_many("mail", [b"x" * 10_000] * 5)
+    queues.publish("post", b"y" * 1000)
+    assert 51_000 <= store.used_bytes() < 53_000
+    queues.delete_queue("mail")
+    assert 1_000 <= store.used_bytes() < 2_000
     queues.close()
 
 

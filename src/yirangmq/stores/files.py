@@ -156,6 +156,11 @@ class FilesStore:
             findings = self._recovery().check(trusted=self._index.load(), repair=repair)
         yield from findings
 
+    def used_bytes(self) -> int:
+        """Bytes of the messages that wait, with their headers; the disk rounds each file up to its blocks."""
+        with self.transaction(write=False) as work:
+            return sum(work.counts(queue).bytes for queue in work.queues())
+
     def durability(self) -> str:
         return self._durability
 
