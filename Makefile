@@ -12,7 +12,7 @@ PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-peers soak-store soak-daemon fuzz \
+.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers soak-store soak-daemon fuzz \
     torture lock clean browser pictures
 
 help: ## print this list
@@ -51,13 +51,16 @@ fmt: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-topics bench-peers ## all benchmarks
+bench: bench-store bench-topics bench-http bench-peers ## all benchmarks
 
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
 
 bench-topics: setup ## how fast topics are: the log beside the bare disk (BENCH_FLAGS=--quick: a tenth)
 	$(BIN)/python benchmarks/topics_log.py $(BENCH_FLAGS)
+
+bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=--quick: one)
+	$(BIN)/python benchmarks/http_door.py $(BENCH_FLAGS)
 
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
