@@ -29,14 +29,18 @@ serve: $(READY) ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
 demo: $(READY) ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
-test: check browser ## check, then all tests but the slow ones
+test: check browser etcd ## check, then all tests but the slow ones
 	$(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
 
-test-all: check browser ## check, then all tests
+test-all: check browser etcd ## check, then all tests
 	$(BIN)/pytest $(PYTEST_FLAGS) -m ""
 
 browser: ## chromium and its driver, for the tests of the dashboard; installed if they are not here
 	@tools/browser.sh
+
+.PHONY: etcd
+etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if they are not here
+	@tools/etcd.sh
 
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py

@@ -1,0 +1,27 @@
+"""Clusters shared by the tests of one module: each test has a queue, or keys, of its own."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+    """One member."""
+    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def etcds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+    """Three members, of this test alone: it may kill them."""
+    with Etcds(tmp_path_factory.mktemp("etcd") / "three", 3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def queue() -> str:
+    return f"q{uuid.uuid4().hex[:10]}"

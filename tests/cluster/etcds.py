@@ -1,0 +1,186 @@
+"""Real etcd clusters for tests: on free loopback ports, with data folders of their own, ended with SIGKILL."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+TOOLS = Path(__file__).parents[2] / ".tools" / "etcd"
+PATIENCE = 30.0
+STARTS = 3
+"""A free port may be taken by another before the server has it; then all begin anew on others."""
+
+
+def program(name: str) -> str:
+    """Where ``etcd`` or ``etcdctl`` is. Missing: skipped at home, a failure where CI is set."""
+    found = TOOLS / name
+    if found.exists():
+        return str(found)
+    if (known := shutil.which(name)) is not None:
+        return known
+    text = f"no {name} here; `make etcd` fetches it"
+    if os.environ.get("CI"):
+        pytest.fail(text)
+    pytest.skip(text)
+
+
+class Member:
+    """One etcd process; it may be killed, stopped, woken and started again with what it has on disk."""
+
+    def __init__(self, name: str, folder: Path, client: str, peer: str, flags: Sequence[str]) -> None:
+        self.name = name
+        self.client = client
+        self.peer = peer
+        self._folder = folder
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        return self.client.split("://")[1]
+
+    def start(self) -> None:
+        assert self._process is None
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        with (self._folder.parent / f"{self.name}.log").open("ab") as log:
+            command = [program("etcd"), *self._flags, "--logger", "zap", "--log-level", "warn", "--pre-vote"]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+            self._process = None
+
+    def freeze(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def wake(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def is_well(self) -> bool:
+        if self.client.startswith("https"):
+            return self.is_running and _answers(self.endpoint)
+        try:
+            with urllib.request.urlopen(f"{self.client}/health", timeout=2) as answer:
+                return b'"true"' in answer.read()
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+class Etcds:
+    """A cluster of ``count`` members. ``flags`` go to each."""
+
+    def __init__(self, folder: Path, count: int = 1, flags: Sequence[str] = (), scheme: str = "http") -> None:
+        self._folder = folder
+        self._count = count
+        self._given = flags
+        self._scheme = scheme
+        self.members: list[Member] = []
+
+    def __enter__(self) -> "Etcds":
+        for left in reversed(range(STARTS)):
+            self._prepare()
+            for member in self.members:
+                member.start()
+            if self.wait_well() or not left:
+                break
+            self._end()
+        if not all(member.is_well() for member in self.members):
+            logs = "\n".join(path.read_text()[-2000:] for path in self._folder.glob("*.log"))
+            self._end()
+            raise AssertionError(f"etcd did not start:\n{logs}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    @property
+    def endpoints(self) -> list[str]:
+        return [member.endpoint for member in self.members]
+
+    def wait_well(self, members: Sequence[Member] | None = None) -> bool:
+        until = time.monotonic() + PATIENCE
+        wanted = self.members if members is None else members
+        while not all(member.is_well() for member in wanted):
+            if time.monotonic() > until or any(not member.is_running for member in wanted):
+                return False
+            time.sleep(0.05)
+        return True
+
+    def ctl(self, *words: str, given: bytes | None = None) -> bytes:
+        """``etcdctl`` with these words; what it prints."""
+        command = [program("etcdctl"), "--endpoints", ",".join(self.endpoints), *words]
+        environment = {**os.environ, "ETCDCTL_API": "3"}
+        done = subprocess.run(command, input=given, capture_output=True, timeout=PATIENCE, env=environment)
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stdout
+
+    def leader(self) -> Member:
+        """The member that leads now."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for member in self.members:
+                with contextlib.suppress(OSError, urllib.error.URLError):
+                    text = urllib.request.urlopen(f"{member.client}/metrics", timeout=2).read()
+                    if b"\netcd_server_is_leader 1" in text:
+                        return member
+            time.sleep(0.05)
+        raise AssertionError("no member leads")
+
+    def _prepare(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.mkdir(parents=True, mode=0o700)
+        ports = free_ports(2 * self._count)
+        names = [f"n{number}" for number in range(self._count)]
+        peers = [f"http://127.0.0.1:{ports[2 * number + 1]}" for number in range(self._count)]
+        together = ",".join(f"{name}={peer}" for name, peer in zip(names, peers, strict=True))
+        token = uuid.uuid4().hex
+        self.members = []
+        for number, (name, peer) in enumerate(zip(names, peers, strict=True)):
+            client, folder = f"{self._scheme}://127.0.0.1:{ports[2 * number]}", self._folder / name
+            flags = [
+                "--name", name, "--data-dir", str(folder), "--listen-client-urls", client,
+                "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+                "--initial-cluster", together, "--initial-cluster-state", "new", "--initial-cluster-token", token,
+                *self._given,
+            ]  # fmt: skip
+            self.members.append(Member(name, folder, client, peer, flags))
+
+    def _end(self) -> None:
+        for member in self.members:
+            member.kill()
+
+
+def free_ports(count: int) -> list[int]:
+    """Held together until all are known, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in held:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in held]
+
+
+def _answers(endpoint: str) -> bool:
+    host, port = endpoint.rsplit(":", 1)
+    try:
+        with socket.create_connection((host, int(port)), 1):
+            return True
+    except OSError:
+        return False

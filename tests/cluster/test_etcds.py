@@ -1,0 +1,27 @@
+"""The clusters that other tests stand on: they start, lose a member, and come back with what they had."""
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+
+pytestmark = pytest.mark.process
+
+
+def test_one_member_answers_etcdctl(etcd: Etcds) -> None:
+    etcd.ctl("put", "/here", "yes")
+    assert etcd.ctl("get", "/here", "--print-value-only") == b"yes\n"
+
+
+def test_three_members_keep_what_was_put_through_kills_of_all(etcds: Etcds) -> None:
+    etcds.ctl("put", "/here", "yes")
+    leader = etcds.leader()
+    leader.kill()
+    others = [member for member in etcds.members if member is not leader]
+    assert etcds.wait_well(others)
+    assert etcds.leader() is not leader
+    for member in others:
+        member.kill()
+    for member in etcds.members:
+        member.start()
+    assert etcds.wait_well()
+    assert etcds.ctl("get", "/here", "--print-value-only") == b"yes\n"
