@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.topics.live import loop_here, opening
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -19,7 +20,10 @@ from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.doors.topics import TopicCalls
 from yirangmq.testing import ManualClock
+from yirangmq.topics.publisher import Publisher
+from yirangmq.topics.stage import Settings
 from yirangmq.wire.calls import Welcome
 
 PATIENCE = 30.0
@@ -51,6 +55,7 @@ class RunningServer:
         token: str = "",
         tls: ssl.SSLContext | None = None,
         max_frame: int = 16 << 20,
+        topics: Settings | None = None,
     ) -> None:
         self._store = store
         self._path = folder / "server.sock"
@@ -59,6 +64,10 @@ class RunningServer:
         self._token = token
         self._tls = tls
         self._max_frame = max_frame
+        self._folder = folder
+        self._settings = topics
+        self.topics: Publisher | None = None
+        """Where settings for topics are given."""
         self._port = 0
         self._faults: list[dict[str, Any]] = []
         self._thread: threading.Thread | None = None
@@ -127,9 +136,17 @@ class RunningServer:
         table.add_entry("wait", self._wait)
         self.observing.begin(verbs.happened, table)
         welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
-        house = House(desk, self._clock, self._ids, table, welcome, self._token)
+        if self._settings is not None:
+            self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
+            TopicCalls(self.topics, self._clock).begin(table, self.observing.feed.hear)
+            self.topics.start()
+        house = House(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
         self._door = Door(house, Limits())
         desk.after_commit.append(self._door.flush)
+        if self.topics is not None:
+            self.topics.after_turn.append(self._door.flush)
+            self.topics.listening()
+            self.topics.online()
         servers = [
             await listen_unix(self._door, self._path),
             await listen_tcp(self._door, "localhost", self._port, self._tls),
@@ -142,5 +159,8 @@ class RunningServer:
         self._abort()
         pages.stop()
         await asyncio.sleep(0)
+        if self.topics is not None:
+            self.topics.close()
+            await asyncio.sleep(0)
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()

@@ -11,19 +11,24 @@ from yirangmq.core.errors import (
     NotAllowed,
     NotFound,
     QueueError,
+    Replaced,
+    Retired,
     StoreError,
     TooLarge,
     Unavailable,
     Unreachable,
+    WrongEpoch,
     WrongState,
 )
 from yirangmq.core.reasons import Reason
+from yirangmq.core.topics import NewRecord
 from yirangmq.format.envelope import NewMessage
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
     from yirangmq.broker.threaded import AsyncQueues
     from yirangmq.client.faces import Client
+    from yirangmq.client.topic_values import LostRecords, Missing, Moved, NewEpoch, TopicRecord
     from yirangmq.client.verbs import AsyncClient
     from yirangmq.consumer.consumer import Consumer
     from yirangmq.consumer.outcomes import Reject, Retry
@@ -35,23 +40,37 @@ __all__ = [
     "LeaseExpired",
     "LeaseLost",
     "LeaseMismatch",
+    "LostRecords",
+    "Missing",
+    "Moved",
+    "NewEpoch",
     "NewMessage",
+    "NewRecord",
     "NotAllowed",
     "NotFound",
     "QueueError",
     "Reason",
     "Reject",
+    "Replaced",
+    "Retired",
     "Retry",
     "StoreError",
     "TooLarge",
+    "TopicRecord",
     "Unavailable",
     "Unreachable",
+    "WrongEpoch",
     "WrongState",
     "connect",
     "connect_async",
     "open",
 ]
-_LATE = {"Consumer": "consumer.consumer", "Reject": "consumer.outcomes", "Retry": "consumer.outcomes"}
+_LATE = {
+    "Consumer": "consumer.consumer",
+    "Reject": "consumer.outcomes",
+    "Retry": "consumer.outcomes",
+    **dict.fromkeys(("LostRecords", "Missing", "Moved", "NewEpoch", "TopicRecord"), "client.topic_values"),
+}
 """Loaded when first asked for: who only publishes needs none of it."""
 
 if not TYPE_CHECKING:  # or a misspelt name would be of any type

@@ -71,6 +71,12 @@ class ScriptedLine:
     def cancelled(self, number: int) -> None:
         raise NotImplementedError
 
+    def follow(self, feed: Any) -> None:
+        raise NotImplementedError
+
+    def taken(self) -> None:
+        raise NotImplementedError
+
     async def listen(self, one: Any, seconds: float) -> bool:
         raise NotImplementedError
 

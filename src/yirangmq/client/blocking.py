@@ -15,6 +15,7 @@ import msgspec
 
 from yirangmq.client.address import Address
 from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
+from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -86,6 +87,12 @@ class BlockingLine:
 
     def cancelled(self, number: int) -> None:
         self._talk.cancelled(number)
+
+    def follow(self, feed: Feed) -> None:
+        self._talk.feed = feed
+
+    def taken(self) -> None:
+        """Nobody reads before somebody waits."""
 
     def _send(self, data: bytes | bytearray) -> None:
         """Whole frames. What stops them in the middle spoils the stream."""

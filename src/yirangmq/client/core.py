@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from yirangmq.client.feed import RECORD, SAID, Feed
 from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.wire import calls
@@ -76,7 +77,7 @@ class Stream:
         return bool(self.inbox) or self.is_over
 
 
-News = Slot | Stream
+News = Slot | Stream | Feed
 
 
 class Conversation:
@@ -95,6 +96,8 @@ class Conversation:
         """The largest body the server takes; it says so in its welcome."""
         self.trouble: Exception | None = None
         """Why nothing more will come, once that is so."""
+        self.feed: Feed | None = None
+        """Where records of topics go, on a connection that follows a feed."""
 
     # -- out --------------------------------------------------------------------------------------------------------
 
@@ -144,9 +147,15 @@ class Conversation:
         sense, or say that there will be no more."""
         news: list[News] = []
         back = b""
+        feed = self.feed
         try:
             for kind, number, body in self._intake.filled(count):
+                if kind == RECORD and feed is not None:
+                    feed.add_record(body)
+                    continue
                 reply = Reply(kind, calls.read(kind, body))
+                if feed is not None and kind in SAID:
+                    feed.add(reply.value)
                 slot = self._slots.pop(number, None)
                 if slot is not None:
                     slot.reply = reply
@@ -162,13 +171,17 @@ class Conversation:
         except QueueError as error:
             self.end(error)
             raise Lost(str(error)) from error
+        finally:
+            if feed is not None and feed.put(count):
+                news.append(feed)
         return news, back
 
     def end(self, trouble: Exception) -> list[News]:
         """Nothing more will come: everybody who waits. (Who asks why finds the first reason given.)"""
         if self.trouble is None:
             self.trouble = trouble
-        return [*self._slots.values(), *self._streams.values()]
+        others: tuple[News, ...] = () if self.feed is None else (self.feed,)
+        return [*self._slots.values(), *self._streams.values(), *others]
 
     def cancelled(self, number: int) -> Stream | None:
         """The server pushes nothing more for this subscription."""

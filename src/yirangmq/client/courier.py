@@ -8,13 +8,14 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgspec
 
 from yirangmq.client.address import Address
 from yirangmq.client.core import Lost, News, Reply, Slot, Stream
+from yirangmq.client.feed import Feed
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -46,6 +47,12 @@ class Line(Protocol):
     async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
 
     def cancelled(self, number: int) -> None: ...
+
+    def follow(self, feed: Feed) -> None:
+        """From now on records of topics go there."""
+
+    def taken(self) -> None:
+        """Some of the feed was taken: there is room for more."""
 
     async def listen(self, one: News, seconds: float) -> bool:
         """Wait until there is something for it; False if there was nothing in all this time."""
@@ -134,6 +141,17 @@ class Courier:
         self._closed = False
         self.welcome = calls.Welcome("", "", "", 0)
 
+    def own(self, retries: int) -> "Courier":
+        """Another one to the same server, with a connection of its own."""
+        return Courier(self._wires, replace(self.terms, retries=retries), self._chance)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._wires.sleep(seconds)
+
+    def around(self, seconds: float) -> float:
+        """So long, more or less by half as chance has it."""
+        return seconds * (0.5 + self._chance())
+
     async def see_through(self, errand: Errand, seconds: float) -> Errand:
         """One request to its answer. Nearly always there is a connection and it holds, so that comes first and by the
         shortest way."""
@@ -175,6 +193,12 @@ class Courier:
 
     async def close(self) -> None:
         self._closed = True
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+
+    async def hang_up(self) -> None:
+        """The next request is on another connection."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()

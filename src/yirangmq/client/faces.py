@@ -1,54 +1,14 @@
 """The blocking face: the coroutines of ``client.verbs`` and ``client.subscription``, each run to its end over sockets
 that block. No verb is written here: a line of a table gives each its blocking form, with its arguments and its text."""
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from yirangmq.client.blocking import run
 from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.table import blocking, iterating
+from yirangmq.client.topic_faces import Topics
 from yirangmq.client.values import Delivery
 from yirangmq.client.verbs import AsyncClient
-
-Given = ParamSpec("Given")
-Answer = TypeVar("Answer")
-Core = TypeVar("Core")
-Core_co = TypeVar("Core_co", covariant=True)
-
-
-class Face(Protocol[Core_co]):
-    """Something that blocks on the coroutines of its core."""
-
-    @property
-    def _core(self) -> Core_co: ...
-
-
-def blocking(
-    verb: Callable[Concatenate[Core, Given], Coroutine[Any, Any, Answer]],
-) -> Callable[Concatenate[Face[Core], Given], Answer]:
-    @wraps(verb)
-    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Answer:
-        return run(verb(face._core, *given, **named))
-
-    return method
-
-
-def iterating(
-    walk: Callable[Concatenate[Core, Given], AsyncGenerator[Answer, None]],
-) -> Callable[Concatenate[Face[Core], Given], Iterator[Answer]]:
-    @wraps(walk)
-    def method(face: Face[Core], /, *given: Given.args, **named: Given.kwargs) -> Iterator[Answer]:
-        steps = walk(face._core, *given, **named)
-        try:
-            while True:
-                yield run(steps.__anext__())
-        except StopAsyncIteration:
-            return
-        finally:
-            run(steps.aclose())
-
-    return method
 
 
 class Client:
@@ -94,6 +54,11 @@ class Client:
     @property
     def consumer(self) -> str:
         return self._core.consumer
+
+    @property
+    def topics(self) -> Topics:
+        """Publish to topics, and follow them."""
+        return Topics(self._core.topics)
 
     def subscribe(
         self,

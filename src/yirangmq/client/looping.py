@@ -10,6 +10,7 @@ import msgspec
 
 from yirangmq.client.address import Address
 from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
+from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -29,6 +30,8 @@ class LoopLine(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._may_write = asyncio.Event()
         self._over = asyncio.Event()
+        self._is_held = False
+        """Nothing is read until some of the feed is taken."""
 
     # -- asyncio ----------------------------------------------------------------------------------------------------
 
@@ -52,6 +55,10 @@ class LoopLine(asyncio.BufferedProtocol):
             _wake(one)
         if back:
             self._collect(back)
+        feed = self._talk.feed
+        if feed is not None and feed.is_full and not self._is_held and self._transport is not None:
+            self._is_held = True
+            self._transport.pause_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._over.set()
@@ -88,6 +95,15 @@ class LoopLine(asyncio.BufferedProtocol):
         stream = self._talk.cancelled(number)
         if stream is not None:
             _wake(stream)
+
+    def follow(self, feed: Feed) -> None:
+        self._talk.feed = feed
+
+    def taken(self) -> None:
+        feed = self._talk.feed
+        if self._is_held and feed is not None and not feed.is_full and self._transport is not None:
+            self._is_held = False
+            self._transport.resume_reading()
 
     async def answer(self, slot: Slot, seconds: float) -> Reply:
         try:

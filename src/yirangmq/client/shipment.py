@@ -1,27 +1,42 @@
-"""Many messages on their way: frames out, receipts in, in order. Stops at the first refusal."""
+"""Many messages or records on their way: frames out, receipts in, in order. Stops at the first refusal."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import msgspec
 
 from yirangmq.client.courier import Courier, Errand, Pipeline
-from yirangmq.client.sending import receipts
 from yirangmq.core.errors import QueueError, Unreachable
-from yirangmq.core.ports import Stored
-from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 FRAMES_ON_THEIR_WAY = 8
 """Frames that may be unanswered: enough to keep the server busy, little to send again."""
 
 
-class Shipment:
-    def __init__(self, courier: Courier) -> None:
+Body = TypeVar("Body", bound=msgspec.Struct)
+Receipt = TypeVar("Receipt")
+
+
+class Shipment(Generic[Body, Receipt]):
+    """Frames of one kind. ``read``: the receipts of one, of its answer; ``count``: how many there would be."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        kind: Kind,
+        read: Callable[[Body, Errand], list[Receipt]],
+        count: Callable[[Body], int],
+    ) -> None:
+        self._kind = kind
+        self._read = read
+        self._count = count
         self._pipeline = Pipeline(courier, FRAMES_ON_THEIR_WAY)
-        self._out: deque[tuple[Errand, calls.Publish]] = deque()
-        self._receipts: list[Stored | None] = []
+        self._out: deque[tuple[Errand, Body]] = deque()
+        self._receipts: list[Receipt | None] = []
         self._problem: QueueError | None = None
 
-    async def send(self, frames: Iterable[calls.Publish]) -> list[Stored]:
+    async def send(self, frames: Iterable[Body]) -> list[Receipt]:
         """All of them, or the first problem, which carries the receipts of what was sent."""
         try:
             for body in frames:
@@ -38,8 +53,8 @@ class Shipment:
             raise self._problem
         return [one for one in self._receipts if one is not None]
 
-    async def _put(self, body: calls.Publish) -> None:
-        errand = Errand(Kind.PUBLISH, body)
+    async def _put(self, body: Body) -> None:
+        errand = Errand(self._kind, body)
         self._out.append((errand, body))
         await self._pipeline.put(errand)
         self._collect()
@@ -55,10 +70,10 @@ class Shipment:
         while self._out and (everything or self._out[0][0].reply is not None):
             errand, body = self._out.popleft()
             if errand.reply is None:
-                self._receipts += [None] * len(body.messages)
+                self._receipts += [None] * self._count(body)
                 continue
             try:
-                self._receipts += receipts(body.messages, errand.value(Kind.STORED), errand.resent)
+                self._receipts += self._read(body, errand)
             except QueueError as error:
                 self._problem = self._problem or error
-                self._receipts += [None] * len(body.messages)
+                self._receipts += [None] * self._count(body)

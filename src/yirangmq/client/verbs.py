@@ -11,6 +11,7 @@ from yirangmq.client.courier import Courier, Errand
 from yirangmq.client.named import MOST_PER_CALL, Results
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription
+from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
@@ -32,6 +33,8 @@ class AsyncClient:
         self._ids = ids
         self._subscriptions: set[AsyncSubscription] = set()
         self.consumer = consumer
+        self.topics = AsyncTopics(courier, self)
+        """Publish to topics, and follow them."""
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -56,6 +59,7 @@ class AsyncClient:
         try:
             for subscription in list(self._subscriptions):
                 await subscription.close()
+            await self.topics.close()
         finally:
             await self._courier.close()
 
@@ -109,7 +113,8 @@ class AsyncClient:
 
     async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
         await self._courier.line()
-        return await Shipment(self._courier).send(sending.in_frames(queue, made, self._courier.welcome.max_frame))
+        shipment = Shipment(self._courier, Kind.PUBLISH, _receipts, lambda body: len(body.messages))
+        return await shipment.send(sending.in_frames(queue, made, self._courier.welcome.max_frame))
 
     # -- consuming ------------------------------------------------------------------------------------------------
 
@@ -245,6 +250,10 @@ class AsyncClient:
     consumer_beat = named.consumer_beat
     consumer_list = named.consumer_list
     consumer_wish = named.consumer_wish
+
+
+def _receipts(body: calls.Publish, errand: Errand) -> list[Stored]:
+    return sending.receipts(body.messages, errand.value(Kind.STORED), errand.resent)
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:

@@ -14,7 +14,7 @@ an example byte by byte, tests/golden holds it still. Sans-IO."""
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from zlib import crc32
 
 import msgspec
@@ -77,6 +77,8 @@ class Head(NamedTuple):
 # A tuple's own way to be made takes half the time of the one that names its members.
 new_head = cast("Callable[[tuple[int, ...]], Head]", partial(tuple.__new__, Head))
 new_record = cast("Callable[[tuple[Any, ...]], Record]", partial(tuple.__new__, Record))
+Kept = TypeVar("Kept", bound=Record)
+"""What a record becomes: one, or one that can do more."""
 
 
 def check_record(record: NewRecord) -> None:
@@ -203,17 +205,22 @@ def decode(data: bytes | memoryview, at: int, head: Head) -> Record:
     return _decode(memoryview(data), at + HEAD, head)
 
 
-def read_body(body: bytes | memoryview) -> Record:
+def read_body(body: bytes | memoryview, make: Callable[[tuple[Any, ...]], Kept] = new_record) -> Kept:  # type: ignore[assignment]
     """The record of a frame as ``wire.frames`` hands it over: without its first twelve bytes."""
     if len(body) < HEAD - LENGTH_FROM:
         raise BadInput(f"a record of {len(body)} bytes, at least {HEAD - LENGTH_FROM}", field="body")
-    head = Head(len(body) + LENGTH_FROM, *_unpack_body(body))
+    head = new_head((len(body) + LENGTH_FROM, *_unpack_body(body)))
     if HEAD + head.topic_size + head.key_size + head.headers_size > head.size:
         raise BadInput(f"record {head.sequence} is longer than its frame", field="body")
-    return _decode(memoryview(body), HEAD - LENGTH_FROM, head)
+    return _decode(memoryview(body), HEAD - LENGTH_FROM, head, make)
 
 
-def _decode(data: memoryview, topic_from: int, head: Head) -> Record:
+def _decode(
+    data: memoryview,
+    topic_from: int,
+    head: Head,
+    make: Callable[[tuple[Any, ...]], Kept] = new_record,  # type: ignore[assignment]
+) -> Kept:
     size, crc, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
     end = topic_from + size - HEAD
     if crc32(data[topic_from - INNER.size : end]) != crc:
@@ -227,7 +234,7 @@ def _decode(data: memoryview, topic_from: int, head: Head) -> Record:
         headers = _decode_headers(data[headers_from:payload_from]) if headers_size else NO_HEADERS
     except (UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
-    return new_record((sequence, number, at_ns, topic, key, headers, data[payload_from:end].tobytes()))
+    return make((sequence, number, at_ns, topic, key, headers, data[payload_from:end].tobytes()))
 
 
 class RecordReader:

@@ -1,0 +1,235 @@
+"""A subscription to topics: records handed on in order and once, and confirmed when they are done with.
+
+Written once, as coroutines; ``client.topic_faces`` blocks on them. It has a connection of its own, and outlives it:
+after a loss it comes again (``client.way``), and goes on after the last record that was handed on."""
+
+import contextlib
+import inspect
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Any
+
+from yirangmq.client.core import Lost
+from yirangmq.client.courier import Courier
+from yirangmq.client.keeping import Keeping, Nowhere
+from yirangmq.client.topic_values import TopicRecord
+from yirangmq.client.way import LISTEN_SECONDS, Hear, Terms, Way, reason
+from yirangmq.core.errors import Unavailable, Unreachable
+from yirangmq.core.feeds import ClientState
+
+FOREVER = 10.0 * 366 * 86400
+
+
+class AsyncTopicSubscription:
+    """``async for record in subscription``; ends when closed, or when nothing came for ``idle`` seconds. Whoever asks
+    for the next record is done with the ones before it."""
+
+    def __init__(
+        self,
+        courier: Courier,
+        terms: Terms,
+        keeping: Keeping,
+        hear: Hear,
+        left: Callable[["AsyncTopicSubscription"], None],
+    ) -> None:
+        self._terms = terms
+        self._keeping = keeping
+        self._left = left
+        self._way = Way(courier, terms, keeping, hear)
+        self._tracker = self._way.tracker
+        self._seconds = courier.terms.timeout
+        self._taking = courier.turn()
+        self._is_kept = not isinstance(keeping, Nowhere)
+        self._handed = self._done = 0
+        self.ready: deque[TopicRecord] = deque()
+        """Read from the line and not handed out yet."""
+
+    # -- how it stands ----------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> ClientState:
+        """CONNECTED, ONLINE, RECOVERING or OFFLINE."""
+        return self._way.state
+
+    @property
+    def epoch(self) -> str:
+        """That of the feed; empty before it was heard."""
+        return self._tracker.epoch
+
+    @property
+    def sequence(self) -> int:
+        """Of the last record that was handed out; 0: none was."""
+        return self._handed
+
+    @property
+    def lag(self) -> int:
+        """Sequences of the feed that have not come yet, as far as it was told."""
+        return max(0, self._tracker.feed_last - self._tracker.reached)
+
+    @property
+    def duplicates(self) -> int:
+        """Records that came again and were dropped."""
+        return self._tracker.duplicates
+
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """Gaps that the server told of: records that the log has lost."""
+        return [*self._tracker.lost]
+
+    # -- taking -----------------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> "AsyncTopicSubscription":
+        return self
+
+    async def __anext__(self) -> TopicRecord:
+        record = await self.next()
+        if record is None:
+            raise StopAsyncIteration
+        return record
+
+    async def next(self, wait: float | None = None) -> TopicRecord | None:
+        """The next record; None if none came within ``wait`` seconds (``idle`` if not said), or it is over."""
+        if self._is_kept and self.ready and self._terms.confirm == "after":
+            self._done = max(self._done, self._handed)
+            await self._keep()
+        while not self.ready:
+            batch = await self._fetch(wait)
+            if not batch:
+                return None
+            self.ready.extend(batch)
+        record = self.ready.popleft()
+        await self._hand(record.sequence)
+        return record
+
+    def next_now(self) -> TopicRecord | None:
+        """The same, if it is here and nothing has to be confirmed."""
+        if self._is_kept or not self.ready:
+            return None
+        record = self.ready.popleft()
+        self._handed = record.sequence
+        return record
+
+    async def batches(self) -> AsyncGenerator[list[TopicRecord], None]:
+        """Records as they come, all of one read together: the quickest way to take many."""
+        while batch := await self.next_batch():
+            yield batch
+
+    async def next_batch(self, wait: float | None = None) -> list[TopicRecord]:
+        """All records that are here; none if none came within ``wait`` seconds, or it is over."""
+        batch = [*self.ready] if self.ready else await self._fetch(wait)
+        self.ready.clear()
+        if batch:
+            await self._hand(batch[-1].sequence)
+        return batch
+
+    async def run(self, callback: Callable[[TopicRecord], Any]) -> None:
+        """Call this with each record, until the subscription is over. What it returns is awaited if it can be; the
+        record is confirmed after that, and not if it raises."""
+        while (record := await self.next()) is not None:
+            result = callback(record)
+            if inspect.isawaitable(result):
+                await result
+            if self._terms.confirm == "after":
+                self._done = max(self._done, record.sequence)
+
+    async def _hand(self, sequence: int) -> None:
+        """To the program. Where it is to be confirmed before, that is on disk first."""
+        self._handed = sequence
+        if self._terms.confirm != "before" or not self._is_kept:
+            return
+        self._done = sequence
+        await self._keep_now(FOREVER)
+
+    async def _keep(self) -> None:
+        """Say how far it is done, if there is somebody to say it to; whoever asks for more sees to a loss."""
+        line = self._way.line
+        if line is not None:
+            with contextlib.suppress(Lost):
+                await self._keeping.keep(line, self._tracker.epoch, self._done)
+
+    async def _keep_now(self, until: float) -> None:
+        """Over as many connections as it takes."""
+        while not self._way.is_over:
+            try:
+                line = await self._way.connected() if self._keeping.needs_line else None
+                if self._tracker.epoch:
+                    await self._keeping.flush(line, self._tracker.epoch, self._done, self._seconds)
+                return
+            except (Lost, Unreachable) as error:
+                await self._way.come_again(error, until)
+                if time.monotonic() >= until:
+                    raise Unavailable(f"sequence {self._done} could not be confirmed: {error}") from None
+
+    async def _fetch(self, wait: float | None) -> list[TopicRecord]:
+        async with self._taking:
+            if self._terms.confirm != "manual":
+                self._done = max(self._done, self._handed)  # whoever asks for more is done with what it has
+                await self._keep()
+            until = time.monotonic() + (self._terms.idle if wait is None else wait)
+            while True:
+                batch = self._taken()
+                left = until - time.monotonic()
+                if batch or left <= 0 or self._way.is_over:
+                    return batch
+                try:
+                    await self._keep()
+                    await self._way.listen(min(left, LISTEN_SECONDS))
+                except (Lost, Unreachable) as error:
+                    await self._way.come_again(error, until)
+
+    def _taken(self) -> list[TopicRecord]:
+        """What came with one read, as far as it is new; and what was said of it is heard."""
+        found: list[TopicRecord] = []
+        for part in self._way.feed.take():
+            if type(part) is list:
+                found += self._tracker.take(part)
+            elif self._way.hear(part):
+                self._handed = self._done = self._tracker.last
+                self._keeping.forget(anew=True)
+        if not found and not self.ready and self._terms.confirm != "manual":
+            self._done = max(self._done, self._tracker.reached)  # nothing up to there was for us
+        return found
+
+    # -- confirming -------------------------------------------------------------------------------------------------
+
+    async def confirm(self, sequence: int | None = None) -> None:
+        """Everything up to this sequence is done with, or everything that was handed out; it is kept when this
+        returns. For whoever takes the records."""
+        self._done = max(self._done, self._handed if sequence is None else sequence)
+        await self._keep_now(time.monotonic() + self._seconds)
+
+    # -- the beginning and the end ----------------------------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Now rather than when the first record is asked for; raises what keeps it from that."""
+        async with self._taking:
+            try:
+                await self._way.connected()
+            except Lost as lost:
+                raise reason(lost) from None
+            self.ready.extend(self._taken())
+
+    async def __aenter__(self) -> "AsyncTopicSubscription":
+        await self.connect()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Confirm what is done, and hang up. What was handed out last is done if somebody asked for more after it."""
+        self._left(self)
+        await self._way.stop()
+        async with self._taking:
+            self.ready.clear()
+            try:
+                if self._tracker.epoch:
+                    await self._keeping.flush(self._way.line, self._tracker.epoch, self._done, self._seconds)
+            except Lost:
+                pass  # what was not confirmed comes again
+            finally:
+                await self._way.close()

@@ -1,0 +1,109 @@
+"""How far a subscriber has come, kept: with the server under its name, in a file of its own, or not at all.
+
+Written once, as coroutines. A confirmation never holds up the records: one is on its way at a time, and the next one
+says all that was done meanwhile."""
+
+import time
+from typing import Protocol
+
+from yirangmq.client.core import Slot
+from yirangmq.client.courier import Line
+from yirangmq.client.cursor_file import CursorFile, Place
+from yirangmq.wire import feeds
+from yirangmq.wire.frames import Kind
+
+FILE_SECONDS = 0.2
+"""Between two writes of the file, while records come."""
+
+
+class Keeping(Protocol):
+    """``sequence``: everything up to it is done with."""
+
+    needs_line: bool
+    """Without a connection it cannot be kept."""
+
+    async def keep(self, line: Line, epoch: str, sequence: int) -> None:
+        """Soon; without waiting."""
+
+    async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
+        """Now."""
+
+    def forget(self, *, anew: bool = False) -> None:
+        """The connection is gone; nothing is on its way any more. ``anew``: it is another feed."""
+
+
+class Nowhere:
+    needs_line = False
+
+    async def keep(self, line: Line, epoch: str, sequence: int) -> None:
+        """Whoever comes again begins where it is told to."""
+
+    async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
+        """There is nothing to wait for."""
+
+    def forget(self, *, anew: bool = False) -> None:
+        """It does not depend on connections."""
+
+
+class AtServer:
+    """Under the subscriber's name."""
+
+    needs_line = True
+
+    def __init__(self) -> None:
+        self._slot: Slot | None = None
+        self._told = 0
+        self.confirmed = 0
+        """On the server's disk."""
+
+    async def keep(self, line: Line, epoch: str, sequence: int) -> None:
+        slot = self._slot
+        if slot is not None:
+            if slot.reply is None:
+                return
+            self._slot = None
+            self.confirmed = slot.reply.wanted(Kind.CONFIRMED).sequence
+        if sequence > self._told:
+            self._told = sequence
+            self._slot = await line.ask(Kind.CONFIRM, feeds.Confirm(sequence))
+
+    async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
+        while line is not None and (self._slot is not None or sequence > self._told):
+            if self._slot is not None:
+                await line.answer(self._slot, seconds)
+            await self.keep(line, epoch, sequence)
+
+    def forget(self, *, anew: bool = False) -> None:
+        self._slot = None
+        if anew:
+            self.confirmed = 0
+        self._told = self.confirmed
+
+
+class InFile:
+    needs_line = False
+
+    def __init__(self, file: CursorFile, clock: "Seconds | None" = None) -> None:
+        self._file = file
+        self._seconds = clock or time.monotonic
+        self._written = Place("", 0)
+        self._at = -FILE_SECONDS
+
+    async def keep(self, line: Line, epoch: str, sequence: int) -> None:
+        if self._seconds() - self._at >= FILE_SECONDS:
+            self._write(Place(epoch, sequence))
+
+    async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
+        self._write(Place(epoch, sequence))
+
+    def _write(self, place: Place) -> None:
+        if place != self._written and place.epoch:
+            self._file.write(place)
+            self._written, self._at = place, self._seconds()
+
+    def forget(self, *, anew: bool = False) -> None:
+        """It does not depend on connections."""
+
+
+class Seconds(Protocol):
+    def __call__(self) -> float: ...

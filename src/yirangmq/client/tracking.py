@@ -1,0 +1,167 @@
+"""What a subscriber knows of its feed, sans-IO: which records are new, which come twice, whether one is missing.
+
+The rules are those of ``docs/topics.md``, "Is anything missing?". Knows: frames' values. Does not know: connections."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+from yirangmq.client.topic_values import Event, LostRecords, Missing, NewEpoch, TopicRecord
+from yirangmq.wire import feeds
+
+MOST_REMEMBERED = 1_000_000
+"""Sequences since the last count that agreed; past them a wrong count can only be told."""
+
+
+class Tracker:
+    """``is_all``: no filter, so that sequences have no holes. ``tell`` hears what a program should know of."""
+
+    def __init__(self, *, is_all: bool, tell: Callable[[Event], None]) -> None:
+        self._is_all = is_all
+        self._tell = tell
+        self.epoch = ""
+        self.last = 0
+        """The latest record handed on, or the place before the first."""
+        self.reached = 0
+        """Everything wanted up to here has come."""
+        self.feed_last = 0
+        """Of the feed, as far as it was told."""
+        self.needed: int | None = None
+        """Something is missing: everything after this sequence must be sent again. Until then nothing is taken."""
+        self.duplicates = 0
+        self.lost: list[tuple[int, int]] = []
+        """Told gaps, each once."""
+        self._count = 0
+        self._topics: dict[str, tuple[int, int]] = {}
+        self._checked = 0
+        """Where a count last agreed; ``_since``: what was taken after it."""
+        self._since: list[int] | None = []
+        self._again: frozenset[int] | None = None
+        """While what followed the last good count comes again: what of it was taken."""
+
+    # -- what the server says ---------------------------------------------------------------------------------------
+
+    def subscribed(self, about: feeds.TopicSubscribed) -> bool:
+        """True: this is another feed than the one before."""
+        before, self.epoch = self.epoch, about.epoch
+        self.feed_last = about.last
+        if before != self.epoch:
+            self.last = self.reached = about.next - 1
+            self.needed, self._since = None, []
+            self._topics.clear()
+            self.lost.clear()
+            if before:
+                self._tell(NewEpoch(before, self.epoch))
+        elif about.next - 1 > self.reached:  # somebody confirmed more under this name
+            self.last = self.reached = about.next - 1
+            self._topics.clear()
+        self._begin_count(about.next, about.gaps)
+        return bool(before) and before != self.epoch
+
+    def response(self, about: feeds.RecoveryResponse) -> None:
+        self._begin_count(about.start, about.gaps)
+
+    def complete(self, about: feeds.RecoveryComplete) -> None:
+        self._compare(about.sequence, about.sent)
+
+    def progress(self, about: feeds.Progress) -> None:
+        self.feed_last = about.last
+        self._compare(about.sequence, about.sent)
+
+    def _begin_count(self, start: int, gaps: Iterable[tuple[int, int]]) -> None:
+        """What follows begins there."""
+        self._count = 0
+        for first, last in gaps:
+            if (first, last) not in self.lost:
+                self.lost.append((first, last))
+                self._tell(LostRecords(first, last))
+        if self.needed is None:
+            self._again = None
+            if start > self.last:  # else some of it comes again, and is known by what was taken
+                self._checked, self._since = start - 1, []
+        elif start <= self.needed + 1:
+            self.needed = None  # here it comes again
+            self._since = []
+
+    def _compare(self, sequence: int, sent: int) -> None:
+        if self.needed is not None:
+            return
+        if self._count == sent:
+            self.reached = max(self.reached, sequence)
+            self._checked, self._since, self._again = sequence, [], None
+            return
+        why = f"{sent} records were sent, {self._count} have come"
+        if self._is_all or self._since is None:  # no holes up to the last one; or too long ago to tell them apart
+            self._again = None
+            self._miss(self.last, why)
+        else:
+            self._again = frozenset(self._since)
+            self._miss(self._checked, why)
+
+    def _miss(self, after: int, why: str) -> None:
+        self.needed = after
+        self._tell(Missing(after, why))
+
+    # -- records ------------------------------------------------------------------------------------------------------
+
+    def take(self, records: Sequence[TopicRecord]) -> Sequence[TopicRecord]:
+        """Those to be handed on, in order, each once."""
+        if self.needed is not None:
+            return ()
+        if self._is_all and self._again is None:
+            first, count = records[0].sequence, len(records)
+            if first == self.last + 1 and [one.sequence for one in records] == list(range(first, first + count)):
+                self._count += count
+                self.last = self.reached = first + count - 1
+                return records
+        return [one for one in records if self._is_new(one)]
+
+    def _is_new(self, record: TopicRecord) -> bool:
+        if self.needed is not None:
+            return False
+        self._count += 1
+        sequence = record.sequence
+        if self._again is not None and self._checked < sequence <= self.last:
+            return self._is_late(sequence)
+        if sequence <= self.last:
+            self.duplicates += 1
+            return False
+        if not self._follows(record):
+            self._miss(self.last, f"after {self.last} came {sequence}, {record.topic} {record.topic_sequence}")
+            return False
+        self.last = sequence
+        self.reached = max(self.reached, sequence)
+        if not self._is_all:
+            self._topics[record.topic] = record.topic_sequence, sequence
+            self._remember(sequence)
+        return True
+
+    def _is_late(self, sequence: int) -> bool:
+        """It comes again, or for the first time although later ones were here before it."""
+        self._remember(sequence)
+        if self._again is not None and sequence in self._again:
+            self.duplicates += 1
+            return False
+        return True
+
+    def _remember(self, sequence: int) -> None:
+        if self._since is not None:
+            self._since.append(sequence)
+            if len(self._since) > MOST_REMEMBERED:
+                self._since = None
+
+    def _follows(self, record: TopicRecord) -> bool:
+        """Nothing is missing between it and the one before it, but what was told to be lost."""
+        if self._is_all:
+            return record.sequence == self.last + 1 or self._is_lost(self.last + 1, record.sequence - 1)
+        known = self._topics.get(record.topic)
+        if known is None or record.topic_sequence == known[0] + 1:
+            return True
+        return record.topic_sequence > known[0] and any(
+            known[1] < first and last < record.sequence for first, last in self.lost
+        )
+
+    def _is_lost(self, first: int, last: int) -> bool:
+        """Every one of them was told to be."""
+        for low, high in sorted(self.lost):
+            if low <= first <= high:
+                first = high + 1
+        return first > last

@@ -1,0 +1,543 @@
+"""Publishing to topics and following them, by either face, over real sockets and a real log."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.parts import PATIENCE
+from tests.client.topic_parts import InLoopTopics, Tampering
+from tests.servers import RunningServer
+from tests.topics.live import SMALL
+from yirangmq.client.open import connect
+from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, NewEpoch
+from yirangmq.core.errors import BadInput, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
+from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import NewRecord
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.stores.segments import SegmentLog
+from yirangmq.topics.stage import Settings
+from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.records import KIND, read_body
+
+Connect = Callable[..., Any]
+FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoopTopics}
+SOON = 0.05
+"""Seconds between two tries to connect, in these tests."""
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(masked=("a", "b", "c"))).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=FACES)
+def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    with ExitStack() as stack:
+        yield lambda address, **options: stack.enter_context(
+            FACES[request.param](address, **{"consumer": "tester", "timeout": 10} | options)
+        )
+
+
+@pytest.fixture
+def topics(server: RunningServer, connecting: Connect) -> Any:
+    """Of a client of that server, by either face."""
+    return connecting(server.unix).topics
+
+
+@pytest.fixture
+def line(server: RunningServer) -> Iterator[Tampering]:
+    made = Tampering(server.unix)
+    yield made
+    made.close()
+
+
+def fill(topics: Any, count: int, *names: str) -> None:
+    """Records 1 to count, their payload their number, their topics by turns."""
+    names = names or ("a", "b")
+    topics.publish_many([(names[n % len(names)], n + 1) for n in range(count)])
+
+
+def sequences(subscription: Any, count: int) -> list[int]:
+    """So many, as they come."""
+    found: list[int] = []
+    while len(found) < count:
+        record = subscription.next(PATIENCE)
+        assert record is not None, found
+        found.append(record.sequence)
+    return found
+
+
+def states(events: list[Event]) -> list[str]:
+    return [str(one.after) for one in events if isinstance(one, Moved)]
+
+
+# -- publishing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_receipt_says_where_it_stands(topics: Any) -> None:
+    one = topics.publish("a", {"n": 1}, key="k", headers={"h": "v"})
+    two = topics.publish("b", b"\x00")
+    assert [(one.sequence, one.topic_sequence), (two.sequence, two.topic_sequence)] == [(1, 1), (2, 1)]
+    page = topics.read()
+    assert [(record.topic, record.key, dict(record.headers), record.value()) for record in page.records] == [
+        ("a", "k", {"h": "v"}, {"n": 1}),
+        ("b", None, {}, b"\x00"),
+    ]
+    assert (page.epoch, page.first, page.last, page.next) == (one.epoch, 1, 2, 3)
+
+
+def test_many_are_numbered_in_their_order(topics: Any) -> None:
+    given = [("ab"[n % 2], b"%d" % n) if n % 3 else NewRecord("ab"[n % 2], b"%d" % n, "k") for n in range(1000)]
+    receipts = topics.publish_many(iter(given))
+    assert [one.sequence for one in receipts] == list(range(1, 1001))
+    assert [one.topic_sequence for one in receipts] == [n // 2 + 1 for n in range(1000)]
+    records = [record for start in range(1, 1001, 100) for record in topics.read(sequence=start).records]
+    assert [record.payload for record in records] == [b"%d" % n for n in range(1000)]
+    assert [record.topic_sequence for record in records] == [one.topic_sequence for one in receipts]
+
+
+@pytest.mark.parametrize(
+    ("records", "field"),
+    [
+        ([("a", b""), ("a b", b"")], "topic"),
+        ([("a", b"", 5)], "key"),
+        ([("a", b"", None, {"h": 1})], "headers"),
+        ([("a", object())], "payload"),
+        ([("a",)], "records[0]"),
+        (["ab"], "records[0]"),
+    ],
+)
+def test_a_list_is_looked_at_before_anything_is_sent(topics: Any, records: list[Any], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        topics.publish_many(records)
+    assert caught.value.field == field
+    assert topics.list()["topics"] == []
+
+
+def test_what_is_too_large_is_refused_and_the_rest_is_told(topics: Any) -> None:
+    with pytest.raises(TooLarge):
+        topics.publish("a", bytes(17 << 20))
+    with pytest.raises(TooLarge) as caught:
+        topics.publish_many(iter([("a", b"fits")] * 600 + [("a", bytes(17 << 20))]))
+    assert len([one for one in caught.value.receipts if one is not None]) == topics.list()["last"] > 0
+
+
+def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect, line: Tampering) -> None:
+    topics = connecting(line.address).topics
+    assert not topics.publish("a", 1).resent
+    lost: list[Kind] = []
+
+    def lose_first(frame: Frame) -> list[Frame]:
+        if frame.kind == Kind.TOPIC_STORED and not lost:
+            lost.append(Kind(frame.kind))
+            raise ConnectionError
+        return [frame]
+
+    line.tamper = lose_first
+    receipt = topics.publish("a", 2)
+    assert (receipt.resent, receipt.sequence) == (True, 3)
+    assert [one.value() for one in topics.read().records] == [1, 2, 2]
+
+
+# -- where it begins --------------------------------------------------------------------------------------------------
+
+
+def test_from_now_on_from_the_beginning_and_from_a_sequence(topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe() as new, topics.subscribe(start="beginning") as old, topics.subscribe(sequence=8) as later:
+        fill(topics, 2)
+        assert sequences(new, 2) == [11, 12]
+        assert sequences(old, 12) == list(range(1, 13))
+        assert sequences(later, 5) == list(range(8, 13))
+
+
+def test_from_a_time(topics: Any) -> None:
+    fill(topics, 5)
+    time.sleep(0.002)
+    middle = time.time()
+    time.sleep(0.002)
+    fill(topics, 5)
+    with topics.subscribe(time=middle) as one, topics.subscribe(time=datetime.fromtimestamp(middle, UTC)) as other:
+        assert sequences(one, 5) == sequences(other, 5) == list(range(6, 11))
+    assert topics.read(time=middle, limit=1).records[0].sequence == 6
+
+
+def test_by_names_patterns_and_mask(topics: Any) -> None:
+    fill(topics, 9, "a", "b", "c.d")
+    for wanted, mask, found in [
+        ("a", 0, [1, 4, 7]),
+        (["a", "c.*"], 0, [1, 3, 4, 6, 7, 9]),
+        ("c.+", 2, [2, 3, 5, 6, 8, 9]),
+    ]:
+        with topics.subscribe(wanted, mask=mask, start="beginning") as subscription:
+            assert sequences(subscription, len(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"topics": "["}, "topics"),
+        ({"mask": -1}, "mask"),
+        ({"name": ""}, None),
+        ({"name": "a/b"}, "name"),
+        ({"start": "sequence"}, "start"),
+        ({"sequence": 0}, "sequence"),
+        ({"sequence": 1, "time": 1}, "time"),
+        ({"time": -1}, "time"),
+        ({"confirm": "never"}, "confirm"),
+        ({"new_epoch": "ignore"}, "new_epoch"),
+        ({"name": "n", "cursor_file": "f"}, "cursor_file"),
+        ({"idle": -1}, "idle"),
+    ],
+)
+def test_nonsense_is_refused_by_its_name(topics: Any, given: dict[str, Any], field: str | None) -> None:
+    if field is None:
+        topics.subscribe(**given)
+        return
+    with pytest.raises(BadInput) as caught:
+        topics.subscribe(**given)
+    assert caught.value.field == field
+
+
+def test_a_sequence_that_is_not_there(topics: Any) -> None:
+    fill(topics, 3)
+    with pytest.raises(BadInput) as caught:
+        topics.subscribe(sequence=5).connect()
+    assert caught.value.field == "at"
+
+
+# -- taking -----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_and_an_end_when_nothing_comes(topics: Any) -> None:
+    fill(topics, 1000)
+    with topics.subscribe(start="beginning", idle=0.2) as subscription:
+        found = [record.sequence for batch in subscription.batches() for record in batch]
+    assert found == list(range(1, 1001))
+    assert subscription.state is ClientState.OFFLINE
+
+
+def test_a_callback_for_each(topics: Any) -> None:
+    fill(topics, 50)
+    found: list[int] = []
+    with topics.subscribe("a", start="beginning", idle=0.2) as subscription:
+        subscription.run(lambda record: found.append(record.value()))
+    assert found == list(range(1, 51, 2))
+
+
+def test_what_a_subscription_says_of_itself(topics: Any) -> None:
+    fill(topics, 100)
+    events: list[Event] = []
+    with topics.subscribe(start="beginning", on_event=events.append) as subscription:
+        assert sequences(subscription, 100)[-1] == subscription.sequence == 100
+        fill(topics, 1)
+        assert sequences(subscription, 1) == [101]
+        assert subscription.state is ClientState.ONLINE
+        assert subscription.epoch == topics.list()["epoch"]
+        [row] = topics.subscribers()
+        assert (row["state"], row["sequence"], row["lag"]) == ("online", 101, 0)
+    assert states(events) == ["connected", "online", "recovering", "online", "offline"]
+
+
+def test_another_thread_may_close_it(server: RunningServer) -> None:
+    with connect(server.unix, timeout=10) as client:
+        subscription = client.topics.subscribe(progress=0)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend(subscription))
+        thread.start()
+        while subscription.state is not ClientState.ONLINE:
+            time.sleep(0.001)
+        subscription.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert found == []
+
+
+def test_a_slow_reader_has_little_in_its_memory(server: RunningServer) -> None:
+    """Over asyncio, where the loop would read on while the program does something else."""
+    with InLoopTopics(server.unix, timeout=10) as client:
+        client.topics.publish_many(("a", bytes(100_000)) for _ in range(300))
+        with client.topics.subscribe(start="beginning") as subscription:
+            feed = subscription.target._way.feed
+            assert sequences(subscription, 1) == [1]
+            most = 0
+            for n in range(2, 301):
+                time.sleep(0.001)
+                most = max(most, feed.size)
+                assert sequences(subscription, 1) == [n]
+            assert most < 8 << 20
+
+
+# -- durable ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_goes_on_after_what_was_done(topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe(name="ledger", start="beginning") as subscription:
+        assert sequences(subscription, 4) == [1, 2, 3, 4]
+    with topics.subscribe(name="ledger") as subscription:
+        assert sequences(subscription, 3) == [4, 5, 6]  # nobody asked for more after 4
+        subscription.confirm()
+    with topics.subscribe(name="ledger") as subscription:
+        assert sequences(subscription, 4) == [7, 8, 9, 10]
+        assert subscription.next(0.05) is None
+    with topics.subscribe(name="ledger") as subscription:
+        assert subscription.next(0.05) is None
+        fill(topics, 1)
+        assert sequences(subscription, 1) == [11]
+    with topics.subscribe(name="ledger", resume=False, start="beginning") as subscription:
+        assert sequences(subscription, 1) == [1]
+
+
+def test_a_filter_that_wants_nothing_holds_nothing_back(topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe("nothing", name="idler", start="beginning") as subscription:
+        assert subscription.next(0.05) is None
+    [row] = topics.subscribers()
+    assert (row["state"], row["confirmed"]) == ("offline", 10)
+    topics.drop_subscriber("idler")
+    assert topics.subscribers() == []
+
+
+def test_a_callback_that_fails_is_not_confirmed(topics: Any) -> None:
+    fill(topics, 10)
+
+    def fail_at_four(record: Any) -> None:
+        if record.sequence == 4:
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError), topics.subscribe(name="n", start="beginning") as subscription:
+        subscription.run(fail_at_four)
+    with topics.subscribe(name="n") as subscription:
+        assert sequences(subscription, 1) == [4]
+
+
+def test_confirmed_before_it_is_handed_out(topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe(name="n", start="beginning", confirm="before") as subscription:
+        assert sequences(subscription, 3) == [1, 2, 3]
+        assert topics.subscribers()[0]["confirmed"] == 3
+    with topics.subscribe(name="n") as subscription:
+        assert sequences(subscription, 1) == [4]
+
+
+def test_confirmed_by_hand(topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe(name="n", start="beginning", confirm="manual") as subscription:
+        assert sequences(subscription, 8) == list(range(1, 9))
+        subscription.confirm(5)
+    with topics.subscribe(name="n") as subscription:
+        assert sequences(subscription, 1) == [6]
+
+
+def test_a_cursor_of_its_own_in_a_file(topics: Any, tmp_path: Path) -> None:
+    fill(topics, 10)
+    file = tmp_path / "cursor"
+    with topics.subscribe("a", start="beginning", cursor_file=file) as subscription:
+        assert sequences(subscription, 3) == [1, 3, 5]
+    with topics.subscribe("a", cursor_file=file) as subscription:
+        assert sequences(subscription, 3) == [5, 7, 9]
+        assert subscription.next(0.05) is None
+    fill(topics, 1)
+    with topics.subscribe("a", cursor_file=file) as subscription:
+        assert sequences(subscription, 1) == [11]
+    assert topics.subscribers() == []
+    file.write_text("no cursor")
+    with pytest.raises(StoreDamaged):
+        topics.subscribe("a", cursor_file=file)
+
+
+def test_a_name_has_one_place(server: RunningServer, connecting: Connect, topics: Any) -> None:
+    fill(topics, 3)
+    with topics.subscribe(name="n", start="beginning", reconnect=SOON, confirm="manual") as first:
+        assert sequences(first, 3) == [1, 2, 3]
+        first.confirm(1)
+        with topics.subscribe(name="n") as second:
+            with pytest.raises(Replaced):
+                first.next(PATIENCE)
+            assert sequences(second, 2) == [2, 3]
+            fill(topics, 1)
+            assert sequences(second, 1) == [4]
+
+
+# -- losses -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "ledger"])
+@pytest.mark.parametrize("wanted", [(), "a"])
+def test_connections_come_and_go(server: RunningServer, topics: Any, name: str, wanted: Any) -> None:
+    found: list[int] = []
+    events: list[Event] = []
+    with topics.subscribe(wanted, start="beginning", name=name, reconnect=SOON, on_event=events.append) as subscription:
+        for n in range(6):
+            fill(topics, 20)
+            found += sequences(subscription, 7)
+            if n % 2:
+                server.cut()
+        found += sequences(subscription, (60 if wanted else 120) - len(found))
+    assert found == list(range(1, 121, 2 if wanted else 1))
+    assert states(events).count("offline") >= 2
+
+
+def test_the_server_goes_and_comes_back(server: RunningServer, topics: Any) -> None:
+    fill(topics, 10)
+    with topics.subscribe(start="beginning", reconnect=SOON, name="n") as subscription:
+        assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
+        server.stop()
+        assert sequences(subscription, 5) == [6, 7, 8, 9, 10]
+        assert subscription.next(0.2) is None
+        assert subscription.state is ClientState.OFFLINE
+        server.start()
+        fill(topics, 3)
+        assert sequences(subscription, 3) == [11, 12, 13]
+
+
+def test_one_that_was_never_there_is_not_waited_for(server: RunningServer, topics: Any) -> None:
+    server.stop()
+    with pytest.raises(Unreachable):
+        topics.subscribe(reconnect=SOON).connect()
+    with pytest.raises(Unreachable):
+        topics.subscribe(reconnect=SOON).next(PATIENCE)
+    server.start()
+
+
+def test_what_is_no_longer_kept_is_said_with_both_numbers(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+    topics.publish_many([("a", bytes(1000))] * 1000)
+    server.stop()
+    with SegmentLog(tmp_path / "topics", SMALL) as log:
+        first = log.trim(900).first
+    server.start()
+    with pytest.raises(Retired) as caught:
+        topics.subscribe(sequence=5).connect()
+    assert (caught.value.asked, caught.value.first) == (5, first)
+
+
+def lose(folder: Path) -> None:
+    """All that was ever published."""
+    for file in (folder / "topics").glob("*.log"):
+        file.unlink()
+    for file in (folder / "topics").glob("spare*"):
+        file.unlink()
+
+
+def test_another_epoch_is_raised(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+    fill(topics, 5)
+    with topics.subscribe(start="beginning", reconnect=SOON, name="n") as subscription:
+        assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
+        subscription.confirm()
+        server.stop()
+        lose(tmp_path)
+        server.start()
+        fill(topics, 2)
+        with pytest.raises(WrongEpoch):
+            subscription.next(PATIENCE)
+
+
+def test_another_epoch_is_followed_if_wanted(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+    fill(topics, 5)
+    events: list[Event] = []
+    terms = {"start": "beginning", "reconnect": SOON, "name": "n", "new_epoch": "follow", "on_event": events.append}
+    with topics.subscribe(**terms) as subscription:
+        assert sequences(subscription, 5) == [1, 2, 3, 4, 5]
+        before = subscription.epoch
+        server.stop()
+        lose(tmp_path)
+        server.start()
+        fill(topics, 2)
+        assert sequences(subscription, 2) == [1, 2]
+        assert NewEpoch(before, subscription.epoch) in events
+    with topics.subscribe(name="n") as subscription:
+        assert sequences(subscription, 1) == [2]
+
+
+# -- a line that is not to be trusted ---------------------------------------------------------------------------------
+
+
+def is_record(frame: Frame, sequence: int) -> bool:
+    return int(frame.kind) == KIND and read_body(frame.body).sequence == sequence
+
+
+def once_at(sequence: int, instead: Callable[[Frame], list[Frame]]) -> Callable[[Frame], list[Frame]]:
+    """That record, the first time it passes."""
+    seen: list[int] = []
+
+    def tamper(frame: Frame) -> list[Frame]:
+        if not seen and is_record(frame, sequence):
+            seen.append(sequence)
+            return instead(frame)
+        return [frame]
+
+    return tamper
+
+
+@pytest.mark.parametrize("name", ["", "n"])
+@pytest.mark.parametrize("wanted", [(), ["a", "c"]])
+def test_a_record_that_is_lost_on_the_way_comes_again(
+    connecting: Connect, line: Tampering, name: str, wanted: Any
+) -> None:
+    topics = connecting(line.address).topics
+    events: list[Event] = []
+    line.tamper = once_at(9, lambda frame: [])
+    terms = {"start": "beginning", "name": name, "progress": 0.05, "reconnect": SOON, "on_event": events.append}
+    with topics.subscribe(wanted, **terms) as subscription:
+        fill(topics, 8)
+        topics.publish("c", "only this")
+        fill(topics, 6)
+        expected = [1, 3, 5, 7, 9, 10, 12, 14] if wanted else list(range(1, 16))
+        assert sorted(sequences(subscription, len(expected))) == expected
+        assert subscription.next(0.2) is None
+    assert [one for one in events if isinstance(one, Missing)]
+
+
+def test_a_record_that_comes_twice_is_dropped(connecting: Connect, line: Tampering) -> None:
+    topics = connecting(line.address).topics
+    line.tamper = once_at(3, lambda frame: [frame, frame])
+    with topics.subscribe(progress=0) as subscription:
+        fill(topics, 6)
+        assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
+        assert subscription.duplicates == 1
+
+
+def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, line: Tampering) -> None:
+    topics = connecting(line.address).topics
+    line.tamper = once_at(3, lambda frame: [frame._replace(body=frame.body[:-1] + b"!")])
+    with topics.subscribe(reconnect=SOON) as subscription:
+        fill(topics, 6)
+        assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, line: Tampering) -> None:
+    topics = connecting(line.address).topics
+
+    def always(frame: Frame) -> list[Frame]:
+        return [frame._replace(body=frame.body[:-1] + b"!")] if is_record(frame, 3) else [frame]
+
+    line.tamper = always
+    with topics.subscribe(reconnect=SOON) as subscription:
+        fill(topics, 6)
+        assert sequences(subscription, 2) == [1, 2]
+        with pytest.raises(StoreDamaged):
+            subscription.next(PATIENCE)
+
+
+def test_loss_that_the_log_tells_of_is_told(server: RunningServer, topics: Any, tmp_path: Path) -> None:
+    for _ in range(10):  # each its own frame, so that the log has several files
+        topics.publish_many([("a", bytes(1000))] * 30)
+    server.stop()
+    middle = sorted((tmp_path / "topics").glob("*.log"))[1]
+    middle.unlink()
+    server.start()
+    events: list[Event] = []
+    with topics.subscribe(start="beginning", on_event=events.append) as subscription:
+        [(first, last)] = [(one.first, one.last) for one in events if isinstance(one, LostRecords)] or subscription.lost
+        found = sequences(subscription, 300 - (last - first + 1))
+    assert found == [*range(1, first), *range(last + 1, 301)]
+    assert first == int(middle.stem)
