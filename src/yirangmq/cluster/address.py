@@ -1,0 +1,81 @@
+"""Where an etcd cluster is and who we are there: ``etcd://h1:2379,h2,h3?user=…&ca=…``. Knows: that text.
+Does not know: connections. A password never stands in an address, which is shown in logs and lists of processes."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from yirangmq.core.errors import BadInput
+
+SCHEME = "etcd://"
+PORT = 2379
+OPTIONS = ("user", "password-file", "ca", "cert", "key")
+PASSWORD = "YIRANGMQ_ETCD_PASSWORD"
+"""The environment's name for the password."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What the servers' certificates are checked against; who we are, if they ask for a certificate."""
+
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """``timeout`` is how long one call may take, in seconds: an election of etcd takes one or two, and a call that
+    hangs on a dead leader longer than that only adds to the outage."""
+
+    endpoints: tuple[str, ...]
+    tls: Tls | None = None
+    user: str = ""
+    password: str = ""
+    timeout: float = 2.0
+
+
+def read_address(text: str, environment: Mapping[str, str]) -> Address:
+    if not text.startswith(SCHEME):
+        raise BadInput(f"{text!r} is not an etcd cluster; use etcd://HOST:PORT,HOST:PORT,…", field="store")
+    hosts, _, query = text.removeprefix(SCHEME).partition("?")
+    endpoints = tuple(_endpoint(host) for host in hosts.rstrip("/").split(","))
+    options = _options(query)
+    files = {name: _read(options, name) for name in ("ca", "cert", "key", "password-file")}
+    if (files["cert"] is None) != (files["key"] is None):
+        raise BadInput("cert and key go together", field="store")
+    tls = Tls(ca=files["ca"], cert=files["cert"], key=files["key"]) if files["ca"] or files["cert"] else None
+    user, given = options.get("user", ""), files["password-file"]
+    password = given.decode().rstrip("\n") if given is not None else environment.get(PASSWORD, "")
+    if user and not password:
+        raise BadInput(f"user {user!r} needs a password: password-file=FILE, or ${PASSWORD}", field="store")
+    return Address(endpoints=endpoints, tls=tls, user=user, password=password if user else "")
+
+
+def _endpoint(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    if host.endswith("]") or not colon:
+        name, port = host, str(PORT)
+    if not name or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise BadInput(f"{host!r} is not HOST or HOST:PORT", field="store")
+    return f"{name}:{port}"
+
+
+def _options(query: str) -> dict[str, str]:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    for name in options:
+        if name == "password":
+            raise BadInput(f"a password does not stand here; use password-file=FILE or ${PASSWORD}", field="store")
+        if name not in OPTIONS:
+            raise BadInput(f"{name!r} is not one of {', '.join(OPTIONS)}", field="store")
+    return options
+
+
+def _read(options: Mapping[str, str], name: str) -> bytes | None:
+    if name not in options:
+        return None
+    try:
+        return Path(options[name]).read_bytes()
+    except OSError as error:
+        raise BadInput(f"{name}: {options[name]}: {error.strerror}", field="store") from None

@@ -1,0 +1,127 @@
+"""A thin client of etcd v3: keys, transactions, leases, watches, upkeep. Knows: etcd's calls. Does not know: queues.
+
+An end that is sent but empty means "and all behind it" to etcd: where there is none, none is sent.
+Reads and what may be done twice are asked of the next member when one fails; writes never are (see ``lines``)."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from yirangmq.cluster import wire
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.lines import Lines
+from yirangmq.cluster.watching import Watch
+from yirangmq.core.errors import NotFound
+
+PAGE = 500
+EQUAL, GREATER, LESS = 0, 1, 2
+VERSION, CREATE, MOD = 0, 1, 2
+
+_make = wire.MESSAGES
+Op = _make["RequestOp"]
+_Compare, _Range, _Put, _Delete, _Txn = (
+    _make[name] for name in ("Compare", "RangeRequest", "PutRequest", "DeleteRangeRequest", "TxnRequest")
+)
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The first key behind all that begin so."""
+    for at in reversed(range(len(prefix))):
+        if prefix[at] < 255:
+            return prefix[:at] + bytes([prefix[at] + 1])
+    return b"\0"
+
+
+def created_at(key: bytes, revision: int) -> Any:
+    """The key exists since exactly this revision; 0: it does not exist."""
+    return _Compare(result=EQUAL, target=CREATE, key=key, create_revision=revision)
+
+
+def changed_at(key: bytes, revision: int) -> Any:
+    """The key was written last at this revision; 0: it does not exist."""
+    return _Compare(result=EQUAL, target=MOD, key=key, mod_revision=revision)
+
+
+def put(key: bytes, value: bytes, lease: int = 0) -> Any:
+    return Op(request_put=_Put(key=key, value=value, lease=lease))
+
+
+def rewrite(key: bytes, value: bytes) -> Any:
+    """Another value, the lease it has."""
+    return Op(request_put=_Put(key=key, value=value, ignore_lease=True))
+
+
+def delete(key: bytes, end: bytes = b"") -> Any:
+    return Op(request_delete_range=_Delete(key=key, range_end=end or None))
+
+
+def get(key: bytes, end: bytes = b"", **how: Any) -> Any:
+    return Op(request_range=_Range(key=key, range_end=end or None, **how))
+
+
+def nested(compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = ()) -> Any:
+    return Op(request_txn=_Txn(compare=compare, success=success, failure=failure))
+
+
+class Etcd:
+    """Use it in one event loop, with ``async with``."""
+
+    def __init__(self, address: Address) -> None:
+        self.lines = Lines(address)
+
+    async def __aenter__(self) -> "Etcd":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.lines.close()
+
+    async def range(self, key: bytes, end: bytes = b"", **how: Any) -> Any:
+        """``limit, revision, sort_order, sort_target, serializable, keys_only, count_only`` as etcd has them."""
+        return await self.lines.call(wire.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
+
+    async def pages(self, key: bytes, end: bytes, *, revision: int = 0, **how: Any) -> AsyncIterator[list[Any]]:
+        """All of a range in the order of its keys, as of one moment, part by part."""
+        while True:
+            found = await self.range(key, end, revision=revision, limit=PAGE, **how)
+            revision = revision or found.header.revision
+            if found.kvs:
+                yield list(found.kvs)
+            if not found.more:
+                return
+            key = found.kvs[-1].key + b"\0"
+
+    async def get(self, key: bytes) -> Any | None:
+        found = await self.range(key)
+        return found.kvs[0] if found.kvs else None
+
+    async def put(self, key: bytes, value: bytes, lease: int = 0) -> Any:
+        return await self.lines.call(wire.PUT, _Put(key=key, value=value, lease=lease))
+
+    async def delete(self, key: bytes, end: bytes = b"", *, repeat: bool = False) -> int:
+        answer = await self.lines.call(wire.DELETE, _Delete(key=key, range_end=end or None), repeat=repeat)
+        return int(answer.deleted)
+
+    async def txn(
+        self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = (), *, repeat: bool = False
+    ) -> Any:
+        """``repeat`` only where doing it twice is doing it once."""
+        return await self.lines.call(wire.TXN, _Txn(compare=compare, success=success, failure=failure), repeat=repeat)
+
+    def watch(self, key: bytes, end: bytes = b"", *, revision: int, deletes: bool = True) -> Watch:
+        return Watch(self.lines, key, end, revision, () if deletes else (1,))
+
+    async def grant(self, seconds: int) -> tuple[int, int]:
+        """(id, seconds) of a new lease; etcd may give more than was asked for."""
+        answer = await self.lines.call(wire.GRANT, wire.GRANT.request(TTL=seconds), repeat=True)
+        return answer.ID, answer.TTL
+
+    async def revoke(self, lease: int) -> None:
+        try:
+            await self.lines.call(wire.REVOKE, wire.REVOKE.request(ID=lease), repeat=True)
+        except NotFound:
+            return
+
+    async def compact(self, revision: int) -> None:
+        await self.lines.call(wire.COMPACT, wire.COMPACT.request(revision=revision), repeat=True)

@@ -1,0 +1,101 @@
+"""A lease that is kept alive, and that knows when it is lost. Knows: etcd's leases, the monotonic clock.
+Does not know: what hangs on it.
+
+The time it has counts from the moment of asking, not of the answer. A process that was stopped and woke sees at once
+that its time is over: ``is_alive`` asks the clock, not the task that may not have run yet."""
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from grpc import aio
+
+from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.lines import Line, complain, was_closed_under
+from yirangmq.cluster.wire import KEEP_ALIVE
+from yirangmq.core.errors import NotAllowed, Unavailable
+
+PARTS = 3
+"""It is renewed when a third of its time has passed."""
+PAUSE_SECONDS = 0.2
+
+
+class Lease:
+    """``async with await Lease.grant(etcd, 5) as lease``: kept alive inside, revoked at the end."""
+
+    def __init__(self, etcd: Etcd, id: int, seconds: int, asked_at: float) -> None:
+        self._etcd = etcd
+        self.id = id
+        self.seconds = seconds
+        self.lost = asyncio.Event()
+        self._until = asked_at + seconds
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def grant(cls, etcd: Etcd, seconds: int) -> "Lease":
+        asked_at = time.monotonic()
+        id, given = await etcd.grant(seconds)
+        return cls(etcd, id, given, asked_at)
+
+    @property
+    def is_alive(self) -> bool:
+        return not self.lost.is_set() and time.monotonic() < self._until
+
+    async def __aenter__(self) -> "Lease":
+        self._task = asyncio.ensure_future(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+        with contextlib.suppress(Unavailable, NotAllowed):
+            await self._etcd.revoke(self.id)
+
+    async def stop(self) -> None:
+        """No longer kept alive; it ends by itself."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _keep(self) -> None:
+        try:
+            while self.is_alive:
+                wait = self.seconds / PARTS if await self._renewed() else PAUSE_SECONDS
+                await asyncio.sleep(min(wait, max(0.0, self._until - time.monotonic())))
+        finally:
+            self.lost.set()
+
+    async def _renewed(self) -> bool:
+        asked_at = time.monotonic()
+        try:
+            seconds = await self._asked()
+        except (Unavailable, NotAllowed):
+            return False
+        self._until = asked_at + seconds if seconds else asked_at
+        return True
+
+    async def _asked(self) -> int:
+        """Seconds it has from now; 0: it is over."""
+        line = await self._etcd.lines.line()
+        call: Any = None
+        try:
+            metadata = await self._etcd.lines.metadata(line)
+            call = line.stream(KEEP_ALIVE)(timeout=self._etcd.lines.address.timeout, metadata=metadata)
+            await call.write(KEEP_ALIVE.request(ID=self.id))
+            answer = await call.read()
+            return 0 if answer is aio.EOF else int(answer.TTL)
+        except aio.AioRpcError as error:
+            self._give_up(line, error)
+        except (asyncio.CancelledError, asyncio.InvalidStateError, aio.UsageError):
+            was_closed_under(line)
+        finally:
+            if call is not None:
+                call.cancel()
+        return 0
+
+    def _give_up(self, line: Line, error: Any) -> None:
+        if "auth token" in (error.details() or ""):
+            self._etcd.lines.forget_token()
+        else:
+            self._etcd.lines.leave(line)
+        complain(error, line.endpoint)

@@ -1,0 +1,221 @@
+"""One connection to one member at a time, and the next member when it fails. Knows: gRPC, endpoints, TLS, tokens, which
+failures say "not done" and which say "perhaps". Does not know: keys, leases, queues.
+
+A write is never sent twice: what was sent over a connection that then failed may have been done, and whoever asked
+must look (``Unreachable``). What was refused, or never sent, was not done (``Unavailable`` and the others)."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.wire import AUTHENTICATE, Method
+from yirangmq.core.errors import (
+    BadInput,
+    MissingExtra,
+    NotAllowed,
+    NotFound,
+    QueueError,
+    StoreError,
+    StoreFull,
+    TooLarge,
+    Unavailable,
+    Unreachable,
+)
+
+try:
+    import grpc
+    from grpc import aio
+except ImportError as error:  # pragma: no cover - the base install
+    raise MissingExtra("etcd needs grpcio and protobuf: pip install 'yirangmq[etcd]'") from error
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),  # a write repeated behind our back is a message doubled
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+CONNECT_SECONDS = 1.0
+GRACE_SECONDS = 5.0
+"""A connection that was left is closed when its calls, which are shorter, have ended by themselves."""
+ROUNDS = 2
+"""How often each member is tried for one call."""
+PAUSE_SECONDS = 0.1
+ELSEWHERE = ("no leader", "leader changed", "timed out", "not capable", "too many requests", "server stopped")
+TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old")
+
+
+class Compacted(Exception):
+    """The revision asked for is gone; list again, then watch from there."""
+
+
+class Line:
+    """A connection to one member. ``left`` is set when it is no longer the one in use."""
+
+    def __init__(self, endpoint: str, address: Address) -> None:
+        self.endpoint = endpoint
+        self.left = asyncio.Event()
+        if address.tls is None:
+            self.channel = aio.insecure_channel(endpoint, options=OPTIONS)
+        else:
+            tls = grpc.ssl_channel_credentials(address.tls.ca, address.tls.key, address.tls.cert)
+            self.channel = aio.secure_channel(endpoint, tls, options=OPTIONS)
+        self._calls: dict[str, Any] = {}
+
+    def unary(self, method: Method) -> Any:
+        return self._made(method, self.channel.unary_unary)
+
+    def stream(self, method: Method) -> Any:
+        return self._made(method, self.channel.stream_stream)
+
+    def _made(self, method: Method, make: Callable[..., Any]) -> Any:
+        if method.path not in self._calls:
+            encode, decode = method.request.SerializeToString, method.response.FromString
+            self._calls[method.path] = make(method.path, request_serializer=encode, response_deserializer=decode)
+        return self._calls[method.path]
+
+    async def is_ready(self) -> bool:
+        """Connected, or so within the time a connection may take."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                while (state := self.channel.get_state(try_to_connect=True)) is not grpc.ChannelConnectivity.READY:
+                    if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
+                        return False
+                    await self.channel.wait_for_state_change(state)
+        except (TimeoutError, aio.UsageError):
+            return False
+        return True
+
+    async def close(self, grace: float) -> None:
+        self.left.set()
+        with contextlib.suppress(Exception):
+            await self.channel.close(grace)
+
+
+class Lines:
+    """The way to a cluster. Opened and closed by ``Etcd``."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._order = random.sample(address.endpoints, len(address.endpoints))
+        self._line: Line | None = None
+        self._token = ""
+        self._asking = asyncio.Lock()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def line(self) -> Line:
+        """The connection in use, ready to take a call; the next member if it cannot be."""
+        for _ in range(ROUNDS * len(self._order)):
+            if self._line is None:
+                self._line = Line(self._order[0], self.address)
+            line = self._line
+            if await line.is_ready():
+                return line
+            self.leave(line)
+        await asyncio.sleep(PAUSE_SECONDS)
+        raise Unavailable(f"no member of the etcd cluster answers: {', '.join(self.address.endpoints)}")
+
+    def leave(self, line: Line) -> None:
+        """That connection failed: the next call goes to the next member. Whoever left it first decides."""
+        if self._line is line:
+            self._order.append(self._order.pop(0))
+            self._line = None
+            line.left.set()
+            task = asyncio.ensure_future(line.close(GRACE_SECONDS))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def call(self, method: Method, request: Any, *, repeat: bool = False, seconds: float = 0) -> Any:
+        """``repeat``: doing it twice is the same as doing it once, so ask the next member if this one fails."""
+        for left in reversed(range(ROUNDS * len(self._order) if repeat else 1)):
+            line = await self.line()
+            try:
+                return await self._call(line, method, request, seconds or self.address.timeout)
+            except (Unreachable, Unavailable):
+                self.leave(line)
+                if not left:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+        raise AssertionError("a call ends in its loop")
+
+    async def metadata(self, line: Line) -> tuple[tuple[str, str], ...]:
+        if not self.address.user:
+            return ()
+        async with self._asking:
+            if not self._token:
+                given = AUTHENTICATE.request(name=self.address.user, password=self.address.password)
+                self._token = (await self._sent(line, AUTHENTICATE, given, self.address.timeout, ())).token
+        return (("token", self._token),)
+
+    def forget_token(self) -> None:
+        self._token = ""
+
+    async def _call(self, line: Line, method: Method, request: Any, seconds: float) -> Any:
+        """An old token is refused before anything is done; so a new one is asked for, and the call made once more."""
+        try:
+            return await self._sent(line, method, request, seconds, await self.metadata(line))
+        except TokenIsOld:
+            self.forget_token()
+        return await self._sent(line, method, request, seconds, await self.metadata(line))
+
+    async def _sent(
+        self, line: Line, method: Method, request: Any, seconds: float, metadata: tuple[tuple[str, str], ...]
+    ) -> Any:
+        try:
+            return await line.unary(method)(request, timeout=seconds, metadata=metadata)
+        except aio.AioRpcError as error:
+            complain(error, line.endpoint)
+        except asyncio.CancelledError:
+            was_closed_under(line)
+        except (aio.UsageError, asyncio.InvalidStateError) as error:
+            raise Unreachable(f"{line.endpoint}: the connection was closed under a call") from error
+
+    async def close(self) -> None:
+        if self._line is not None:
+            await self._line.close(0)
+            self._line = None
+        for task in list(self._closing):
+            task.cancel()
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+
+class TokenIsOld(NotAllowed):
+    pass
+
+
+def was_closed_under(line: Line) -> NoReturn:
+    """gRPC cancels the calls of a connection that is closed; that is no wish of ours to end."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    raise Unreachable(f"{line.endpoint}: the connection was closed under a call") from None
+
+
+def complain(error: Any, endpoint: str) -> NoReturn:
+    raise understood(error.code(), error.details() or "", endpoint) from None
+
+
+def understood(code: Any, details: str, endpoint: str) -> Exception:
+    """What a refusal of etcd means to us. Whatever is not known to be harmless is "perhaps done"."""
+    text, status = f"{endpoint}: {details}", grpc.StatusCode
+    if any(words in details for words in TOKEN_IS_OLD):
+        return TokenIsOld(text)
+    if any(words in details for words in ELSEWHERE) or code in (status.UNAVAILABLE, status.DEADLINE_EXCEEDED):
+        return Unreachable(text)
+    if "has been compacted" in details:
+        return Compacted(details)
+    if "database space exceeded" in details:
+        return StoreFull(f'{text}; see docs/cluster.md, "When etcd is full"')
+    if "request is too large" in details or "larger than max" in details:
+        return TooLarge(text)
+    if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED) or "authentication failed" in details:
+        return NotAllowed(text)
+    kinds: dict[Any, type[QueueError]] = {status.NOT_FOUND: NotFound, status.INVALID_ARGUMENT: BadInput}
+    if code in (status.CANCELLED, status.UNKNOWN, status.INTERNAL):
+        return Unreachable(text)
+    return kinds.get(code, StoreError)(text)

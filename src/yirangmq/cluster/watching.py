@@ -1,0 +1,108 @@
+"""Changes of a range of keys, in order, none twice and none left out, over any number of lost connections. Knows:
+etcd's watch stream. Does not know: what the keys mean.
+
+It resumes behind the last *event* it has handed on, not behind the revision of the last answer: that is the store's,
+which may be far ahead of a watch that is catching up. Parts of a large answer are handed on when all are there."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from grpc import aio
+
+from yirangmq.cluster.lines import Compacted, Line, Lines, TokenIsOld, complain, was_closed_under
+from yirangmq.cluster.wire import MESSAGES, WATCH
+from yirangmq.core.errors import NotAllowed, Unavailable
+
+PAUSE_SECONDS = 0.1
+_Create = MESSAGES["WatchCreateRequest"]
+
+
+class Watch:
+    """``async for events in watch``: lists of events of whole revisions. ``revision`` is the next one wanted.
+
+    Ends only by an error: ``Compacted``, ``NotAllowed``, or by being cancelled."""
+
+    def __init__(self, lines: Lines, key: bytes, end: bytes, revision: int, filters: Sequence[int] = ()) -> None:
+        self._lines = lines
+        self._key = key
+        self._end = end
+        self._filters = filters
+        self.revision = revision
+
+    async def __aiter__(self) -> AsyncIterator[list[Any]]:
+        while True:
+            try:
+                line = await self._lines.line()
+                async for events in self._over(line):
+                    yield events
+                self._lines.leave(line)
+            except TokenIsOld:
+                self._lines.forget_token()
+            except Unavailable:
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _over(self, line: Line) -> AsyncIterator[list[Any]]:
+        """What comes over one connection, until it fails."""
+        metadata = (*await self._lines.metadata(line), ("hasleader", "true"))
+        call = line.stream(WATCH)(metadata=metadata)
+        leaving = asyncio.ensure_future(line.left.wait())
+        try:
+            await call.write(WATCH.request(create_request=self._wanted()))
+            held: list[Any] = []
+            while (answer := await _read(call, leaving)) is not None:
+                self._check(answer)
+                held.extend(answer.events)
+                if answer.fragment:
+                    continue
+                if held:
+                    self.revision = held[-1].kv.mod_revision + 1
+                    yield held
+                    held = []
+                elif not answer.created:
+                    self.revision = max(self.revision, answer.header.revision + 1)
+        except aio.AioRpcError as error:
+            self._lines.leave(line)
+            complain(error, line.endpoint)
+        except (asyncio.CancelledError, asyncio.InvalidStateError, aio.UsageError):
+            was_closed_under(line)
+        finally:
+            leaving.cancel()
+            call.cancel()
+
+    def _wanted(self) -> Any:
+        return _Create(
+            key=self._key,
+            range_end=self._end or None,
+            start_revision=self.revision,
+            filters=self._filters,
+            fragment=True,
+            progress_notify=True,
+        )
+
+    def _check(self, answer: Any) -> None:
+        if not answer.canceled:
+            return
+        if answer.compact_revision:
+            raise Compacted(f"revision {self.revision} is gone; the history begins at {answer.compact_revision}")
+        if "permission denied" in answer.cancel_reason or "invalid auth token" in answer.cancel_reason:
+            kind = TokenIsOld if "token" in answer.cancel_reason else NotAllowed
+            raise kind(f"watch of {self._key!r}: {answer.cancel_reason}")
+        raise Unavailable(f"watch of {self._key!r}: {answer.cancel_reason}")
+
+
+async def _read(call: Any, leaving: asyncio.Future[Any]) -> Any | None:
+    """The next answer; None when the stream has ended, or its connection is no longer the one in use."""
+    reading = asyncio.ensure_future(call.read())
+    try:
+        await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            return None
+        answer = reading.result()
+        return None if answer is aio.EOF else answer
+    finally:
+        if not reading.done():
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError, aio.AioRpcError):
+                await reading

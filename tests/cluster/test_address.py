@@ -1,0 +1,68 @@
+"""Addresses of clusters, and the messages made from etcd.proto."""
+
+from pathlib import Path
+
+import pytest
+
+from yirangmq.cluster import wire
+from yirangmq.cluster.address import PASSWORD, read_address
+from yirangmq.cluster.etcd import created_at, delete, end_of, get
+from yirangmq.core.errors import BadInput
+
+
+def test_several_members_with_and_without_ports() -> None:
+    found = read_address("etcd://h1:2300,h2,[::1]:2301,[::1]", {})
+    assert found.endpoints == ("h1:2300", "h2:2379", "[::1]:2301", "[::1]:2379")
+    assert found.tls is None
+    assert found.user == ""
+
+
+def test_tls_user_and_password_come_from_files_and_the_environment(tmp_path: Path) -> None:
+    for name in ("ca", "cert", "key"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "word").write_text("open\n")
+    files = "&".join(f"{name}={tmp_path / name}" for name in ("ca", "cert", "key"))
+    found = read_address(f"etcd://h?{files}&user=ann&password-file={tmp_path / 'word'}", {PASSWORD: "other"})
+    assert found.tls is not None
+    assert (found.tls.ca, found.tls.cert, found.tls.key) == (b"ca", b"cert", b"key")
+    assert (found.user, found.password) == ("ann", "open")
+    assert read_address("etcd://h?user=ann", {PASSWORD: "other"}).password == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("http://h", "not an etcd cluster"),
+        ("etcd://", "not HOST"),
+        ("etcd://h:0", "not HOST"),
+        ("etcd://h:x", "not HOST"),
+        ("etcd://h,,g", "not HOST"),
+        ("etcd://h?tls=1", "'tls' is not one of"),
+        ("etcd://h?password=secret", "does not stand here"),
+        ("etcd://h?user=ann", "needs a password"),
+        ("etcd://h?ca=/nowhere/ca.pem", "No such file"),
+        ("etcd://h?cert=/etc/hostname", "go together"),
+    ],
+)
+def test_what_is_wrong_with_an_address_is_said(text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says) as error:
+        read_address(text, {})
+    assert "secret" not in str(error.value)
+
+
+def test_messages_are_etcds_on_the_wire() -> None:
+    assert wire.PUT.request(key=b"k", value=b"v", lease=300).SerializeToString() == b"\x0a\x01k\x12\x01v\x18\xac\x02"
+    # A comparison with 0 says so: "there is no such key".
+    assert created_at(b"k", 0).SerializeToString() == b"\x08\x00\x10\x01\x1a\x01k\x28\x00"
+
+
+def test_an_end_that_is_not_given_is_not_sent() -> None:
+    """Sent and empty it would mean all keys behind: a delete of one key would be a delete of most."""
+    assert delete(b"k").SerializeToString() == b"\x1a\x03\x0a\x01k"
+    assert get(b"k").SerializeToString() == b"\x0a\x03\x0a\x01k"
+
+
+def test_the_end_of_a_prefix() -> None:
+    assert end_of(b"/q/") == b"/q0"
+    assert end_of(b"a\xff") == b"b"
+    assert end_of(b"\xff") == b"\0"

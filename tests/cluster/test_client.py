@@ -1,0 +1,342 @@
+"""The thin client against real members: failing over, never writing twice, watching without a gap, keeping leases."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.certificates import certificate
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, play, until
+from tests.cluster.proxy import Proxy
+from yirangmq.cluster import wire
+from yirangmq.cluster.address import Address, Tls
+from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
+from yirangmq.cluster.following import follow
+from yirangmq.cluster.leases import Lease
+from yirangmq.cluster.lines import Compacted
+from yirangmq.core.errors import NotAllowed, TooLarge, Unavailable, Unreachable
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def key() -> bytes:
+    return f"/t/{uuid.uuid4().hex}/".encode()
+
+
+def test_keys_and_transactions(etcd: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            first = (await client.put(key + b"a", b"1")).header.revision
+            assert not (await client.txn([created_at(key + b"a", 0)], [put(key + b"a", b"2")])).succeeded
+            moved = [delete(key + b"a"), nested([changed_at(key + b"z", 0)], [put(key + b"b", b"1")])]
+            answer = await client.txn([changed_at(key + b"a", first)], moved, [get(key + b"a")])
+            assert answer.succeeded
+            assert answer.responses[1].response_txn.succeeded
+            assert await client.get(key + b"a") is None
+            found = await client.get(key + b"b")
+            assert found is not None
+            assert found.value == b"1"
+            assert await client.delete(key, end_of(key)) == 1
+
+    play(game())
+
+
+def test_pages_are_of_one_moment(etcd: Etcds, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yirangmq.cluster.etcd.PAGE", 3)
+
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            await client.txn([], [put(key + b"%d" % number, b"") for number in range(8)])
+            seen: list[bytes] = []
+            async for page in client.pages(key, end_of(key)):
+                seen += [one.key.removeprefix(key) for one in page]
+                await client.put(key + b"9", b"")
+            assert seen == [b"%d" % number for number in range(8)]
+
+    play(game())
+
+
+def test_reads_and_new_writes_go_to_the_next_member(etcds: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with at(*etcds.endpoints) as client:
+            for number in range(2):
+                await client.put(key + b"%d" % number, b"")
+                used = (await client.lines.line()).endpoint
+                [member] = [one for one in etcds.members if one.endpoint == used]
+                if number:
+                    member.freeze()  # it takes connections and never answers
+                    with pytest.raises(Unreachable):
+                        await client.put(key + b"x", b"")
+                else:
+                    member.kill()
+                assert (await client.range(key, end_of(key), count_only=True)).count > number
+                await client.put(key + b"after%d" % number, b"")
+                assert (await client.lines.line()).endpoint != used
+                member.wake() if number else member.start()
+                assert etcds.wait_well()
+
+    play(game())
+
+
+def test_nobody_answers(key: bytes) -> None:
+    async def game() -> None:
+        async with at("127.0.0.1:1", "127.0.0.1:2") as client:
+            with pytest.raises(Unavailable, match="no member"):
+                await client.put(key, b"")
+
+    play(game())
+
+
+def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
+            await client.put(key, b"0")
+            proxy.deaf = True
+            writing = asyncio.ensure_future(client.put(key, b"1"))
+            async with at(*etcd.endpoints) as other:
+
+                async def is_there() -> bool:
+                    return bool((await other.range(key)).kvs[0].version == 2)
+
+                await until(is_there, "the write at the member")
+                proxy.cut()
+                with pytest.raises(Unreachable):
+                    await writing
+                proxy.deaf = False
+                found = await client.get(key)
+                assert found is not None
+                assert found.version == 2
+
+    play(game())
+
+
+def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as writer:
+            first = (await writer.put(key + b"begin", b"")).header.revision
+            for start in range(0, 4000, 100):
+                await writer.txn([], [put(key + b"%04d" % n, bytes(500)) for n in range(start, start + 100)])
+        async with Proxy(etcd.endpoints[0], cut_after=700_000) as proxy, at(proxy.endpoint) as client:
+            seen = await _seen(client, key, first + 1, 4000)
+            assert proxy.cuts == 1
+            assert seen == [b"%04d" % number for number in range(4000)]
+
+    play(game())
+
+
+async def _seen(client: Etcd, key: bytes, revision: int, count: int) -> list[bytes]:
+    seen: list[bytes] = []
+    async for events in client.watch(key, end_of(key), revision=revision):
+        seen += [event.kv.key.removeprefix(key) for event in events]
+        if len(seen) >= count:
+            break
+    return seen
+
+
+def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: Etcds, key: bytes) -> None:
+    """1.2 MB a revision, ten of them: more than one answer may hold."""
+
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            first = (await client.put(key + b"begin", b"")).header.revision
+            for start in range(0, 120, 12):
+                await client.txn([], [put(key + b"%03d" % n, bytes(100_000)) for n in range(start, start + 12)])
+            assert await _comes_in_parts(client, key, first + 1)
+            seen: list[bytes] = []
+            async for events in client.watch(key, end_of(key), revision=first + 1):
+                seen += [event.kv.key.removeprefix(key) for event in events]
+                assert len(seen) % 12 == 0
+                if len(seen) == 120:
+                    break
+            assert seen == [b"%03d" % number for number in range(120)]
+
+    play(game())
+
+
+async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
+    line = await client.lines.line()
+    wanted = wire.MESSAGES["WatchCreateRequest"](key=key, range_end=end_of(key), start_revision=revision, fragment=True)
+    call = line.stream(wire.WATCH)()
+    await call.write(wire.WATCH.request(create_request=wanted))
+    parts, events = 0, 0
+    while events < 120:
+        answer = await call.read()
+        parts, events = parts + answer.fragment, events + len(answer.events)
+    call.cancel()
+    return parts > 0
+
+
+def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            first = (await client.put(key + b"a", b"")).header.revision
+            await client.put(key + b"b", b"")
+            await client.delete(key + b"a")
+            await client.compact((await client.put(key + b"b", b"")).header.revision)
+            with pytest.raises(Compacted):
+                await _seen(client, key, first, 1)
+
+    async def following() -> None:
+        async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client, at(*etcd.endpoints) as writer:
+            known: set[bytes] = set()
+            lists = 0
+            async for changes in follow(client, key, end_of(key)):
+                if changes.anew:
+                    lists, known = lists + 1, set()
+                for one in changes.events:
+                    known.add(one.key if changes.anew else one.kv.key)
+                if lists == 1:
+                    proxy.cut()
+                    proxy.deaf = True
+                    await writer.put(key + b"c", b"")
+                    await writer.compact((await writer.put(key + b"d", b"")).header.revision)
+                    proxy.cut()
+                    proxy.deaf = False
+                if key + b"d" in known:
+                    break
+            assert lists == 2
+            assert known == {key + letter for letter in (b"b", b"c", b"d")}
+
+    play(game())
+    play(following())
+
+
+def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            async with await Lease.grant(client, 2) as lease:
+                await client.put(key, b"", lease.id)
+                await asyncio.sleep(lease.seconds * 1.6)  # longer than it lives by itself
+                assert await client.get(key) is not None
+                assert [lease.is_alive, lease.lost.is_set()] == [True, False]
+                etcd.ctl("lease", "revoke", f"{lease.id:x}")
+                await asyncio.wait_for(lease.lost.wait(), 10)
+                assert [lease.is_alive, lease.lost.is_set()] == [False, True]
+            async with await Lease.grant(client, 2) as other:
+                await client.put(key, b"", other.id)
+            assert await client.get(key) is None
+
+    play(game())
+
+
+def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) -> None:
+    async def game() -> None:
+        async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
+            lease = await Lease.grant(client, 2)
+            async with lease:
+                proxy.deaf = True
+                await asyncio.wait_for(lease.lost.wait(), 10)
+                assert not lease.is_alive
+                proxy.deaf = False
+                proxy.cut()
+
+    play(game())
+
+
+def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, key: bytes) -> None:
+    """A connection swapped under running calls must neither end them nor leave two of them."""
+
+    async def game() -> None:
+        leader = etcds.leader()
+        order = (leader.endpoint, *(member.endpoint for member in etcds.members if member is not leader))
+        client = at(*order)
+        client.lines._order = list(order)
+        async with client, await Lease.grant(client, 5) as lease:
+            revision = (await client.put(key + b"begin", b"", lease.id)).header.revision
+            seen: list[bytes] = []
+
+            async def watch() -> None:
+                async for events in client.watch(key, end_of(key), revision=revision + 1):
+                    seen.extend(event.kv.key.removeprefix(key) for event in events)
+
+            watching = asyncio.ensure_future(watch())
+            sent = 0
+            for number in range(60):
+                if number == 20:
+                    leader.kill()
+                if number == 40:
+                    leader.start()
+                while True:  # the key is the message's name, so writing it again is safe if it is not there
+                    try:
+                        await client.txn([created_at(key + b"%02d" % number, 0)], [put(key + b"%02d" % number, b"")])
+                        break
+                    except Unavailable:
+                        await asyncio.sleep(0.1)
+                sent += 1
+            await until(lambda: len(seen) >= sent, "all events")
+            assert seen == [b"%02d" % number for number in range(60)]
+            assert lease.is_alive
+            assert not watching.done()
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    play(game())
+
+
+def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key: bytes) -> None:
+    async def game(etcd: Etcds) -> None:
+        for words in (
+            ["user", "add", "root:secret"],
+            ["role", "add", "root"],
+            ["user", "grant-role", "root", "root"],
+            ["user", "add", "ann:word"],
+            ["role", "add", "mine"],
+            ["role", "grant-permission", "mine", "readwrite", "--prefix=true", key.decode()],
+            ["user", "grant-role", "ann", "mine"],
+            ["auth", "enable"],
+        ):
+            etcd.ctl(*words)
+        address = Address(endpoints=tuple(etcd.endpoints), user="ann", password="word")
+        async with Etcd(address) as client:
+            revision = (await client.put(key, b"1")).header.revision
+            with pytest.raises(NotAllowed):
+                await client.put(b"/other", b"")
+            with pytest.raises(NotAllowed):
+                await _seen(client, b"/other", 1, 1)
+            etcd.members[0].kill()
+            etcd.members[0].start()
+            assert etcd.wait_well()
+            await client.range(key)
+            client.lines._token = "never given"
+            await client.put(key, b"2")
+            client.lines._token = "never given"
+            assert len(await _seen(client, key, revision, 2)) == 2
+            async with await Lease.grant(client, 5) as lease:
+                client.lines._token = "never given"
+                assert await lease._renewed() or await lease._renewed()
+        async with Etcd(Address(endpoints=tuple(etcd.endpoints), user="ann", password="wrong")) as client:
+            with pytest.raises(NotAllowed):
+                await client.get(key)
+
+    with Etcds(tmp_path / "etcd") as cluster:
+        play(game(cluster))
+
+
+def test_tls(tmp_path: Path, key: bytes) -> None:
+    cert, secret = certificate(tmp_path)
+    flags = ["--cert-file", str(cert), "--key-file", str(secret), "--client-cert-auth", "--trusted-ca-file", str(cert)]
+    tls = Tls(ca=cert.read_bytes(), cert=cert.read_bytes(), key=secret.read_bytes())
+
+    async def game(endpoints: tuple[str, ...]) -> None:
+        async with Etcd(Address(endpoints=endpoints, tls=tls)) as client:
+            await client.put(key, b"1")
+            assert await client.get(key) is not None
+        async with at(*endpoints) as stranger:
+            with pytest.raises(Unavailable):
+                await stranger.put(key, b"2")
+
+    with Etcds(tmp_path / "etcd", flags=flags, scheme="https") as cluster:
+        play(game(tuple(cluster.endpoints)))
+
+
+def test_what_is_too_large_is_refused_by_name(etcd: Etcds, key: bytes) -> None:
+    async def game() -> Any:
+        async with at(*etcd.endpoints) as client:
+            with pytest.raises(TooLarge, match="too large"):
+                await client.put(key, bytes(1_700_000))
+
+    play(game())
