@@ -40,7 +40,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
         "feed_tcp": "127.0.0.1:0", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
-        "mq_unique": "true",
+        "mq_unique": "true", "bridges": '[{"name": "b", "queue": "q"}]',
     }  # fmt: skip
     value = given.get(name, "7")
     other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}}.get(name, {})

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yirangmq.core.access import TokenRule
+from yirangmq.core.bridges import NewBridge
 from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.names import MAX_SECONDS
@@ -20,12 +21,14 @@ from yirangmq.core.settings import (
     Reader,
     a_number,
     a_text,
+    bridge_rules,
     byte_size,
     file_mode,
     one_of,
     plain_name,
     token_rules,
     topic_names,
+    topic_or_nothing,
     whole_number,
     yes_or_no,
 )
@@ -214,6 +217,12 @@ class Config:
         "topics that have a bit in masks, up to 32 with commas between: that of the first is 1, then 2, 4 …",
         shown="TOPIC1,TOPIC2,MISC",
     )
+    bridges: tuple[NewBridge, ...] = _setting(
+        (), bridge_rules, "topics that feed queues (docs/bridges.md); a JSON array"
+    )
+    events_topic: str = _setting(
+        "", topic_or_nothing, "the topic in which the events of queues are told (docs/bridges.md)"
+    )
     recovery_workers: int = _setting(2, whole_number(1, 64), "threads that send history to subscribers")
     publisher_id: int = _setting(1000, whole_number(0, 9999), "the number of this server as a publisher of topics")
     feed_socket: str = _setting(
@@ -361,6 +370,8 @@ def checked(config: Config) -> Config:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
     if not config.topics_folder and (config.feed_path or config.feed_address):
         raise BadInput("is off: there is nothing to feed", field="topics")
+    if not config.topics_folder and (config.bridges or config.events_topic):
+        raise BadInput("is off, and bridges and events_topic need them", field="topics")
     if config.topic_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
     if config.max_store_bytes and config.store_url.startswith("memory:"):

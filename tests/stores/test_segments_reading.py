@@ -14,6 +14,8 @@ from tests.stores.logs import SECOND, SMALL, START_NS, Nanoseconds, fill, new, o
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord
 from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.segments_chain import Chain
+from yirangmq.stores.segments_reader import SegmentReader
 from yirangmq.stores.segments_view import SegmentView
 from yirangmq.wire.records import RecordReader
 
@@ -110,6 +112,37 @@ def test_a_filter_is_asked_once_for_each_topic(log: SegmentLog) -> None:
 
     assert len(list(log.reader().records(1, 3, wanted))) == 2
     assert len(asked) <= 4  # once for the segment, once for the frames
+
+
+class GrowingSource:
+    """A log that is written to between two looks at it: before look number ``at``."""
+
+    def __init__(self, log: SegmentLog, at: int) -> None:
+        self._log = log
+        self.left = at
+
+    epoch = property(lambda self: self._log.epoch)
+
+    @property
+    def chain(self) -> Chain:
+        self.left -= 1
+        if self.left == 0:
+            fill(self._log, 30)
+        return self._log.chain
+
+    def refresh(self, *, anew: bool = False) -> None:
+        self._log.refresh(anew=anew)
+
+
+def test_what_comes_while_a_span_is_counted_is_not_counted(tmp_path: Path) -> None:
+    for at in range(1, 30):
+        with open_log(tmp_path / str(at)) as log:
+            fill(log, 20)
+            source = GrowingSource(log, at)
+            assert SegmentReader(source).count(1, 21, lambda topic: topic == "trades") == 10
+        if source.left > 0:
+            return  # all looks there are
+    raise AssertionError("it looks too often")
 
 
 def test_time_finds_the_first_record_from_then_on(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from yirangmq.broker import ledger
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, check_rows
 from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
@@ -173,19 +174,7 @@ class Batches:
         for queue, envelopes in rows.queues.items():
             verbs.publish(transaction, queue, envelopes)
         for queue, found in rows.dead.items():
-            self._bury(transaction, queue, found, now)
-
-    def _bury(self, transaction: Transaction, queue: str, found: list[tuple[Envelope, str]], now: int) -> None:
-        policy = transaction.policy(queue)
-        stored = transaction.add([envelope for envelope, _ in found], now, now)
-        changes = []
-        for receipt, (envelope, why) in zip(stored, found, strict=True):
-            if not receipt.duplicate:
-                before = decide.fresh(envelope, receipt.seq, now)
-                outcome = decide.refuse(before, policy, now, why)
-                changes.append(Change(before, outcome.message, outcome.failure))
-        swap(transaction, changes, now, self._desk.verbs.touched)
-        self._desk.verbs.happened.refused(changes, now)
+            bury(verbs, transaction, queue, found, now)
 
     def _stored(self, entry: Entry, rows: Rows, error: QueueError | None) -> None:
         if error is not None:
@@ -252,6 +241,20 @@ class Batches:
         for number, done in enumerate(waiting):
             entry_first = None if result is None else (result[0], result[1] and number == 0)
             done(entry_first, error)
+
+
+def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int) -> None:
+    """New, and at once among the dead letters, each for its reason."""
+    policy = transaction.policy(queue)
+    stored = transaction.add([envelope for envelope, _ in found], now, now)
+    changes = []
+    for receipt, (envelope, why) in zip(stored, found, strict=True):
+        if not receipt.duplicate:
+            before = decide.fresh(envelope, receipt.seq, now)
+            outcome = decide.refuse(before, policy, now, why)
+            changes.append(Change(before, outcome.message, outcome.failure))
+    swap(transaction, changes, now, verbs.touched)
+    verbs.happened.refused(changes, now)
 
 
 def _records(data: bytes) -> list[Record]:

@@ -20,6 +20,7 @@ from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.cli.batching import Batching
+from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.feeding import publisher_of
 from yirangmq.cli.listener import Listener
@@ -83,11 +84,14 @@ class Daemon:
         rates = observing.metrics.rates
         self._topics = publisher_of(config)
         self._topic_calls = TopicCalls(self._topics, clock)
-        health = Health(clock, self._disk, config.backlog_limit, (self._topic_calls.reasons,))
+        self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
+        reasons = (self._topic_calls.reasons, self._bridging.calls.reasons)
+        health = Health(clock, self._disk, config.backlog_limit, reasons)
         site = Site(clock, health, self._facts, lambda: self._entrance.describe(), Consumers(clock), rates)
         calls = Calls(verbs, self._pages, site)
         observing.begin(verbs.happened, calls)
         self._topic_calls.begin(calls, observing.feed.hear)
+        self._bridging.calls.begin(calls)
         traces = load_traces()
         if traces is not None:
             verbs.happened.listen(traces.hear)
@@ -127,6 +131,7 @@ class Daemon:
             self._ticking.start()
             self._webhooks.start()
             self._batching.start()
+            self._bridging.start()
             ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()
@@ -134,6 +139,7 @@ class Daemon:
             self._entrance.close()
             self._pages.stop()
             self._batching.stop()
+            self._bridging.stop()
             if self._topics is not None:
                 self._topics.close()
             if listener is not None:
@@ -164,6 +170,7 @@ class Daemon:
         self._entrance.stop()
         self._pages.stop()
         self._webhooks.stop()
+        self._bridging.drain()
         if self._topics is not None:
             self._topics.stop()
         until = self._loop.time() + self._config.stop_seconds
@@ -180,7 +187,7 @@ class Daemon:
     def _is_idle(self) -> bool:
         """Nothing is asked for that is not answered."""
         are_topics = self._topics is None or self._topics.is_idle
-        return self._desk.is_idle and self._pages.is_idle and are_topics
+        return self._desk.is_idle and self._pages.is_idle and are_topics and self._bridging.is_idle
 
     async def _end_webhooks(self) -> None:
         """What is still on its way goes back in line."""
@@ -257,6 +264,7 @@ class Daemon:
             "accepted": self._entrance.accepted,
             "sentAway": self._entrance.sent_away(),
             "topics": self._topic_calls.facts(),
+            "bridges": self._bridging.calls.facts(),
         }
 
     def _samples(self) -> dict[str, Told]:
@@ -275,7 +283,11 @@ class Daemon:
             "yirangmq_store_used_bytes": None if self._disk is None else self._disk.used,
         }
         found |= {name: [({}, value)] for name, value in measured.items() if value is not None}
-        return found | self._topic_calls.samples()
+        return found | self._topic_calls.samples() | self._bridging.calls.samples()
+
+    def _full(self) -> QueueError | None:
+        """Why nothing may be published now."""
+        return None if self._disk is None else self._disk.full
 
 
 def _disk_of(config: Config, store: Store) -> Disk | None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from yirangmq.core.access import TokenRule, read_rules
+from yirangmq.core.bridges import NewBridge, read_all
 from yirangmq.core.errors import BadInput
 from yirangmq.core.names import check_consumer, check_queue
 from yirangmq.core.strict import kind
@@ -99,6 +100,22 @@ def topic_names(value: object) -> tuple[str, ...]:
         raise ValueError(f"must be from 1 to {MOST_MASKED} topics, each once, with commas between them, not {value!r}")
     try:
         return tuple(check_queue(name, "") for name in given)
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def topic_or_nothing(value: object) -> str:
+    try:
+        return check_queue(value, "") if value != "" else ""
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def bridge_rules(value: object) -> tuple[NewBridge, ...]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else []
+    try:
+        return read_all(value, "")
     except BadInput as error:
         raise ValueError(str(error)) from None
 

@@ -56,6 +56,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_subscribers": ("gauge", "subscribers, by state"),
     "yirangmq_subscriber_lag": ("gauge", "records between a subscriber and the end of the log"),
     "yirangmq_subscriber_late": ("gauge", "connected subscribers that are behind by more than topic_lag_limit"),
+    # of the bridges from topics to queues
+    "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),
+    "yirangmq_bridge_records_total": ("counter", "records that a bridge brought into its queue since the start"),
+    "yirangmq_bridge_running": ("gauge", "1 while a bridge is neither paused, waiting nor stopped"),
     # of the server
     "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),

@@ -116,8 +116,10 @@ class SegmentReader:
         """How many records of the wanted topics there have ever been before this sequence."""
         if sequence > self.last:
             state = self._read(self._newest, pick.state_after)
-        else:
-            state = self._read(partial(self._at, sequence), partial(pick.state_at, sequence=sequence))
+            if all(topic.sequence < sequence for topic in state.values()):
+                return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
+        where = partial(self._at, sequence) if sequence <= self.last else self._newest  # something came meanwhile
+        state = self._read(where, partial(pick.state_at, sequence=sequence))
         return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
 
     # -- records --------------------------------------------------------------------------------------------------

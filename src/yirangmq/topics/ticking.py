@@ -19,14 +19,18 @@ from yirangmq.topics.subscriber import Subscriber
 TICK_SECONDS = 0.25
 """The smallest distance between two words of progress."""
 SECOND_NS = 1_000_000_000
+Hold = Callable[[str, int], int | None]
+"""(epoch, the oldest moment in nanoseconds at which one who is away may have been heard of) → the first sequence that
+somebody needs; None: nobody needs any."""
 
 
 class Ticking:
-    def __init__(self, feed: Feed, follows: Follows, ledger: Ledger, aside: Aside) -> None:
+    def __init__(self, feed: Feed, follows: Follows, ledger: Ledger, aside: Aside, holds: Sequence[Hold] = ()) -> None:
         self._feed = feed
         self._follows = follows
         self._ledger = ledger
         self._aside = aside
+        self._holds = holds
         self._is_over = False
         self._is_ticking = False
         self.alarms: set[int] = set()
@@ -101,7 +105,10 @@ class Ticking:
         for cursor in self._ledger.all():
             if cursor.name in connected and now - cursor.at_ns > span // 4:
                 self._ledger.put(cursor._replace(at_ns=now), _ignore)  # it has nothing to confirm, but it is there
-        floor = floor_of(self._ledger.all(), self._feed.log.epoch, now - span, connected)
+        epoch = self._feed.log.epoch
+        found = [floor_of(self._ledger.all(), epoch, now - span, connected)]
+        found += [hold(epoch, now - span) for hold in self._holds]
+        floor = min((one for one in found if one is not None), default=None)
         self._aside.run(partial(self._feed.log.retain, settings.retention, floor), partial(self._retained, done))
 
     def _retained(self, done: Callable[[Any, QueueError | None], None], trimmed: Any, error: QueueError | None) -> None:

@@ -1,7 +1,18 @@
 """The API put together: every endpoint there is, and the parts of it that live as long as the server."""
 
 from yirangmq.doors.http.exchange import Route
-from yirangmq.doors.http.v1 import letters, messages, openapi, publishing, queues, records, settling, site, topics
+from yirangmq.doors.http.v1 import (
+    bridges,
+    letters,
+    messages,
+    openapi,
+    publishing,
+    queues,
+    records,
+    settling,
+    site,
+    topics,
+)
 from yirangmq.doors.http.v1.batches import BatchRoutes
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.events import Events
@@ -40,6 +51,7 @@ class Api:
             *queues.ENDPOINTS,
             *site.ENDPOINTS,
             *topics.endpoints(max_body),
+            *bridges.ENDPOINTS,
             *self._topic_events.endpoints,
             *self._log.endpoints,
             *BatchRoutes(house.batches).endpoints(max_body),

@@ -12,7 +12,7 @@ from yirangmq.doors.http.router import decoded
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
-from yirangmq.doors.http.v1.fields import CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
+from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
 from yirangmq.doors.session import House
 
 NAMED = {"queue": QUEUE, "topic": TOPIC, "name": SUBSCRIBER}
@@ -102,6 +102,8 @@ def _values(fields: tuple[Field, ...], values: list[str]) -> dict[str, str]:
 
 
 def path_field(endpoint: Endpoint, name: str) -> Field:
+    if endpoint.path.startswith("/v1/bridges/"):
+        return BRIDGE
     if name in NAMED:
         return NAMED[name]
     if endpoint.path.startswith("/v1/batches/"):

@@ -1,0 +1,208 @@
+"""All bridges of a server: made, changed and removed durably; each at work while it is not paused.
+
+Knows: their notes, the feed. Does not know: how one works (``crossing``), who asks. Used from the loop's thread."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from yirangmq.broker import bridge_notes
+from yirangmq.broker.crossing import Crossing, Done, Means
+from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached, fed_by
+from yirangmq.core.errors import NotFound, QueueError, WrongState
+from yirangmq.core.feeds import Start
+from yirangmq.core.ports import Transaction
+
+
+class Bridges:
+    """From ``start`` to ``stop``."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._crossings: dict[str, Crossing] = {}
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
+        """Those the store knows, and those the settings want; ``told`` of each that cannot be made."""
+        for bridge, reached in self._means.desk.read(bridge_notes.bridges):
+            self._take(bridge, reached)
+        for new in wanted:
+            self._adopt(new, told)
+
+    def _adopt(self, new: NewBridge, told: Callable[[str, QueueError], None]) -> None:
+        """What the settings say of it holds; how far it has come, and whether it is paused, does not change."""
+        name = new.bridge.name
+        known = self._crossings.get(name)
+
+        def done(value: Any, error: QueueError | None) -> None:
+            if error is not None:
+                told(name, error)
+
+        if known is None:
+            self.add(new, done)
+            return
+        bridge = new.bridge._replace(is_paused=known.bridge.is_paused, changed_at=known.bridge.changed_at)
+        if bridge != known.bridge:
+            self._change(known, bridge, None, done)
+
+    def stop(self) -> None:
+        """Nothing more is begun."""
+        for crossing in self._crossings.values():
+            crossing.stop()
+
+    @property
+    def is_idle(self) -> bool:
+        return all(crossing.is_idle for crossing in self._crossings.values())
+
+    def kick(self) -> None:
+        """Something was published."""
+        for crossing in self._crossings.values():
+            crossing.kick()
+
+    def _take(self, bridge: Bridge, reached: Reached) -> Crossing:
+        known = self._crossings.get(bridge.name)
+        made = self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
+        if known is not None:
+            known.stop()
+            made.delivered, made.refused = known.delivered, known.refused
+        made.check()
+        return made
+
+    # -- what is asked of it ----------------------------------------------------------------------------------------
+
+    def add(self, new: NewBridge, done: Done) -> None:
+        """``done(row)`` when it is on disk, and at work; the same one again is there already."""
+        name, now = new.bridge.name, self._means.clock.now_ms()
+        known = self._crossings.get(name)
+        if known is not None:
+            if known.bridge[:4] != new.bridge[:4]:
+                raise WrongState(f"there is another bridge {name!r}; remove it first", field="name")
+            done(self.row(known), None)
+            return
+
+        def begun(reached: Reached | None, error: QueueError | None) -> None:
+            if reached is None:
+                done(None, error)
+            else:
+                work = partial(_made, bridge=new.bridge._replace(changed_at=now), reached=reached)
+                self._means.desk.submit(work, partial(self._changed, done))
+
+        self._means.aside(self._means.feed.beginning(new.start, new.at, now), begun)
+
+    def pause(self, name: str, done: Done) -> None:
+        crossing = self._find(name)
+        bridge = crossing.bridge._replace(is_paused=True, changed_at=self._means.clock.now_ms())
+        self._change(crossing, bridge, None, done)
+
+    def resume(self, name: str, start: Start | None, at: int, done: Done) -> None:
+        """From where it was; or, with ``start``, from there: what lies between is skipped, or comes again."""
+        crossing, now = self._find(name), self._means.clock.now_ms()
+        bridge = crossing.bridge._replace(is_paused=False, changed_at=now)
+        if start is None:
+            self._change(crossing, bridge, None, done)
+            return
+
+        def begun(reached: Reached | None, error: QueueError | None) -> None:
+            if reached is None:
+                done(None, error)
+            else:
+                self._change(crossing, bridge, reached, done)
+
+        self._means.aside(self._means.feed.beginning(start, at, now), begun)
+
+    def remove(self, name: str, done: Done) -> None:
+        """Its messages stay where they are."""
+        self._find(name)
+
+        def removed(row: Any, error: QueueError | None) -> None:
+            if error is None:
+                self._crossings.pop(name).stop()
+            done(row, error)
+
+        row = self.row(self._find(name))
+        self._means.desk.submit(partial(_removed, name=name, row=row), removed)
+
+    def _change(self, crossing: Crossing, bridge: Bridge, reached: Reached | None, done: Done) -> None:
+        work = partial(_changed, before=crossing.bridge, bridge=bridge, reached=reached)
+        self._means.desk.submit(work, partial(self._changed, done))
+
+    def _changed(self, done: Done, value: tuple[Bridge, Reached] | None, error: QueueError | None) -> None:
+        if value is None:
+            done(None, error)
+        else:
+            done(self.row(self._take(*value)), None)
+
+    def _find(self, name: str) -> Crossing:
+        crossing = self._crossings.get(name)
+        if crossing is None:
+            raise NotFound(f"there is no bridge {name!r}", field="name")
+        return crossing
+
+    # -- what there is to see ---------------------------------------------------------------------------------------
+
+    def all(self) -> list[Crossing]:
+        return [self._crossings[name] for name in sorted(self._crossings)]
+
+    def one(self, name: str) -> dict[str, Any]:
+        return self.row(self._find(name))
+
+    def rows(self) -> list[dict[str, Any]]:
+        return [self.row(crossing) for crossing in self.all()]
+
+    def row(self, crossing: Crossing) -> dict[str, Any]:
+        bridge = crossing.bridge
+        return {
+            "name": bridge.name,
+            "queue": bridge.queue,
+            "topics": list(bridge.topics),
+            "groups": bridge.groups,
+            "state": str(crossing.state),
+            "reason": crossing.reason,
+            "epoch": crossing.reached.epoch,
+            "sequence": crossing.seen,
+            "lag": crossing.lag,
+            "delivered": crossing.delivered,
+            "refused": crossing.refused,
+        }
+
+    def fed_by(self, topic: str) -> frozenset[str]:
+        return fed_by(topic, (crossing.bridge for crossing in self._crossings.values()))
+
+    def floor(self, epoch: str, oldest_ms: int) -> int | None:
+        """The first sequence that a bridge still needs. One that is paused or stopped holds the log, as a subscriber
+        that is away does, for so long."""
+        needed = [
+            one.reached.sequence + 1
+            for one in self._crossings.values()
+            if one.reached.epoch == epoch and (one.state in AT_WORK or one.bridge.changed_at >= oldest_ms)
+        ]
+        return min(needed, default=None)
+
+
+AT_WORK = (BridgeState.RUNNING, BridgeState.WAITING)
+
+
+def _made(transaction: Transaction, bridge: Bridge, reached: Reached) -> tuple[Bridge, Reached]:
+    if bridge_notes.bridge(transaction, bridge.name) is not None:
+        raise WrongState(f"there is a bridge {bridge.name!r} already", field="name")
+    transaction.policy(bridge.queue)  # one that cannot be read is told now
+    bridge_notes.define(transaction, bridge)
+    bridge_notes.reach(transaction, bridge.name, reached)
+    return bridge, reached
+
+
+def _changed(
+    transaction: Transaction, before: Bridge, bridge: Bridge, reached: Reached | None
+) -> tuple[Bridge, Reached]:
+    if bridge_notes.bridge(transaction, bridge.name) != before:
+        raise NotFound(f"the bridge {bridge.name!r} was changed meanwhile; look again", field="name")
+    bridge_notes.define(transaction, bridge)
+    if reached is not None:
+        bridge_notes.reach(transaction, bridge.name, reached)
+    return bridge, bridge_notes.reached(transaction, bridge.name)
+
+
+def _removed(transaction: Transaction, name: str, row: dict[str, Any]) -> dict[str, Any]:
+    bridge_notes.remove(transaction, name)
+    return row

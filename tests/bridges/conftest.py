@@ -1,0 +1,30 @@
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.bridges.parts import House
+from tests.places import KINDS, Place
+
+MakeHouse = Callable[..., House]
+
+
+@pytest.fixture
+def make_house(tmp_path: Path) -> Iterator[MakeHouse]:
+    """Closed after the test."""
+    made: list[House] = []
+
+    def make(kind: str = "memory", **more: Any) -> House:
+        made.append(House(tmp_path, Place(kind, tmp_path), **more))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for house in made:
+        house.close()
+
+
+@pytest.fixture(params=KINDS)
+def house(request: pytest.FixtureRequest, make_house: MakeHouse) -> House:
+    return make_house(request.param)

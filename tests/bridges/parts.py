@@ -1,0 +1,156 @@
+"""A server's queues, topics and bridges without a network: its loop turns when the test says so, and it can be killed
+between any two steps. The store, the log and the bridges are real."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.places import Place
+from tests.topics.pipes import AtOnce, Stage, small
+from yirangmq.broker.bridges import Bridges
+from yirangmq.broker.crossing import Means
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.bridges import NewBridge, read_new
+from yirangmq.core.errors import QueueError
+from yirangmq.core.feeds import Start
+from yirangmq.core.topics import NewRecord
+from yirangmq.doors.event_topic import EventTopic
+from yirangmq.format.delivery import Delivery
+from yirangmq.topics.aside import Aside
+from yirangmq.topics.bridging import FeedForBridges
+from yirangmq.topics.stage import Settings
+
+
+class House:
+    """``kill``: nothing that was under way is finished; then the same folder with a new server in it."""
+
+    def __init__(self, folder: Path, place: Place, settings: Settings | None = None, events: str = "") -> None:
+        self._folder = folder
+        self._place = place
+        self._settings = settings or small()
+        self._events = events
+        self.full: QueueError | None = None
+        self._open()
+
+    def _open(self) -> None:
+        self.stage = Stage(self._folder / "topics", self._settings)
+        turning = self.stage.turning
+        loop = turning.loop()
+        verbs = Verbs(self, TimeOrderedIds())
+        self.store = self._place.open()
+        self.desk = Desk(self.store, verbs, self, loop.soon, loop.later)
+        aside = Aside(loop.call, AtOnce)
+        publisher = self.stage.publisher
+        self.bridges = Bridges(Means(self.desk, FeedForBridges(publisher), aside.run, self, lambda: self.full))
+        publisher.hearers.append(lambda live: self.bridges.kick())
+        publisher.holds.append(lambda epoch, oldest: self.bridges.floor(epoch, oldest // 1_000_000))
+        if self._events:
+            self.events = EventTopic(self._events, publisher, self, self.bridges.fed_by)
+            verbs.happened.listen(self.events.hear)
+
+    def now_ms(self) -> int:
+        return self.stage.turning.now_ns() // 1_000_000
+
+    def start(self, *wanted: NewBridge) -> None:
+        self.bridges.start(wanted, _never)
+
+    def kill(self) -> None:
+        """What is not on disk is gone; the process's files are closed for it, and nothing of the loop is done."""
+        self.stage.publisher.close()
+        self._place.close()
+        self._open()
+        self.start()
+
+    def settle_published(self) -> None:
+        """Until what was published is on disk, and no further."""
+        while not self.stage.publisher.is_idle:
+            assert self.stage.turning.step()
+
+    def crash_in_next_commit(self) -> None:
+        """Killed in the middle of the commit that brings records over."""
+        jobs: list[Callable[..., Any]] = []
+        self.desk.submit = lambda work, done: jobs.append(work)  # type: ignore[method-assign]
+        self.settle()
+        (work,) = jobs
+        self.stage.publisher.close()
+        self._place.crash(work)
+        self._open()
+        self.start()
+
+    def lose_log(self) -> None:
+        """Somebody removes the log while the server is down."""
+        self.stage.publisher.close()
+        self._place.close()
+        shutil.rmtree(self._folder / "topics")
+        self._open()
+        self.start()
+
+    def close(self) -> None:
+        self.bridges.stop()
+        self.stage.close()
+        self._place.close()
+
+    # -- what the test asks for
+
+    def settle(self) -> None:
+        self.stage.turning.turn()
+
+    def later(self, seconds: float) -> None:
+        self.stage.turning.advance(seconds)
+
+    def publish(self, *records: NewRecord) -> None:
+        self.stage.publish(*records)
+
+    def told(self, ask: Callable[..., None], *given: Any) -> Any:
+        """The answer; an error is raised."""
+        answers: list[tuple[Any, QueueError | None]] = []
+        ask(*given, lambda value, error: answers.append((value, error)))
+        self.settle()
+        (value, error), *_ = answers
+        if error is not None:
+            raise error
+        return value
+
+    def add(self, name: str, queue: str, *topics: str, **more: Any) -> dict[str, Any]:
+        given = {"name": name, "queue": queue, "topics": list(topics), **more}
+        row: dict[str, Any] = self.told(self.bridges.add, read_new(given))
+        return row
+
+    def resume(self, name: str, start: Start | None = None, at: int = 0) -> dict[str, Any]:
+        row: dict[str, Any] = self.told(self.bridges.resume, name, start, at)
+        return row
+
+    def policy(self, queue: str, text: str) -> None:
+        self.told(self.desk.submit, lambda transaction: transaction.set_policy(queue, text))
+
+    def take(self, queue: str, limit: int = 1000) -> list[Delivery]:
+        """Leased and acked at once, again and again while groups move on."""
+        taken: list[Delivery] = []
+        verbs = self.desk.verbs
+        while True:
+            got = self.told(self.desk.submit, lambda t: verbs.lease(t, queue, limit, None, "c"))
+            if not got:
+                return taken
+            leases = Leases([one.lease_id for one in got])
+            self.told(self.desk.submit, lambda t, leases=leases: verbs.ack(t, leases, None))
+            taken += got
+
+    def counts(self, queue: str) -> Any:
+        return self.desk.read(lambda transaction: transaction.counts(queue))
+
+    def row(self, name: str) -> dict[str, Any]:
+        return self.bridges.one(name)
+
+    def trim(self) -> int:
+        """What the settings do not want kept, and nobody needs, is gone; the log begins there now."""
+        parts = self.stage.publisher.opened()
+        parts.ticking.retain(lambda trimmed, error: None)
+        self.settle()
+        return parts.feed.log.first
+
+
+def _never(name: str, error: QueueError) -> None:
+    raise AssertionError(f"{name}: {error}")

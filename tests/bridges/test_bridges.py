@@ -1,0 +1,353 @@
+"""Topics feed queues: each record once, in order, as it was; what cannot go on waits in the log or says why."""
+
+import pytest
+
+from tests.bridges.conftest import MakeHouse
+from tests.bridges.parts import House
+from tests.topics.pipes import small
+from yirangmq.core.bridges import MOST_GROUP, read_new
+from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
+from yirangmq.core.feeds import Start
+from yirangmq.core.topics import NewRecord, Retention
+from yirangmq.format.envelope import header_of
+
+PAYLOADS = (b"", b"\x00", b"hello", b'{"b": 1,  "a": [2.50]}', b' {"a":1}\n', b"\xff\xfe" * 2000, b"x" * 70_000)
+
+
+def numbered(count: int, topic: str = "orders", begin: int = 0, key: str | None = None) -> list[NewRecord]:
+    return [NewRecord(topic, b"%d" % n, key) for n in range(begin, begin + count)]
+
+
+def payloads(house: House, queue: str) -> list[bytes]:
+    return [one.envelope.payload for one in house.take(queue)]
+
+
+def test_a_record_becomes_a_message_with_the_same_bytes(house: House) -> None:
+    house.add("b", "mail", "orders")
+    house.publish(*(NewRecord("orders", payload) for payload in PAYLOADS))
+    house.settle()
+    assert payloads(house, "mail") == list(PAYLOADS)
+
+
+def test_key_headers_and_numbers_stand_in_the_envelope(house: House) -> None:
+    house.add("b", "mail")
+    house.publish(NewRecord("orders", b"{}", "ann", {"priority": "no number", "서울": "x"}), NewRecord("t", b"1"))
+    house.settle()
+    first, second = (header_of(one.envelope) for one in house.take("mail"))
+    epoch = house.row("b")["epoch"]
+    assert first.pop("timestamp").startswith("2026-01-13T09:2")
+    assert first == {
+        "messageId": f"{epoch}-1",
+        "queue": "mail",
+        "attributes": {
+            "topic": "orders",
+            "sequence": 1,
+            "topicSequence": 1,
+            "key": "ann",
+            "headers": {"priority": "no number", "서울": "x"},
+        },
+        "groupId": "ann",
+    }
+    assert "groupId" not in second
+    assert second["attributes"] == {"topic": "t", "sequence": 2, "topicSequence": 1}
+
+
+def test_records_of_one_key_are_worked_on_one_at_a_time(house: House) -> None:
+    house.add("b", "mail")
+    house.publish(*numbered(3, key="ann"), *numbered(1, begin=9, key="bob"))
+    house.settle()
+    verbs = house.desk.verbs
+    got = house.told(house.desk.submit, lambda t: verbs.lease(t, "mail", 10, None, "c"))
+    assert [one.envelope.payload for one in got] == [b"0", b"9"]
+
+
+def test_without_groups_they_are_worked_on_together(make_house: MakeHouse) -> None:
+    house = make_house()
+    house.add("b", "mail", groups=False)
+    house.publish(*numbered(3, key="ann"))
+    house.settle()
+    assert house.counts("mail").ready == 3
+
+
+def test_a_key_too_long_for_a_group_is_one_all_the_same(make_house: MakeHouse) -> None:
+    house = make_house()
+    house.add("b", "mail")
+    house.publish(NewRecord("t", b"1", "k" * (MOST_GROUP + 1)), NewRecord("t", b"2", "k" * (MOST_GROUP + 1)))
+    house.settle()
+    counts = house.counts("mail")
+    assert (counts.ready, counts.held) == (1, 1)
+    assert payloads(house, "mail") == [b"1", b"2"]
+
+
+def test_each_group_of_consumers_has_a_queue_of_its_own(house: House) -> None:
+    house.add("a", "billing", "orders.*")
+    house.add("b", "audit")
+    house.publish(NewRecord("orders.new", b"1"), NewRecord("trades", b"2"), NewRecord("orders.eu.new", b"3"))
+    house.settle()
+    assert payloads(house, "billing") == [b"1", b"3"]
+    assert payloads(house, "audit") == [b"1", b"2", b"3"]
+
+
+def test_two_bridges_to_one_queue_bring_a_record_once(house: House) -> None:
+    house.add("a", "all", "orders")
+    house.add("b", "all", "orders", "trades")
+    house.publish(*numbered(50), *numbered(50, "trades", 100))
+    house.settle()
+    assert sorted(map(int, payloads(house, "all"))) == [*range(50), *range(100, 150)]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "files"])
+def test_a_server_killed_between_any_two_steps_brings_each_record_once(kind: str, make_house: MakeHouse) -> None:
+    """The log and the queue share no transaction; the cursor and the messages do."""
+    house = make_house(kind)
+    house.add("b", "mail", "orders")
+    published = 0
+    for steps in range(12):
+        for n in range(published, published + 6, 2):
+            house.publish(*numbered(2, begin=n))
+        published += 6
+        house.settle_published()
+        for _ in range(steps):
+            house.stage.turning.step()
+        house.kill()
+    house.settle()
+    assert payloads(house, "mail") == [b"%d" % n for n in range(published)]
+    assert house.row("b")["lag"] == 0
+
+
+def test_a_commit_that_was_cut_off_left_neither_messages_nor_cursor(make_house: MakeHouse) -> None:
+    house = make_house("sqlite")
+    house.add("b", "mail")
+    house.publish(*numbered(5))
+    house.settle_published()
+    house.crash_in_next_commit()
+    house.settle()
+    assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_what_it_does_not_want_is_passed_over_and_noted(house: House) -> None:
+    house.add("b", "mail", "orders")
+    house.publish(*numbered(30, "trades"))
+    house.settle()
+    assert (house.row("b")["sequence"], house.row("b")["lag"]) == (30, 0)
+    house.later(2)
+    house.kill()
+    assert (house.row("b")["sequence"], house.row("b")["lag"]) == (30, 0)
+    assert payloads(house, "mail") == []
+
+
+def test_it_begins_where_it_is_told_to(make_house: MakeHouse) -> None:
+    house = make_house()
+    house.publish(*numbered(3))
+    house.settle()
+    house.later(10)
+    at = house.stage.turning.now_ns()
+    house.publish(*numbered(2, begin=3))
+    house.settle()
+    house.add("new", "n")
+    house.add("all", "a", start="beginning")
+    house.add("late", "l", start="sequence", at=3)
+    house.add("time", "t", start="time", at=at)
+    house.publish(*numbered(1, begin=5))
+    house.settle()
+    found = {queue: payloads(house, queue) for queue in "nalt"}
+    assert found["n"] == [b"5"]
+    assert found["a"] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+    assert found["l"] == [b"2", b"3", b"4", b"5"]
+    assert found["t"] == [b"3", b"4", b"5"]
+
+
+def test_a_queue_that_is_full_makes_it_wait_and_the_log_keeps_the_rest(house: House) -> None:
+    house.add("b", "mail")
+    house.policy("mail", '{"quota": {"maxMessages": 3}}')
+    house.publish(*numbered(10))
+    house.settle()
+    assert house.counts("mail").ready == 3
+    assert (house.row("b")["state"], house.row("b")["lag"]) == ("waiting", 7)
+    assert "mail" in house.row("b")["reason"]
+    seen = []
+    for _ in range(10):
+        seen += payloads(house, "mail")
+        house.later(1)
+    assert seen == [b"%d" % n for n in range(10)]
+    assert (house.row("b")["state"], house.row("b")["reason"]) == ("running", "")
+
+
+def test_a_disk_that_is_full_makes_it_wait(make_house: MakeHouse) -> None:
+    house = make_house()
+    house.add("b", "mail")
+    house.full = StoreFull("3 MiB left")
+    house.publish(*numbered(2))
+    house.settle()
+    assert (house.row("b")["state"], house.row("b")["reason"]) == ("waiting", "3 MiB left")
+    house.full = None
+    house.later(1)
+    assert payloads(house, "mail") == [b"0", b"1"]
+
+
+def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: House) -> None:
+    house.add("b", "mail")
+    house.policy("mail", '{"maxBytes": 10}')
+    house.publish(NewRecord("t", b"1"), NewRecord("t", b"x" * 11), NewRecord("t", b"2"))
+    house.settle()
+    assert payloads(house, "mail") == [b"1", b"2"]
+    assert house.counts("mail").dead == 1
+    assert (house.row("b")["delivered"], house.row("b")["refused"]) == (3, 1)
+
+
+def test_pause_lasts_and_resume_goes_on_where_it_was(house: House) -> None:
+    house.add("b", "mail")
+    house.publish(*numbered(2))
+    house.settle()
+    assert house.told(house.bridges.pause, "b")["state"] == "paused"
+    house.publish(*numbered(2, begin=2))
+    house.settle()
+    house.kill()
+    assert (house.row("b")["state"], house.row("b")["lag"]) == ("paused", 2)
+    assert payloads(house, "mail") == [b"0", b"1"]
+    house.resume("b")
+    assert payloads(house, "mail") == [b"2", b"3"]
+
+
+def test_one_that_is_removed_is_forgotten_and_its_messages_stay(house: House) -> None:
+    house.add("b", "mail")
+    house.publish(*numbered(2))
+    house.settle()
+    house.told(house.bridges.remove, "b")
+    house.publish(*numbered(2, begin=2))
+    house.settle()
+    house.kill()
+    assert house.bridges.rows() == []
+    assert payloads(house, "mail") == [b"0", b"1"]
+    with pytest.raises(NotFound):
+        house.row("b")
+
+
+def test_the_same_one_again_is_there_already_and_another_is_refused(make_house: MakeHouse) -> None:
+    house = make_house()
+    first = house.add("b", "mail", "orders")
+    assert house.add("b", "mail", "orders") == first
+    with pytest.raises(WrongState, match="another bridge 'b'"):
+        house.add("b", "mail", "trades")
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"queue": "q"}, "name"),
+        ({"name": "b"}, "queue"),
+        ({"name": "b", "queue": "q", "topics": "orders"}, "topics"),
+        ({"name": "b", "queue": "q", "topics": ["or ders*"]}, "topics"),
+        ({"name": "b", "queue": "q", "start": "late"}, "start"),
+        ({"name": "b", "queue": "q", "start": "sequence"}, "at"),
+        ({"name": "b", "queue": "q", "at": 3}, "at"),
+        ({"name": "b", "queue": "q", "toppics": []}, "toppics"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_definition_that_cannot_be_is_refused_by_its_field(given: dict[str, object], field: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        read_new(given)
+    assert caught.value.field == field
+
+
+# -- the log under it -------------------------------------------------------------------------------------------------
+
+
+def keeping_little(**more: object) -> dict[str, object]:
+    return {"settings": small(retention=Retention(None, 1), cursor_seconds=100.0, **more)}
+
+
+def test_the_log_keeps_what_it_needs(make_house: MakeHouse) -> None:
+    house = make_house(**keeping_little())
+    house.add("b", "mail")
+    house.full = StoreFull("no room")
+    for _ in range(60):
+        house.publish(NewRecord("t", b"x" * 500))
+        house.settle()
+    assert house.trim() == 1
+    house.full = None
+    house.later(1)
+    assert house.row("b")["lag"] == 0
+    assert house.trim() > 1
+
+
+def test_one_that_is_paused_holds_the_log_for_a_while_only_and_then_says_what_is_gone(make_house: MakeHouse) -> None:
+    house = make_house(**keeping_little())
+    house.add("b", "mail")
+    house.told(house.bridges.pause, "b")
+    for n in range(60):
+        house.publish(NewRecord("t", b"%d" % n + b"x" * 500))
+        house.settle()
+    assert house.trim() == 1
+    house.later(101)
+    first = house.trim()
+    assert first > 1
+    row = house.resume("b")
+    house.settle()
+    assert house.row("b")["state"] == "stopped"
+    assert f"begins at {first}" in house.row("b")["reason"]
+    house.resume("b", Start.BEGINNING)
+    assert row["name"] == "b"
+    assert len(payloads(house, "mail")) == 60 - first + 1
+
+
+def test_a_sequence_that_is_gone_is_refused_at_once(make_house: MakeHouse) -> None:
+    house = make_house(**keeping_little())
+    for _ in range(60):
+        house.publish(NewRecord("t", b"x" * 500))
+        house.settle()
+    assert house.trim() > 2
+    with pytest.raises(Retired):
+        house.add("b", "mail", start="sequence", at=2)
+    assert house.bridges.rows() == []
+
+
+def test_another_log_is_never_mistaken_for_the_one_it_knows(make_house: MakeHouse) -> None:
+    house = make_house("sqlite")
+    house.add("b", "mail")
+    house.publish(*numbered(3))
+    house.settle()
+    house.lose_log()
+    house.publish(*numbered(5, begin=10))
+    house.settle()
+    row = house.row("b")
+    assert row["state"] == "stopped"
+    assert "began anew" in row["reason"]
+    house.resume("b", Start.BEGINNING)
+    assert payloads(house, "mail") == [b"0", b"1", b"2", b"10", b"11", b"12", b"13", b"14"]
+
+
+# -- settings and events ----------------------------------------------------------------------------------------------
+
+
+def test_those_of_the_settings_are_made_changed_and_keep_their_place(make_house: MakeHouse) -> None:
+    house = make_house("sqlite")
+    house.start(read_new({"name": "b", "queue": "mail", "topics": ["orders"]}))
+    house.settle()
+    house.publish(*numbered(2), *numbered(2, "trades", 5))
+    house.settle()
+    house.kill()
+    house.start(read_new({"name": "b", "queue": "mail", "topics": ["orders", "trades"], "start": "beginning"}))
+    house.settle()
+    house.publish(*numbered(1, "trades", 7))
+    house.settle()
+    assert payloads(house, "mail") == [b"0", b"1", b"7"]
+
+
+def test_events_of_queues_are_records_and_never_feed_themselves(make_house: MakeHouse) -> None:
+    house = make_house(events="happenings")
+    house.add("watch", "watched", "happenings")
+    house.add("b", "mail", "orders")
+    house.publish(*numbered(2, key="ann"))
+    house.settle()
+    assert len(house.take("mail")) == 2
+    house.settle()
+    last = house.stage.publisher.opened().feed.log.last
+    told = [one.envelope for one in house.take("watched")]
+    house.settle()
+    assert house.stage.publisher.opened().feed.log.last == last
+    kinds = [header_of(one)["attributes"]["headers"]["event"] for one in told]
+    assert kinds == ["published", "leased", "acked", "leased", "acked"]
+    assert {header_of(one)["groupId"] for one in told} == {"mail"}
+    assert all(b'"queue":"mail"' in one.payload for one in told)

@@ -1,0 +1,103 @@
+"""Bridges of a whole server: killed again and again while it is fed, steered by HTTP and by the command line."""
+
+import http.client
+import json
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from yirangmq.client.open import connect
+from yirangmq.stores.segments_view import SegmentView
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+KILLS = 6
+LONGEST_LIFE = 0.4
+
+
+def ask(server: Daemon, method: str, path: str, document: Any = None) -> tuple[int, Any]:
+    address = next(one for one in server.ready["addresses"] if one.startswith("http://"))
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    try:
+        body = None if document is None else json.dumps(document)
+        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read() or b"null")
+    finally:
+        connection.close()
+
+
+def publish_until(server: Daemon, stop: threading.Event) -> None:
+    """Batches of all sizes; a server that is away is tried again."""
+    chance, number = random.Random(7), 0
+    while not stop.is_set():
+        records = [{"payload": number + n, "key": f"k{n % 3}"} for n in range(chance.randrange(1, 30))]
+        try:
+            ask(server, "POST", f"/v1/topics/{chance.choice(['orders.a', 'orders.b', 'trades'])}/records", records)
+            number += len(records)
+        except (OSError, http.client.HTTPException, ValueError):
+            stop.wait(0.01)
+
+
+def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path: Path) -> None:
+    chance, stop = random.Random(20260113), threading.Event()
+    with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
+        new = {"name": "b", "queue": "mail", "topics": ["orders.*"], "groups": False}
+        assert ask(server, "POST", "/v1/bridges", new)[0] == 200
+        feeding = threading.Thread(target=publish_until, args=(server, stop))
+        feeding.start()
+        try:
+            for _ in range(KILLS):
+                time.sleep(chance.uniform(0.05, LONGEST_LIFE))  # the moment of the kill is the point of the test
+                server.kill()
+                server.start()
+        finally:
+            stop.set()
+            feeding.join(30)
+        until(lambda: ask(server, "GET", "/v1/bridges/b")[1]["lag"] == 0)
+        with connect(server.address) as client:
+            found = []
+            while got := client.lease("mail", 1000):
+                found += [(one.envelope.payload, one.envelope.id) for one in got]
+                client.ack([one.lease_id for one in got])
+    view = SegmentView(tmp_path / "d" / "topics")
+    wanted = [
+        (record.payload, f"{view.epoch}-{record.sequence}")
+        for record in view.reader().records(1)
+        if record.topic.startswith("orders.")
+    ]
+    assert len(wanted) > 10
+    assert found == wanted
+
+
+def test_http_and_the_command_line_steer_it(tmp_path: Path) -> None:
+    with daemon(tmp_path, "--http", "127.0.0.1:0", "--events-topic", "happenings") as server:
+
+        def bridge(*words: str) -> dict[str, Any]:
+            done = run_command(tmp_path, "bridge", *words, "--store", server.address, "--json")
+            assert done.returncode == 0, done.stderr
+            answer: dict[str, Any] = json.loads(done.stdout)
+            return answer
+
+        made = bridge("add", "b", "--queue", "mail", "--topic", "orders.*")["bridge"]
+        assert (made["state"], made["topics"], made["lag"]) == ("running", ["orders.*"], 0)
+        status, refused = ask(server, "POST", "/v1/bridges", {"name": "c", "queue": "mail", "start": "late"})
+        assert (status, refused["error"]["field"]) == (400, "start")
+        assert ask(server, "POST", "/v1/bridges/b/pause")[1]["state"] == "paused"
+        ask(server, "POST", "/v1/topics/orders.new/records", [1, 2, 3])
+        assert ask(server, "GET", "/v1/status")[1]["bridges"][0]["lag"] == 3
+        assert bridge("list")["bridges"][0]["lag"] == 3
+        assert bridge("resume", "b")["bridge"]["state"] == "running"
+        until(lambda: ask(server, "GET", "/v1/queues/mail")[1]["ready"] == 3)
+        until(lambda: any(row["topic"] == "happenings" for row in ask(server, "GET", "/v1/topics")[1]["topics"]))
+        status, page = ask(server, "GET", "/v1/topics/happenings/records")
+        assert [one["payload"]["event"] for one in page["records"]] == ["published"]
+        text = run_command(tmp_path, "bridge", "show", "b", "--store", server.address)
+        assert "orders.*" in text.stdout
+        assert bridge("remove", "b")["bridge"]["name"] == "b"
+        assert ask(server, "GET", "/v1/bridges/b")[0] == 404
+        assert run_command(tmp_path, "bridge", "show", "b", "--store", server.address).returncode == 3

@@ -1,0 +1,51 @@
+"""The commands of the page about bridges are run, and it names every state."""
+
+import http.client
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.daemons import daemon, run_command, until
+from yirangmq.core.bridges import BridgeState
+
+PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
+
+
+def test_every_state_stands_there() -> None:
+    assert re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE) == [*BridgeState]
+
+
+@pytest.mark.process
+def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
+    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    first, *commands = block.splitlines()
+    assert first == "yirangmq serve &"
+    said = []
+    with daemon(tmp_path, "--http", "127.0.0.1:0", data="yirang-data") as server:
+        address = next(one for one in server.ready["addresses"] if one.startswith("http://")).removeprefix("http://")
+        for command in commands:
+            words = shlex.split(command)
+            if words[0] == "curl":
+                _, _, target, _, header, _, body = words
+                host, _, path = target.partition("/")
+                assert (host, header) == ("127.0.0.1:8080", "Content-Type: application/json")
+                connection = http.client.HTTPConnection(address)
+                connection.request("POST", f"/{path}", body, {"Content-Type": "application/json"})
+                assert connection.getresponse().status == 200
+                connection.close()
+                continue
+            if words[1] == "consume":
+                until(lambda: b'"ready": 1' in _status(tmp_path))
+            done = run_command(tmp_path, *words[1:])
+            assert done.returncode == 0, done.stderr
+            said.append(done.stdout)
+    assert '"id": 7' in said[2]
+    assert "orders.*" in said[3]
+
+
+def _status(folder: Path) -> bytes:
+    found = json.loads(run_command(folder, "status", "--queue", "billing", "--json").stdout)
+    return b'"ready": %d' % found["queues"][0]["ready"]
