@@ -63,6 +63,8 @@ def test_every_command_that_moves_or_deletes_has_a_dry_run() -> None:
         "import",
         "policy set",
         "log repair",
+        "topic replay",
+        "topic trim",
     )
     for name in moving:
         made = argparse.ArgumentParser()

@@ -27,6 +27,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """A word that a command does not know is its own complaint: argparse leaves it to the top, which knows none."""
         found, unknown = super().parse_known_args(args, namespace)
+        self._take_late(found, unknown)
         if unknown:
             options = [
                 near for word in unknown for near in get_close_matches(word, self._option_string_actions, 1, 0.8)
@@ -34,6 +35,14 @@ class Parser(argparse.ArgumentParser):
             hint = f"; did you mean {options[0]!r}?" if options else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
+
+    def _take_late(self, found: Any, unknown: list[str]) -> None:
+        """A word that may be left out is given up by argparse at the first option; here it may also come after it."""
+        for action in self._get_positional_actions():
+            if action.nargs == "?" and getattr(found, action.dest, None) is action.default:
+                if not unknown or (unknown[0].startswith("-") and unknown[0] != "-"):
+                    return
+                setattr(found, action.dest, self._get_value(action, unknown.pop(0)))
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:

@@ -39,7 +39,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     if working.is_wanted(args):
         return working.run(args, screen)
-    with _stopping_on_terminate(), place.opened(args) as queues:
+    with stopping_on_terminate(), place.opened(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
             screen.note(f"{args.queue} shows the dead letters of {shown[0]}; see 'yirangmq dlq list' and 'dlq requeue'")
@@ -88,7 +88,7 @@ def _print(args: argparse.Namespace, screen: Screen, delivery: Delivery) -> None
 
 
 @contextmanager
-def _stopping_on_terminate() -> Iterator[None]:
+def stopping_on_terminate() -> Iterator[None]:
     """SIGTERM ends like Ctrl-C: what is in hand goes back."""
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:

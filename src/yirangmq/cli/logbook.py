@@ -11,20 +11,18 @@ from typing import Any
 from yirangmq.cli import exits, options
 from yirangmq.cli.command import Command
 from yirangmq.cli.progress import Progress
+from yirangmq.cli.records import record_line
 from yirangmq.cli.screen import Screen
-from yirangmq.cli.table import Column, cut, safe
-from yirangmq.cli.values import brief, counted
+from yirangmq.cli.table import Column
+from yirangmq.cli.values import counted
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
-from yirangmq.format.record import as_json, instant
+from yirangmq.format.record import as_json
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_check import ASIDE, Checked, check, has_segments, sound_records
 from yirangmq.stores.segments_view import SegmentView
-
-PREVIEW = 200
-"""Characters of a payload in a line."""
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +122,7 @@ def run_dump(args: argparse.Namespace, screen: Screen) -> int:
         if screen.json:
             screen.line(as_json(record))
         else:
-            screen.say(_line(record))
+            screen.say(record_line(record))
     return exits.OK
 
 
@@ -163,17 +161,6 @@ def _dump_frames(
             done += part.records
             show(done, f"{done:,} records")
     return exits.OK
-
-
-def _line(record: Record) -> str:
-    key = "" if record.key is None else f" key={safe(record.key)}"
-    headers = "".join(f" {safe(name)}={safe(value)}" for name, value in record.headers.items())
-    try:
-        text = safe(record.payload.decode())
-    except UnicodeDecodeError:
-        text = f"{len(record.payload)} bytes: {record.payload[: PREVIEW // 3].hex(' ')}"
-    title = f"{record.sequence} {record.topic}#{record.topic_sequence} {brief(instant(record.at_ns))}"
-    return f"{title}{key}{headers} {cut(text, PREVIEW)}".rstrip()
 
 
 COMMANDS = {

@@ -34,6 +34,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "import": ("moving", "read such a file into a store, of either kind"),
     "serve": ("serve", "run the server that programs connect to"),
     "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),
+    "topic": ("topics", "publish to topics, follow them, replay them"),
     "bridge": ("bridges", "topics that feed queues"),
     "log": ("logbook", "check and print the files of a log of topics"),
     "torture": ("torture", "cut the power of a store again and again, and count what was promised"),

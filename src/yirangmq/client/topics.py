@@ -167,9 +167,9 @@ class AsyncTopics:
         """Forget a durable subscriber that is not connected; the log is held back by it no longer."""
         await self._caller.call("topic_cursor_drop", name=check_subscriber(name))
 
-    async def trim(self, before: int) -> dict[str, Any]:
-        """Give up every record before this sequence, as far as whole segments go."""
-        return dict(await self._caller.call("topic_trim", before=before))
+    async def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
+        """Give up every record before this sequence, as far as whole segments go; or say what would go."""
+        return dict(await self._caller.call("topic_trim", before=before, dry_run=dry_run))
 
     async def close(self) -> None:
         """All subscriptions."""

@@ -182,8 +182,8 @@ class Log(Protocol):
         """Give up what the rule does not want kept, but nothing from ``floor`` on (the sequence that the slowest
         durable subscriber needs next; None: there is none)."""
 
-    def trim(self, before: int) -> Trimmed:
-        """Give up everything before this sequence, as far as whole segments go."""
+    def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
+        """Give up everything before this sequence, as far as whole segments go. ``dry_run``: say what would go."""
 
     def close(self) -> None: ...
 

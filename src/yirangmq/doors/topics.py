@@ -149,11 +149,17 @@ class TopicCalls:
 
     def _trim(self, desk: Desk, given: Given, done: Done) -> None:
         """Give up every record before this sequence, as far as whole segments go; whoever needs them is not asked."""
-        before = reading(given, lambda values: values.whole("before", 0, least=1, most=MOST_SEQUENCE))
+        before, dry_run = reading(
+            given,
+            lambda values: (
+                values.whole("before", 0, least=1, most=MOST_SEQUENCE),
+                values.flag("dry_run", False),
+            ),
+        )
         topics = self._there()
         log = topics.opened().feed.log
         topics.aside.run(
-            partial(log.trim, before),
+            partial(log.trim, before, dry_run=dry_run),
             lambda trimmed, error: done(None, error) if error else done(dict(trimmed._asdict()), None),
         )
 

@@ -1,13 +1,18 @@
 """A topic's record as a JSON document, as every surface shows it. Knows: values and text. Does not know: frames."""
 
 import base64
+import binascii
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.topics import Record
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.core.topics import NO_HEADERS, NewRecord, Record
+from yirangmq.format.jsontext import dumps, loads, members
 
 NS = 1_000_000_000
+GIVEN = frozenset({"topic", "key", "headers", "payload", "payloadBase64"})
+NUMBERS = frozenset({"sequence", "topicSequence", "at", "atNs"})
+"""Members that the log gives: of a record that is published again they are passed over."""
 
 
 def as_json(record: Record) -> bytes:
@@ -42,3 +47,39 @@ def instant(at_ns: int) -> str:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09d}+00:00"
     except (OverflowError, ValueError):
         return str(at_ns)
+
+
+def from_json(text: bytes, topic: str | None = None) -> NewRecord:
+    """What ``as_json`` wrote, to be published again; its payload keeps its very bytes. ``topic``: of one that has
+    none. An object without a payload, or anything else, is a bare payload."""
+    parts = members(text)
+    if parts is None or not ("payload" in parts or "payloadBase64" in parts):
+        loads(text)
+        return NewRecord(_topic(None, topic), text.strip())
+    for name in sorted(parts.keys() - GIVEN - NUMBERS):
+        raise BadInput(f"is not a member of a record; known: {', '.join(sorted(GIVEN))}", field=name)
+    named = loads(parts["topic"]) if "topic" in parts else None
+    key = loads(parts["key"]) if "key" in parts else None
+    headers = loads(parts["headers"]) if "headers" in parts else None
+    return NewRecord(_topic(named, topic), _payload(parts), key, NO_HEADERS if headers is None else headers)
+
+
+def _topic(named: str | None, default: str | None) -> str:
+    found = default if named is None else named
+    if found is None:
+        raise BadInput("is missing", field="topic")
+    return found
+
+
+def _payload(parts: Mapping[str, bytes]) -> bytes:
+    if "payload" in parts:
+        if "payloadBase64" in parts:
+            raise BadInput("stands beside payload; give one of them", field="payloadBase64")
+        return parts["payload"].strip()
+    written = loads(parts["payloadBase64"])
+    try:
+        if not isinstance(written, str):
+            raise ValueError
+        return base64.b64decode(written, validate=True)
+    except (ValueError, binascii.Error):
+        raise BadInput("must be base64", field="payloadBase64") from None

@@ -19,7 +19,7 @@ from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.segments_append import Appender, Durability, OnCommit
-from yirangmq.stores.segments_chain import Chain
+from yirangmq.stores.segments_chain import Chain, to_be_trimmed
 from yirangmq.stores.segments_check import sound_part
 from yirangmq.stores.segments_house import House, segment_size
 from yirangmq.stores.segments_make import End, Workshop
@@ -157,9 +157,11 @@ class SegmentLog:
             before = max(before, _oldest_within(chain, rule.size))
         return self.trim(before if floor is None else min(before, floor))
 
-    def trim(self, before: int) -> Trimmed:
+    def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
         self._check_open()
         names.check_count(before, "before", least=0, most=MOST_SEQUENCE)
+        if dry_run:
+            return to_be_trimmed(self.chain, before)
         with translated(self.folder):
             done = self._house.retire(before)  # first what needs no room: the disk may be full
             end = self.chain[-1]

@@ -6,11 +6,11 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
-from yirangmq.core.topics import Gap
+from yirangmq.core.topics import Gap, Trimmed
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_layout import Head, Seal, Summary
 
@@ -122,3 +122,10 @@ def gaps(chain: Chain) -> list[Gap]:
 
 def _first(segment: Segment) -> int:
     return segment.first
+
+
+def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
+    """What giving up everything before a sequence would take away: whole segments, and no empty one."""
+    going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
+    first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
+    return Trimmed(len(going), sum(segment.size for segment in going), first)

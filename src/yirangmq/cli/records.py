@@ -1,0 +1,73 @@
+"""Records of topics on the screen and on the command line: a line for people, a document or the bytes for programs;
+moments, headers."""
+
+import argparse
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.table import cut, safe
+from yirangmq.cli.values import brief
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.topics import MOST_SEQUENCE, Record
+from yirangmq.format.record import as_json, instant
+
+PREVIEW = 200
+"""Characters of a payload in a line."""
+AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def record_line(record: Record) -> str:
+    key = "" if record.key is None else f" key={safe(record.key)}"
+    headers = "".join(f" {safe(name)}={safe(value)}" for name, value in record.headers.items())
+    try:
+        text = safe(record.payload.decode())
+    except UnicodeDecodeError:
+        text = f"{len(record.payload)} bytes: {record.payload[: PREVIEW // 3].hex(' ')}"
+    title = f"{record.sequence} {record.topic}#{record.topic_sequence} {brief(instant(record.at_ns))}"
+    return f"{title}{key}{headers} {cut(text, PREVIEW)}".rstrip()
+
+
+def show_records(args: argparse.Namespace, screen: Screen, records: Iterable[Record]) -> None:
+    """As asked for; all of it has gone out when this returns."""
+    for record in records:
+        if args.raw:
+            screen.write(record.payload + b"\n")
+        elif screen.json:
+            screen.line(as_json(record))
+        else:
+            screen.say(record_line(record))
+    screen.flush()
+
+
+def sequence_of(number: int | None, field: str) -> int | None:
+    return None if number is None else names.check_count(number, field, most=MOST_SEQUENCE)
+
+
+def moment_of(text: str | None, field: str) -> datetime | None:
+    """``2026-01-13T10:21:00+09:00`` (UTC where no zone is said), seconds since 1970, or how long ago: ``2h``."""
+    if text is None:
+        return None
+    try:
+        if ago := AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{UNITS[ago[2]]: float(ago[1])})
+        if re.fullmatch(r"\d+(\.\d+)?", text):
+            return datetime.fromtimestamp(float(text), UTC)
+        found = datetime.fromisoformat(text)
+        return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"{text!r} is no moment; write 2026-01-13T10:21:00+09:00, seconds since 1970, or how long ago: 90s, 15m, "
+            "2h, 3d",
+            field=field,
+        ) from None
+
+
+def header_of(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise BadInput(f"{text!r} is not NAME=VALUE", field="--header")
+    return name, value

@@ -1,0 +1,235 @@
+"""The topics of a folder, as the commands know a server's: the same methods, on the log itself. Looking needs no lock
+and disturbs no writer; publishing, trimming and durable names need the log for themselves.
+
+Knows: the log, the cursors. Does not know: which command runs."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from yirangmq.cli.place import make_folder
+from yirangmq.cli.topic_local_follow import InFile, Keeping, LocalSubscription, UnderName, following
+from yirangmq.client.cursor_file import CursorFile
+from yirangmq.client.topic_sending import each_new
+from yirangmq.client.topic_values import Receipt, TopicRecord
+from yirangmq.client.topics import Page
+from yirangmq.clock import default_consumer
+from yirangmq.core.errors import BadInput, NotFound, StoreBusy
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import Cursor, TopicState, check_subscriber, check_topic
+from yirangmq.format.record import instant
+from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.holder import Holder, StoreLock
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.segments_chain import to_be_trimmed
+from yirangmq.stores.segments_check import has_segments
+from yirangmq.stores.segments_view import SegmentView
+
+BYTES_PER_PAGE = 1 << 20
+NOBODY = "opened directly"
+
+
+class LocalTopics:
+    def __init__(self, folder: Path, durability: str) -> None:
+        self._folder = folder
+        self._settings = LogSettings(durability="os" if durability == "os" else "full")
+        self._opened: SegmentLog | None = None
+        self._seen: SegmentView | None = None
+
+    def __enter__(self) -> "LocalTopics":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._opened is not None:
+            self._opened.close()
+
+    @property
+    def is_there(self) -> bool:
+        return self._folder.is_dir() and has_segments(str(self._folder))
+
+    def _log(self) -> SegmentLog:
+        """For writing, ours alone until the command is over."""
+        if self._opened is None:
+            make_folder(self._folder.absolute().parent)
+            self._opened = SegmentLog(self._folder, self._settings)
+        return self._opened
+
+    def _view(self) -> SegmentView:
+        """As it is now."""
+        if self._seen is None:
+            self._seen = SegmentView(self._folder)
+        else:
+            self._seen.refresh()
+        return self._seen
+
+    # -- publishing, trimming ---------------------------------------------------------------------------------------
+
+    def publish_many(self, records: Iterable[Any]) -> Sequence[Receipt]:
+        new = [*each_new(records)]
+        if not new:
+            return []
+        log = self._log()
+        done = log.append(new)
+        latest = {topic: state.topic_sequence for topic, state in log.topics().items()}
+        made: list[Receipt] = []
+        for back, record in enumerate(reversed(new)):
+            made.append(Receipt(log.epoch, done.last - back, latest[record.topic], done.at_ns))
+            latest[record.topic] -= 1
+        return made[::-1]
+
+    def trim(self, before: int, *, dry_run: bool = False) -> dict[str, Any]:
+        if dry_run:
+            return dict(to_be_trimmed(self._view().chain, before)._asdict())
+        self._view()  # none is made where there is none
+        return dict(self._log().trim(before)._asdict())
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    def list(self) -> dict[str, Any]:
+        about: dict[str, Any] = {"state": "", "reason": NOBODY, "gaps": [], "topics": []}
+        if not self.is_there:
+            return about
+        view = self._view()
+        about |= {"epoch": view.epoch, "first": view.first, "last": view.last, "subscribers": 0}
+        rows = [_row(topic, state) for topic, state in sorted(view.topics().items())]
+        return {**about, "gaps": [[*gap] for gap in view.gaps()], "topics": rows}
+
+    def show(self, topic: str) -> dict[str, Any]:
+        check_topic(topic)
+        rows: Iterable[dict[str, Any]] = self.list()["topics"]
+        for row in rows:
+            if row["topic"] == topic:
+                return row
+        raise NotFound(f"there is no topic {topic!r}", field="topic")
+
+    def subscribers(self) -> Sequence[dict[str, Any]]:
+        """Durable ones only: nobody is connected."""
+        if not (self._folder / "cursors").exists() or not self.is_there:
+            return []
+        lock = None
+        try:
+            if self._opened is None:
+                lock = StoreLock(f"log:{self._folder}", Holder(os.getpid(), "", default_consumer(), ""))
+            cursors = open_cursors(self._cursors_url)
+            with closing(cursors):
+                view = self._view()
+                return [_cursor_row(one, view) for one in cursors.all()]
+        except StoreBusy:
+            return []  # whoever holds it knows
+        finally:
+            if lock is not None:
+                lock.close()
+
+    @property
+    def _cursors_url(self) -> str:
+        return f"file:{self._folder / 'cursors'}"
+
+    def read(
+        self,
+        topics: str | Sequence[str] = (),
+        *,
+        sequence: int | None = None,
+        time: datetime | None = None,
+        limit: int = 100,
+    ) -> Page:
+        view = self._view()
+        reader = view.reader()
+        if sequence is None:
+            sequence = view.first if time is None else max(reader.sequence_at(_nanoseconds(time)), view.first)
+        found: list[TopicRecord] = []
+        size = 0
+        for record in islice(reader.records(sequence, None, _wants(topics)), limit):
+            found.append(TopicRecord(*record))
+            size += len(record.payload)
+            if size >= BYTES_PER_PAGE:
+                break
+        is_all = len(found) < limit and size < BYTES_PER_PAGE
+        after = view.last + 1 if is_all or not found else found[-1].sequence + 1
+        return Page(view.epoch, view.first, view.last, after, found)
+
+    # -- following --------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: str | Sequence[str] = (),
+        *,
+        mask: int = 0,
+        name: str = "",
+        start: str = "new",
+        sequence: int | None = None,
+        time: datetime | None = None,
+        epoch: str = "",
+        resume: bool = True,
+        cursor_file: str | None = None,
+        **others: Any,
+    ) -> LocalSubscription:
+        """``others`` are about connections."""
+        if mask:
+            raise BadInput("is of a server: its setting topic_masks says what the bits mean", field="--mask")
+        view = SegmentView(self._folder, epoch=epoch or None)
+        if time is not None:
+            sequence = max(view.reader().sequence_at(_nanoseconds(time)), view.first)
+        elif sequence is None:
+            sequence = view.first if start == "beginning" else view.last + 1
+        if sequence > view.last + 1:
+            raise BadInput(f"is {sequence}, and the last one there is {view.last}", field="sequence")
+        filter = make_filter(_listed(topics))
+        keeping = self._keeping(name, cursor_file, view.epoch, filter.text)
+        return following(view, filter, sequence, keeping, resume=resume)
+
+    def _keeping(self, name: str, file: str | None, epoch: str, text: str) -> Keeping | None:
+        if name and file is not None:
+            raise BadInput("stands beside --name; one of them keeps the cursor", field="--cursor")
+        if file is not None:
+            return InFile(CursorFile(file), epoch)
+        if not name:
+            return None
+        self._log()  # or a server that comes meanwhile would write the cursors too
+        return UnderName(open_cursors(self._cursors_url), Cursor(check_subscriber(name), epoch, 0, text, 0))
+
+
+def _row(topic: str, state: TopicState) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "topicSequence": state.topic_sequence,
+        "sequence": state.sequence,
+        "at": instant(state.at_ns),
+        "records": state.records,
+        "bytes": state.size,
+        "publishedPerSec": None,
+    }
+
+
+def _cursor_row(cursor: Cursor, view: SegmentView) -> dict[str, Any]:
+    is_ours = cursor.epoch == view.epoch
+    return {
+        "subscriber": cursor.name,
+        "name": cursor.name,
+        "filter": cursor.filter,
+        "sequence": cursor.sequence,
+        "confirmed": cursor.sequence,
+        "lag": max(0, view.last - cursor.sequence) if is_ours else view.last,
+        "heardAt": instant(cursor.at_ns),
+        "epoch": cursor.epoch,
+        "state": "offline",
+    }
+
+
+def _listed(topics: str | Sequence[str]) -> list[str]:
+    return [topics] if isinstance(topics, str) else [*topics]
+
+
+def _wants(topics: str | Sequence[str]) -> Callable[[str], bool] | None:
+    filter = make_filter(_listed(topics))
+    return None if filter.is_all else filter.wants
+
+
+def _nanoseconds(moment: datetime) -> int:
+    return round(moment.timestamp() * 1_000_000) * 1000

@@ -1,0 +1,403 @@
+"""``topic publish|subscribe|list|show|tail|replay|trim``, through a server and on the log itself."""
+
+import base64
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli, Result
+from tests.servers import RunningServer
+from tests.topics.live import SMALL
+from yirangmq.client.open import connect
+from yirangmq.core.topics import NewRecord
+from yirangmq.format.jsontext import dumps
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.stores.segments import SegmentLog
+from yirangmq.topics.stage import Settings
+
+WAYS = ("server", "log")
+YIRANGMQ = [sys.executable, "-m", "yirangmq"]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(masked=("a", "b"))).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> str:
+    """Options that say where the topics are."""
+    if request.param == "log":
+        return "--log topics --durability os"
+    server: RunningServer = request.getfixturevalue("server")
+    return f"--store {server.unix}"
+
+
+@pytest.fixture
+def topic(cli: Cli, way: str) -> Cli:
+    """``topic("publish a 1")``; fails unless it ends well."""
+
+    def call(line: str, *more: str, stdin: bytes = b"", code: int = 0) -> Result:
+        result = cli(f"topic {line} {way}", *more, stdin=stdin)
+        assert result.code == code, result
+        return result
+
+    return call
+
+
+def fill(topic: Cli, count: int, *names: str) -> None:
+    """Records 1 to count, their payload their number, their topics by turns."""
+    names = names or ("a", "b")
+    lines = [dumps({"topic": names[n % len(names)], "payload": n + 1}) for n in range(count)]
+    topic("publish --ndjson --file -", stdin=b"\n".join(lines))
+
+
+def numbers(result: Result) -> list[int]:
+    return [line["sequence"] for line in result.lines]
+
+
+# -- publish ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_record_with_key_and_headers(topic: Cli) -> None:
+    assert topic("publish a --key k --header h=v=w --header x=", '{"n":  1}').out == "published 1, a#1\n"
+    found = topic("publish b --payload two --json").json
+    assert (found["topic"], found["sequence"], found["topicSequence"], found["resent"]) == ("b", 2, 1, False)
+    first, second = topic("tail --json").lines
+    assert (first["topic"], first["key"], first["headers"]) == ("a", "k", {"h": "v=w", "x": ""})
+    assert first["payload"] == {"n": 1}
+    assert base64.b64decode(second["payloadBase64"]) == b"two"
+    assert topic("tail --raw").out == '{"n":  1}\ntwo\n'
+
+
+def test_files_are_one_record_each(topic: Cli, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(b"\x00\xff\n")
+    result = topic("publish a --file one --file - --json", stdin=b"from stdin")
+    assert [line["sequence"] for line in result.lines] == [1, 2]
+    first, second = topic("tail --json").lines
+    assert base64.b64decode(first["payloadBase64"]) == b"\x00\xff\n"
+    assert base64.b64decode(second["payloadBase64"]) == b"from stdin"
+
+
+@pytest.mark.parametrize("source", ["-", "lines.txt"])
+def test_lines_in_batches(topic: Cli, tmp_path: Path, source: str) -> None:
+    text = b"".join(b"%d\r\n\n" % n for n in range(2500)) + b"the end"
+    (tmp_path / "lines.txt").write_bytes(text)
+    result = topic(f"publish a --lines --file {source} --key k --json", stdin=text)
+    assert result.json == {"ok": True, "published": 2501, "resent": 0, "last": 2501}
+    shown = topic("replay --raw").out.splitlines()
+    assert shown == [str(n) for n in range(2500)] + ["the end"]
+
+
+def test_what_was_printed_can_be_published_again(topic: Cli, tmp_path: Path) -> None:
+    topic("publish a --key k --header h=v", '{"n": 1}')
+    topic("publish b", "not json")
+    printed = topic("replay --json").out.encode()
+    (tmp_path / "records.jsonl").write_bytes(printed)
+    assert topic("publish --ndjson --file records.jsonl").out == "published 2 records, the last is 4\n"
+    lines = topic("replay --json").lines
+    for one in lines:
+        del one["sequence"], one["topicSequence"], one["at"], one["atNs"]
+    assert lines[:2] == lines[2:]
+
+
+def test_a_line_may_leave_out_what_the_command_says(topic: Cli) -> None:
+    given = b'{"payload": 1}\n{"bare": true}\n{"topic": "b", "key": "own", "headers": {"h": "own"}, "payload": 2}\n'
+    topic("publish a --ndjson --file - --key k --header h=v", stdin=given)
+    found = [(one["topic"], one["key"], one["headers"], one["payload"]) for one in topic("tail --json").lines]
+    assert found == [
+        ("a", "k", {"h": "v"}, 1),
+        ("a", "k", {"h": "v"}, {"bare": True}),
+        ("b", "own", {"h": "own"}, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("publish a", "payload"),
+        ("publish a 1 --payload 2", "payload"),
+        ("publish --payload 1", "topic"),
+        ("publish a/b 1", "topic"),
+        ("publish a 1 --header h", "--header"),
+        ("publish a 1 --lines", "--lines"),
+        ("publish a 1 --ndjson", "--ndjson"),
+        ("publish a --lines --ndjson --file -", "--ndjson"),
+        ("publish a --file missing", "file"),
+        ("subscribe --from-seq 0", "--from-seq"),
+        ("subscribe --from-time yesterday", "--from-time"),
+        ("subscribe --from-seq 1 --from-beginning", "--from-seq"),
+        ("subscribe --anew", "--anew"),
+        ("subscribe --limit 0", "--limit"),
+        ("subscribe [", "topics"),
+        ("tail -n -1", "-n"),
+        ("replay --to mail", "--to"),
+        ("replay --to queue:a/b", "--to"),
+        ("replay --from-seq 1 --from-time 1", "--from-time"),
+        ("trim", "--before-seq"),
+        ("trim --before-seq 1 --before-time 1d", "--before-seq"),
+    ],
+)
+def test_nonsense_is_refused_by_its_name(cli: Cli, server: RunningServer, line: str, field: str) -> None:
+    with connect(server.unix) as client:
+        client.topics.publish("there", 1)
+    result = cli(f"topic {line} --json --store {server.unix}")
+    assert (result.code, result.complaint["field"]) == (2, field), result
+
+
+def test_a_bad_line_is_named_and_nothing_is_published(topic: Cli, tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(
+        b'{"topic": "a", "payload": 1}\n' * 1500 + b'{"topic": "a", "payload": 1, "keey": 2}\n'
+    )
+    result = topic("publish --ndjson --file bad", code=2)
+    assert "bad line 1501: keey: is not a member of a record" in result.err
+    assert "nothing was published" in result.err
+    assert "no topics yet" in topic("tail").err
+
+
+def test_what_comes_before_a_bad_line_of_a_stream_is_told(topic: Cli) -> None:
+    result = topic("publish a --ndjson --file -", stdin=b"1\n" * 1000 + b"{\n", code=2)
+    assert "- line 1001" in result.err
+    assert "1000 before it are published" in result.err
+    assert numbers(topic("tail -n 1 --json")) == [1000]
+
+
+# -- list, show, tail -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_there_and_nothing_is_made(cli: Cli, tmp_path: Path) -> None:
+    for line in ("topic list", "topic tail"):
+        result = cli(line)
+        assert result.code == 0
+        assert "no topics yet" in result.err
+    assert cli("topic subscribe --idle 0").code == 3
+    assert cli("topic show a").code == 3
+    assert cli("topic trim --before-seq 5").code == 3
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_list_says_how_the_feed_is(topic: Cli, way: str) -> None:
+    fill(topic, 5)
+    shown = topic("list").out
+    assert ", holds 1 to 5\n" in shown
+    assert shown.startswith("feed online, epoch " if "store" in way else "feed opened directly, epoch ")
+    about = topic("list --json").json
+    rows = [(row["topic"], row["topicSequence"], row["sequence"], row["records"]) for row in about["topics"]]
+    assert rows == [("a", 3, 5, 3), ("b", 2, 4, 2)]
+    assert (about["first"], about["last"], about["gaps"], about["following"]) == (1, 5, [], [])
+
+
+def test_one_topic_and_who_follows_it(topic: Cli) -> None:
+    fill(topic, 4)
+    topic("subscribe a --name ledger --from-beginning --limit 1")
+    topic("subscribe b* --name other --from-beginning --limit 1")
+    shown = topic("show a")
+    assert "last: 3 a#2 " in shown.out
+    assert "ledger" in shown.out
+    assert "other" not in shown.out
+    found = topic("show b --json").json
+    assert [(one["name"], one["state"], one["confirmed"], one["lag"]) for one in found["following"]] == [
+        ("other", "offline", 2, 2)
+    ]
+    assert "nobody follows it" in topic("publish c 1").err + topic("show c").err
+    assert topic("show nothing", code=3).err.startswith("yirangmq: not_found: ")
+
+
+def test_the_last_ones(topic: Cli) -> None:
+    fill(topic, 3000)
+    topic("publish rare 1")
+    fill(topic, 2999)
+    assert numbers(topic("tail --json")) == list(range(5991, 6001))
+    assert numbers(topic("tail -n 2 --json")) == [5999, 6000]
+    assert numbers(topic("tail rare a -n 3 --json")) == [5996, 5998, 6000]
+    assert numbers(topic("tail rare --json")) == [3001]
+    assert numbers(topic("tail b -n 4000 --json"))[0] == 2
+    assert numbers(topic("tail -n 0 --json")) == []
+    assert numbers(topic("tail nothing --json")) == []
+
+
+# -- subscribe --------------------------------------------------------------------------------------------------------
+
+
+def test_from_where(topic: Cli) -> None:
+    fill(topic, 5)
+    before = datetime.now(UTC).isoformat()
+    fill(topic, 5)
+    end = "--idle 0.1 --json"
+    assert numbers(topic(f"subscribe --from-beginning {end}")) == list(range(1, 11))
+    assert numbers(topic(f"subscribe --from-seq 7 --limit 2 {end}")) == [7, 8]
+    assert numbers(topic(f"subscribe --from-time {before} {end}")) == [6, 7, 8, 9, 10]
+    assert numbers(topic(f"subscribe --from-time 1h a {end}")) == [1, 3, 5, 6, 8, 10]
+    assert numbers(topic(f"subscribe --from-time 1 b {end}")) == [2, 4, 7, 9]
+    assert numbers(topic(f"subscribe {end}")) == []
+    assert topic("subscribe --from-seq 12 --idle 0", code=2).err.startswith("yirangmq: bad_input: ")
+
+
+@pytest.mark.parametrize("kept", ["--name ledger", "--cursor file"])
+def test_it_goes_on_where_it_was(topic: Cli, kept: str) -> None:
+    fill(topic, 10)
+    end = "--idle 0.1 --json"
+    assert numbers(topic(f"subscribe {kept} --from-beginning --limit 3 {end}")) == [1, 2, 3]
+    assert numbers(topic(f"subscribe {kept} --limit 2 {end}")) == [4, 5]
+    assert numbers(topic(f"subscribe {kept} {end}")) == [6, 7, 8, 9, 10]
+    fill(topic, 1)
+    assert numbers(topic(f"subscribe {kept} {end}")) == [11]
+    assert numbers(topic(f"subscribe {kept} --anew --from-seq 9 {end}")) == [9, 10, 11]
+
+
+def test_a_mask_is_the_servers(cli: Cli, server: RunningServer) -> None:
+    with connect(server.unix) as client:
+        client.topics.publish_many([("a", 1), ("b", 2), ("c", 3)])
+    result = cli(f"topic subscribe --mask 2 --from-beginning --idle 0.1 --json --store {server.unix}")
+    assert numbers(result) == [2]
+    result = cli("topic subscribe --mask 2 --log topics")
+    assert (result.code, "--mask" in result.err) == (2, True)
+
+
+# -- replay, trim -----------------------------------------------------------------------------------------------------
+
+
+def test_a_range_is_printed(topic: Cli) -> None:
+    fill(topic, 5)
+    middle = datetime.now(UTC).isoformat()
+    fill(topic, 5)
+    assert numbers(topic("replay --json")) == list(range(1, 11))
+    assert numbers(topic("replay a --from-seq 3 --to-seq 8 --json")) == [3, 5, 6, 8]
+    assert numbers(topic(f"replay --to-time {middle} --json")) == [1, 2, 3, 4, 5]
+    assert numbers(topic(f"replay --from-time {middle} --json")) == [6, 7, 8, 9, 10]
+    assert numbers(topic("replay nothing --json")) == []
+    result = topic("replay a --from-seq 3 --dry-run --json").json
+    assert (result["records"], result["dryRun"], result["last"]) == (5, True, 10)
+
+
+def test_into_a_topic_with_its_origin(topic: Cli) -> None:
+    topic("publish a --key k --header h=v", "1")
+    fill(topic, 2500, "b")
+    epoch = topic("list --json").json["epoch"]
+    assert "2,501 records" in topic("replay --to topic:again --dry-run").out
+    assert topic("list --json").json["last"] == 2501
+    assert topic("replay --to topic:again").out == "replayed to topic:again: 2,501 records from 1 to 2501\n"
+    found = topic("replay again --json").lines
+    assert [one["payload"] for one in found] == [1, *range(1, 2501)]
+    assert (found[0]["key"], found[0]["headers"]) == ("k", {"h": "v", "replayed-from": f"{epoch}/1"})
+
+
+def test_into_a_queue_and_what_is_there_is_not_stored_twice(topic: Cli, cli: Cli, way: str) -> None:
+    topic("publish a --key k --header h=v", '{"n": 1}')
+    topic("publish a", "not json")
+    result = topic("replay a --to queue:mail --json").json
+    assert (result["records"], result["known"]) == (2, 0)
+    topic("publish a", "3")
+    assert topic("replay a --to queue:mail").out == (
+        "replayed to queue:mail: 1 record from 1 to 3; 2 were there already (--new-ids replays them too)\n"
+    )
+    assert topic("replay a --to queue:mail --new-ids --json").json["records"] == 3
+    store = way if "store" in way else ""
+    messages = [one["message"] for one in cli(f"consume -q mail --json {store}").lines]
+    assert len(messages) == 6
+    assert messages[0]["payload"] == {"n": 1}
+    about = {"h": "v", "key": "k", "topic": "a", "sequence": 1, "topicSequence": 1}
+    assert {name: messages[0]["attributes"][name] for name in about} == about
+    assert base64.b64decode(messages[1]["payloadBase64"]) == b"not json"
+
+
+def long_log(folder: Path) -> None:
+    with SegmentLog(folder, SMALL) as log:
+        for _ in range(20):
+            log.append([NewRecord("a", bytes(1000))] * 20)
+
+
+def test_what_is_given_up(topic: Cli, way: str, server: RunningServer, tmp_path: Path) -> None:
+    server.stop()
+    long_log(tmp_path / "topics")
+    if "store" in way:
+        server.start()
+    topic("subscribe --name late --from-seq 50 --limit 1")
+    would = topic("trim --before-seq 200 --dry-run --json").json
+    assert (would["before"], would["late"], would["dryRun"]) == (200, ["late"], True)
+    assert 1 < would["first"] <= 200
+    assert topic("list --json").json["first"] == 1
+    result = topic("trim --before-seq 200")
+    assert f"; the log begins at {would['first']}\n" in result.out
+    assert "late needed some of them" in result.err
+    assert topic("list --json").json["first"] == would["first"]
+    assert topic("subscribe --from-seq 1", code=3).err.startswith("yirangmq: retired: ")
+    would, done = (topic(f"trim --before-time 0s --json {more}").json for more in ("--dry-run", ""))
+    assert {**would, "dryRun": False} == {**done, "dryRun": False}
+    assert done["first"] == 401
+
+
+def test_a_log_that_a_server_holds_can_be_looked_at(cli: Cli, server: RunningServer) -> None:
+    with connect(server.unix) as client:
+        client.topics.publish_many([("a", n) for n in range(3)])
+        assert numbers(cli("topic tail --json --log topics")) == [1, 2, 3]
+        assert cli("topic list --log topics").code == 0
+        assert cli("topic publish a 1 --log topics").code == 5
+        assert cli("topic subscribe --name n --log topics").code == 5
+        assert cli("topic trim --before-seq 2 --log topics").code == 5
+
+
+# -- as processes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_follower_prints_what_comes_and_stops_when_told(
+    server: RunningServer, number: signal.Signals, code: int
+) -> None:
+    line = [*YIRANGMQ, "topic", "tail", "-f", "--raw", "--store", server.unix]
+    with connect(server.unix) as client:
+        client.topics.publish("a", "first")
+        follower = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert follower.stdout is not None
+        assert follower.stdout.readline() == b'"first"\n'
+        client.topics.publish("a", "second")
+        assert follower.stdout.readline() == b'"second"\n'
+    os.kill(follower.pid, number)
+    out, err = follower.communicate(timeout=60)
+    assert (follower.returncode, out, err) == (code, b"", b"")
+
+
+@pytest.mark.process
+def test_a_pipe_that_pauses_holds_nothing_back(server: RunningServer) -> None:
+    line = [*YIRANGMQ, "topic", "publish", "a", "--lines", "--file", "-", "--store", server.unix]
+    with connect(server.unix, timeout=30) as client, client.topics.subscribe() as following:
+        publisher = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert publisher.stdin is not None
+        for text in (b"one", b"two"):
+            publisher.stdin.write(text + b"\n")
+            publisher.stdin.flush()
+            record = following.next(30)
+            assert record is not None
+            assert record.payload == text
+        assert publisher.communicate(timeout=60)[0] == b"published 2 records, the last is 2\n"
+
+
+@pytest.mark.process
+def test_a_long_replay_shows_a_bar(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "topics") as log:
+        for _ in range(40):
+            log.append([NewRecord("a", bytes(100))] * 1000)
+    screen, end = pty.openpty()
+    line = [*YIRANGMQ, "topic", "replay", "--to", "topic:b", "--log", "topics"]
+    replaying = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=end)
+    os.close(end)
+    shown = b""
+    try:
+        while data := os.read(screen, 1 << 16):
+            shown += data
+    except OSError:  # the other end is closed
+        pass
+    finally:
+        os.close(screen)
+    assert replaying.communicate(timeout=60)[0] == b"replayed to topic:b: 40,000 records from 1 to 40000\n"
+    assert b"replaying [" in shown

@@ -1,0 +1,52 @@
+"""docs/topics.md: its programs and its commands, run against a server as the page starts it."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from yirangmq.client import topics
+from yirangmq.client.open import connect
+
+pytestmark = pytest.mark.process
+PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
+PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where ``yirangmq serve`` was started without any setting."""
+    folder = tmp_path_factory.mktemp("page")
+    with subprocess.Popen(
+        [sys.executable, "-m", "yirangmq", "serve"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as server:
+        connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}", retries=100).close()
+        yield folder
+        server.terminate()
+
+
+@pytest.mark.parametrize("number", range(len(PROGRAMS)))
+def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAMS[number]], cwd=folder, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tmp_path: Path) -> None:
+    assert len(LINES) >= 10
+    for where in (folder, tmp_path):
+        (where / "trades.txt").write_text("one\ntwo\nthree\n")
+        script = "\n".join(LINES).replace("yirangmq", f"{sys.executable} -m yirangmq")
+        done = subprocess.run(["bash", "-e", "-c", script], cwd=where, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "replayed to queue:audit: " in done.stdout
+    assert (tmp_path / "yirang-data" / "topics").is_dir()
+
+
+def test_the_numbers_of_the_page_are_those_in_force() -> None:
+    assert f"every {topics.RECONNECT:g} seconds" in PAGE
