@@ -14,6 +14,8 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge, Unavailable, WrongState
 from yirangmq.core.message import Counts
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog
@@ -295,3 +297,58 @@ def test_half_a_record_is_no_piece(house: House) -> None:
     house.turn()
     assert [type(error) for _, error in told] == [BadInput] * 3
     assert list(house.stages.batches()) == []
+
+
+def dead_letters(house: House, queue: str) -> list[tuple[bytes, str]]:
+    def look(transaction: Transaction) -> list[tuple[bytes, str]]:
+        found = transaction.scan(queue, State.DEAD, 100).messages
+        pairs = zip(transaction.envelopes(found), transaction.failures(found), strict=True)
+        return [(sent.payload if sent else b"", why.reason_message if why else "") for sent, why in pairs]
+
+    return house.desk.read(look)
+
+
+def test_rows_that_cannot_be_taken_are_buried_where_that_is_asked_for(house: House) -> None:
+    rows = (
+        row("queue:a", 1),
+        row("elsewhere", 2),
+        row("queue:a", "{", isJson="yes"),
+        row("topic:.t", 4),
+        row("topic:t", 5),
+        row("queue:a", "x" * 2_000_000),
+        row("queue:a", 7, priority="soon"),
+    )
+    told: list[Any] = []
+    stage = house.stage(0, "0-0", *rows, pieces=2)
+    house.batches.commit(QUERY, 0, [stage], lambda *answer: told.append(answer), "bad")
+    house.turn()
+    [((entry, is_first), error)] = told
+    assert (error, is_first, entry.queue_rows, entry.dead_rows, entry.topic_rows) == (None, True, 1, 5, 1)
+    assert house.payloads("a") == [b"1"]
+    assert house.topics is not None
+    assert house.topics.seen() == [("t", b"5")]
+    reasons = {payload[:9]: why for payload, why in dead_letters(house, "a") + dead_letters(house, "bad")}
+    assert sorted(reasons) == [b"2", b"4", b"7", b"xxxxxxxxx", b"{"]
+    assert all(why.startswith("bad row: ") for why in reasons.values())
+    assert "2000000 bytes" in reasons[b"xxxxxxxxx"]
+
+
+def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.broker.batch_rows.KEPT_BYTES", 40)
+    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 7)
+    rows = [row("queue:a" if n % 10 == 3 else "topic:t", n) for n in range(100)]
+    entry, _ = house.commit(0, house.stage(0, "0-0", *rows, pieces=4), house.stage(0, "1-0", row("topic:t", 100)))
+    assert (entry.queue_rows, entry.topic_rows) == (10, 91)
+    assert house.topics is not None
+    assert house.topics.seen() == [("t", str(n).encode()) for n in range(101) if n % 10 != 3 or n == 100]
+
+
+@pytest.mark.parametrize("told", ["yes", "maybe", ""])
+def test_a_row_says_whether_its_value_is_json(house: House, told: str) -> None:
+    headers = {"isJson": told} if told else {}
+    house.commit(0, house.stage(0, "0-0", row("queue:a", '{"b": 2}', **headers)))
+    house.commit(1, house.stage(1, "0-0", row("queue:a", "{ no", **({"isJson": "maybe"} if told else {}))))
+    found = house.desk.read(lambda transaction: [sent.is_json for _, sent in transaction.heads("a", 10)])
+    assert found == [bool(told), False]

@@ -12,35 +12,23 @@ from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 from yirangmq.broker import ledger
+from yirangmq.broker.batch_rows import Loaded, StagedRows, Stages, count_rows
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
-from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step, check_rows
-from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
+from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
+from yirangmq.core.errors import QueueError, TooLarge, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Clock, Ids, Transaction
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.rows import Rows, sort
-from yirangmq.wire.records import RecordReader
+from yirangmq.format.rows import Rows, set_aside
 
 MOST_PER_APPEND = 5_000
 Done = Callable[[Any, QueueError | None], None]
 Aside = Callable[[Callable[[], Any], Done], None]
 """Work off the loop's thread; ``done(value, error)`` on it."""
-
-
-class Stages(Protocol):
-    """Where stages lie. What ``put`` was given is on disk when it returns."""
-
-    def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
-
-    def read(self, query: str, batch: int, stage: str, piece: int) -> bytes: ...
-
-    def drop(self, query: str, batch: int) -> None: ...
-
-    def batches(self) -> Iterator[tuple[str, int, int]]: ...
 
 
 class Topics(Protocol):
@@ -75,7 +63,7 @@ class Batches:
         """``done(Received)`` when the piece is on disk. Rows that cannot be read are refused here, by the task."""
 
         def work() -> Received:
-            rows = sum(1 for _ in _records(data))
+            rows = count_rows(data)
             self._stages.put(query, batch, stage, piece, data)
             return Received(rows, crc32(data))
 
@@ -97,15 +85,17 @@ class Batches:
 
     # -- commits ----------------------------------------------------------------------------------------------------
 
-    def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done) -> None:
-        """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in."""
+    def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done, bad_queue: str = "") -> None:
+        """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in.
+        ``bad_queue``: rows that cannot be taken are buried there, or in their own queue's dead letters."""
         waiting = self._under_way.setdefault((query, batch), [])
         waiting.append(done)
         if len(waiting) > 1:
             return
         known = self._desk.read(lambda transaction: ledger.find(transaction, query, batch))
         if known is None:
-            self._aside(partial(self._loaded, query, batch, stages), partial(self._store, query, batch, stages))
+            new = Entry(query, batch, Step.DONE, 0, 0, 0, 0, 0, tuple(stages), bad_queue)
+            self._aside(self._rows_of(new).load, partial(self._store, new))
         elif known.step is Step.PENDING:
             self._resume(known)
         else:
@@ -122,67 +112,50 @@ class Batches:
         found = self._desk.read(ledger.entries)
         return [entry for entry in found if entry.step is Step.PENDING]
 
-    def _loaded(self, query: str, batch: int, stages: Sequence[Stage]) -> Rows:
-        mark = MARK, f"{query}/{batch}"
-        return sort(self._rows(query, batch, stages), self._ids, self._clock.now_ms(), mark)
+    def _rows_of(self, entry: Entry) -> StagedRows:
+        return StagedRows(self._stages, self._clock, self._ids, entry.query, entry.batch, entry.stages, entry.bad_queue)
 
-    def _rows(self, query: str, batch: int, stages: Sequence[Stage]) -> Iterator[Record]:
-        """In the order of the stages, each checked against what its task said of it."""
-        for stage in stages:
-            rows = checksum = 0
-            found: list[Record] = []
-            for piece in range(stage.pieces):
-                data = self._stages.read(query, batch, stage.id, piece)
-                checksum = crc32(data, checksum)
-                found += _records(data)
-            rows = len(found)
-            check_rows(stage, rows, checksum)
-            yield from found
-
-    def _store(
-        self, query: str, batch: int, stages: Sequence[Stage], rows: Rows | None, error: QueueError | None
-    ) -> None:
-        if rows is None:
-            self._end(query, batch, None, error)
+    def _store(self, new: Entry, loaded: Loaded | None, error: QueueError | None) -> None:
+        if loaded is None:
+            self._end(new.query, new.batch, None, error)
             return
-        if rows.records and self.topics is None:
-            self._end(query, batch, None, Unavailable("this server has no topics", field="target"))
+        if loaded.topic_rows and self.topics is None:
+            self._end(new.query, new.batch, None, Unavailable("this server has no topics", field="target"))
             return
-        entry = Entry(
-            query,
-            batch,
-            Step.PENDING if rows.records else Step.DONE,
-            rows.queue_rows,
-            rows.dead_rows,
-            len(rows.records),
-            self.topics.last() if rows.records and self.topics is not None else 0,
-            self._clock.now_ms(),
-            tuple(stages) if rows.records else (),
-        )
-        work = partial(self._admit, entry=entry, rows=rows)
-        self._desk.submit(work, lambda value, problem: self._stored(entry, rows, problem))
+        if loaded.topic_rows and self.topics is not None:
+            new = new._replace(step=Step.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
+        work = partial(self._admit, new=new._replace(at=self._clock.now_ms()), rows=loaded.rows)
+        self._desk.submit(work, lambda entry, problem: self._stored(new, entry, loaded, problem))
 
-    def _admit(self, transaction: Transaction, entry: Entry, rows: Rows) -> None:
+    def _admit(self, transaction: Transaction, new: Entry, rows: Rows) -> Entry:
         """Everything is looked at before anything is written: a batch goes in whole or not at all."""
         now = self._clock.now_ms()
+        if new.bad_queue:
+            for queue in list(rows.queues):
+                set_aside(rows, queue, transaction.policy(queue).max_body)
         for queue, envelopes in rows.queues.items():
             _check_fit(transaction, queue, envelopes, now)
         for queue, found in rows.dead.items():
-            _check_fit(transaction, queue, [envelope for envelope, _ in found], now)
-        ledger.enter(transaction, entry)
+            _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))
+        entry = new._replace(queue_rows=rows.queue_rows, dead_rows=rows.dead_rows)
+        ledger.enter(transaction, entry if entry.step is Step.PENDING else entry._replace(stages=()))
         verbs = self._desk.verbs
         for queue, envelopes in rows.queues.items():
-            verbs.publish(transaction, queue, envelopes)
+            if envelopes:
+                verbs.publish(transaction, queue, envelopes)
         for queue, found in rows.dead.items():
             bury(verbs, transaction, queue, found, now)
+        return entry
 
-    def _stored(self, entry: Entry, rows: Rows, error: QueueError | None) -> None:
-        if error is not None:
-            self._end(entry.query, entry.batch, None, error)
+    def _stored(self, new: Entry, entry: Entry | None, loaded: Loaded, error: QueueError | None) -> None:
+        if entry is None or error is not None:
+            self._end(new.query, new.batch, None, error)
         elif entry.step is Step.DONE:
-            self._end(entry.query, entry.batch, (entry, True), None)
+            self._end(entry.query, entry.batch, (entry._replace(stages=()), True), None)
+        elif loaded.rows.records:
+            self._append(entry, iter([loaded.rows.records]), is_first=True)
         else:
-            self._append(entry, rows.records, is_first=True)
+            self._append(entry, self._rows_of(entry).topic_records(), is_first=True)
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
@@ -197,42 +170,54 @@ class Batches:
             self._end(entry.query, entry.batch, None, error)
             return
 
-        def work() -> list[NewRecord]:
+        def missing() -> Iterator[list[NewRecord]]:
             there = sum(
                 1
                 for record in topics.records_after(entry.behind)
                 if record.headers.get(MARK) == f"{entry.query}/{entry.batch}"
             )
-            return self._loaded(entry.query, entry.batch, entry.stages).records[there:]
+            yield from self._rows_of(entry).topic_records(there)
 
-        def loaded(records: list[NewRecord] | None, error: QueueError | None) -> None:
-            if records is None:
-                self._end(entry.query, entry.batch, None, error)
-            else:
-                self._append(entry, records, is_first=False)
+        self._append(entry, missing(), is_first=False)
 
-        self._aside(work, loaded)
-
-    def _append(self, entry: Entry, records: list[NewRecord], *, is_first: bool) -> None:
+    def _append(self, entry: Entry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
         """Part by part; the last one is followed by the ledger's last word."""
-        if not records or self.topics is None:
-            done = entry._replace(step=Step.DONE, stages=())
-            self._desk.submit(
-                lambda transaction: ledger.write(transaction, done),
-                lambda _, error: self._end(entry.query, entry.batch, (done, is_first), error),
-            )
-            return
 
+        def read(records: list[NewRecord] | None, error: QueueError | None) -> None:
+            if error is not None:
+                self._end(entry.query, entry.batch, None, error)
+            elif records is None:
+                self._settle(entry, is_first=is_first)
+            else:
+                self._publish(entry, records, next_part)
+
+        def next_part() -> None:
+            self._aside(lambda: next(parts, None), read)
+
+        next_part()
+
+    def _publish(self, entry: Entry, records: list[NewRecord], then: Callable[[], None]) -> None:
         def told(_: Any, error: QueueError | None) -> None:
             if error is not None:
                 self._end(entry.query, entry.batch, None, error)
+            elif len(records) > MOST_PER_APPEND:
+                self._publish(entry, records[MOST_PER_APPEND:], then)
             else:
-                self._append(entry, records[MOST_PER_APPEND:], is_first=is_first)
+                then()
 
         try:
+            if self.topics is None:
+                raise Unavailable("this server has no topics", field="target")
             self.topics.publish(records[:MOST_PER_APPEND], told)
         except QueueError as error:
             self._end(entry.query, entry.batch, None, error)
+
+    def _settle(self, entry: Entry, *, is_first: bool) -> None:
+        done = entry._replace(step=Step.DONE, stages=())
+        self._desk.submit(
+            lambda transaction: ledger.write(transaction, done),
+            lambda _, error: self._end(entry.query, entry.batch, (done, is_first), error),
+        )
 
     def _end(self, query: str, batch: int, result: tuple[Entry, bool] | None, error: QueueError | None) -> None:
         waiting = self._under_way.pop((query, batch), [])
@@ -257,18 +242,12 @@ def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tup
     verbs.happened.refused(changes, now)
 
 
-def _records(data: bytes) -> list[Record]:
-    reader = RecordReader()
-    found = list(reader.feed(data))
-    if reader.held:
-        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
-    return found
-
-
-def _check_fit(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:
+def _check_fit(
+    transaction: Transaction, queue: str, envelopes: list[Envelope], now: int, *, any_size: bool = False
+) -> None:
     policy = transaction.policy(queue)
-    largest = max(len(envelope.payload) for envelope in envelopes)
-    if largest > policy.max_body:
+    largest = max((len(envelope.payload) for envelope in envelopes), default=0)
+    if largest > policy.max_body and not any_size:
         raise TooLarge(f"{largest} bytes, queue {queue!r} takes {policy.max_body}", field="value")
     if policy.quota.is_set:
         make_room(transaction, policy, queue, newcomers(transaction, policy, queue, envelopes), now)

@@ -39,6 +39,8 @@ class Entry(NamedTuple):
     at: int
     stages: tuple["Stage", ...] = ()
     """Of one that is pending: where its rows lie."""
+    bad_queue: str = ""
+    """Where rows are buried that cannot be taken; none: such a row refuses the batch."""
 
 
 class Stage(NamedTuple):

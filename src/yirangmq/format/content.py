@@ -17,7 +17,7 @@ def check_type(media_type: str) -> str:
 
 def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
     """Other content for the same envelope; its other members stay. "" is no type."""
-    is_json = _says_json(media_type) and _is_json(payload)
+    is_json = _says_json(media_type) and is_plain_json(payload)
     header = loads(envelope.header.encode()) if envelope.header else {}
     header.pop("contentType", None)
     if media_type and not (is_json and media_type == JSON_TYPE):
@@ -36,7 +36,7 @@ def _says_json(media_type: str) -> bool:
     return kind == JSON_TYPE or kind.endswith("+json")
 
 
-def _is_json(payload: bytes) -> bool:
+def is_plain_json(payload: bytes) -> bool:
     """One document with no space around it, so that it can stand in an envelope and come out of it to the byte."""
     try:
         return members(b'{"payload":%s}' % payload) == {"payload": payload}

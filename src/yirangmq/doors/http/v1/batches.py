@@ -12,7 +12,7 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.names import IDENTIFIER, QUEUE
 from yirangmq.core.strict import Fields
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
-from yirangmq.doors.http.v1.fields import Field, Kind, many, text
+from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field, Kind, many, text
 from yirangmq.doors.http.v1.schemas import COUNT, items, ref, thing
 from yirangmq.format.envelope import iso
 
@@ -92,7 +92,9 @@ class BatchRoutes:
                      max_body=max_body, refusals=("store_full", "store_damaged")),
             Endpoint("POST", f"{one}/commit", "Put a batch in, once: the stages named here, in this order",
                      self._commit, "batches", "admin", ref("Batch"),
-                     body=(Field("stages", many(STAGE, 0, MOST_STAGES), "the parts it is made of", needed=True),),
+                     body=(Field("stages", many(STAGE, 0, MOST_STAGES), "the parts it is made of", needed=True),
+                           Field("badRowQueue", QUEUE_NAME, "bury rows that cannot be taken, in the dead letters of "
+                                 "their own queue or else of this one; without it such a row refuses the batch")),
                      refusals=("not_found", "wrong_state", "too_large", "quota_exceeded", "store_full", "unavailable")),
             Endpoint("GET", "/v1/batches", "What the ledger remembers", self._list, "batches", "look",
                      thing(batches=items(ref("Batch"))), query=(OF_QUERY,)),
@@ -117,7 +119,8 @@ class BatchRoutes:
             ask.reply({**_shown(entry), "first": is_first})
 
         done = ask.told(reply)
-        self._batches.commit(values["query"], check_batch(values["batch"]), values["stages"], done)
+        batch, bad_queue = check_batch(values["batch"]), values.get("badRowQueue") or ""
+        self._batches.commit(values["query"], batch, values["stages"], done, bad_queue)
 
     def _list(self, ask: Ask) -> None:
         query = ask.query().get("query", "")
