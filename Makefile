@@ -5,7 +5,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
-PYTEST_FLAGS ?= -n auto
+# Tests of one group run in one process: those of Spark share a session.
+PYTEST_FLAGS ?= -n auto --dist loadgroup
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 PEERS  := .venv-bench/.ready

@@ -99,7 +99,11 @@ class Batches:
         elif known.step is Step.PENDING:
             self._resume(known)
         else:
-            self._end(query, batch, (known, False), None)
+            again = known._replace(refused=known.refused + 1)
+            self._desk.submit(
+                lambda transaction: ledger.write(transaction, again),
+                lambda _, error: self._end(query, batch, (again, False), error),
+            )
 
     def finish_pending(self) -> None:
         """What a server that died left half-way; to be called once at the start."""

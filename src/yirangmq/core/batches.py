@@ -41,6 +41,8 @@ class Entry(NamedTuple):
     """Of one that is pending: where its rows lie."""
     bad_queue: str = ""
     """Where rows are buried that cannot be taken; none: such a row refuses the batch."""
+    refused: int = 0
+    """How often it was committed again after it was in."""
 
 
 class Stage(NamedTuple):

@@ -5,6 +5,7 @@ checksums and headers that differ."""
 
 import struct
 import zlib
+from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -28,6 +29,8 @@ MOST_RECORD = (16 << 20) + LENGTH_FROM
 WORTH_A_GUESS = 16
 """Frames of one size in a row, from which on it pays to look for them at one go."""
 LONGEST_WALK = 4096
+WIDEST_COMPARED = 512
+"""Bytes of headers up to which many of them are compared at one go."""
 
 
 class Run(NamedTuple):
@@ -223,20 +226,38 @@ class Frames:
         return maps.take(pa.array(codes, pa.int64()))
 
     def _header_codes(self) -> tuple[list[int], list[dict[str, str]]]:
-        if not self.headers_size.any():
-            return [0] * len(self), [{}]
+        """For each frame which of the maps is its own, and the maps. Frames in a row whose headers are the same bytes
+        are looked at once."""
+        import numpy as np
+
+        codes = np.zeros(len(self), np.int64)
         known: dict[bytes, int] = {}
         found: list[dict[str, str]] = []
-        codes: list[int] = []
         begin = self._payload_from - self.headers_size
-        for start, end in zip(begin.tolist(), self._payload_from.tolist(), strict=True):
-            raw = bytes(self.buffer[start:end])
-            code = known.get(raw)
-            if code is None:
-                code = known[raw] = len(found)
-                found.append(_headers_of(raw))
-            codes.append(code)
-        return codes, found
+        for size in np.unique(self.headers_size).tolist():
+            rows = (self.headers_size == size).nonzero()[0]
+            for first, last in self._alike_runs(begin[rows], size):
+                start = int(begin[rows[first]])
+                raw = bytes(self.buffer[start : start + size])
+                code = known.get(raw)
+                if code is None:
+                    code = known[raw] = len(found)
+                    found.append(_headers_of(raw))
+                codes[rows[first:last]] = code
+        return codes.tolist(), found
+
+    def _alike_runs(self, begin: "Numbers", size: int) -> "list[tuple[int, int]]":
+        """Where so many bytes from each place are those of the place before."""
+        import numpy as np
+
+        if not size:
+            return [(0, len(begin))]
+        if size > WIDEST_COMPARED:
+            return [(row, row + 1) for row in range(len(begin))]
+        letters = self._gather(begin, size)
+        edges = np.flatnonzero((letters[1:] != letters[:-1]).any(axis=1)) + 1
+        bounds = [0, *edges.tolist(), len(begin)]
+        return list(pairwise(bounds))
 
 
 def _headers_of(raw: bytes) -> dict[str, str]:

@@ -21,7 +21,7 @@ SPAN = re.compile(r"([0-9]{1,12}) ?(ms|s|m|h)?")
 SPAN_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 GLOB = re.compile(r"[a-zA-Z0-9._*?+-]{1,200}")
 NAME = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
-STATES = ("draft", "delayed", "held", "ready", "claimed", "leased", "dead", "parked", "done", "dropped")
+STATES = ("draft", "delayed", "held", "ready", "claimed", "leased", "dead", "parked", "done")
 
 
 class Option(NamedTuple):

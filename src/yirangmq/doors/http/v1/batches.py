@@ -141,5 +141,6 @@ def _shown(entry: Entry) -> dict[str, Any]:
         "queueRows": entry.queue_rows,
         "deadRows": entry.dead_rows,
         "topicRows": entry.topic_rows,
+        "refused": entry.refused,
         "at": iso(entry.at),
     }

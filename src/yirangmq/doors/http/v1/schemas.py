@@ -134,7 +134,15 @@ WEBHOOK = thing(
     heldSec=NUMBER,
 )
 BATCH: Schema = thing(
-    query=TEXT, batch=COUNT, step=TEXT, first=FLAG, queueRows=COUNT, deadRows=COUNT, topicRows=COUNT, at=INSTANT
+    query=TEXT,
+    batch=COUNT,
+    step=TEXT,
+    first=FLAG,
+    queueRows=COUNT,
+    deadRows=COUNT,
+    topicRows=COUNT,
+    refused=COUNT,
+    at=INSTANT,
 )
 LOG: Schema = thing(
     epoch=TEXT, first=COUNT, last=COUNT, state=TEXT, gaps=items({"type": "array", "items": COUNT, "minItems": 2})

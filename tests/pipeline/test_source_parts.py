@@ -1,0 +1,334 @@
+"""The parts of the data source without Spark: what they know a second time is held against what we wrote first."""
+
+import json
+import random
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yirangmq.core.topic_filter import make_filter
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.pipeline.source.access import Place
+from yirangmq.pipeline.source.choice import matches
+from yirangmq.pipeline.source.errors import Retired, SourceError
+from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.pipeline.source.options import OPTIONS, Options
+from yirangmq.pipeline.source.ranges import split
+from yirangmq.pipeline.source.rows import RowEncoder
+from yirangmq.pipeline.source.segments import SegmentFiles
+from yirangmq.pipeline.source.topics import TopicReader
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.wire.records import RecordReader, encode_batch
+
+NAMES = st.text(string.ascii_lowercase + string.digits + ".-", min_size=1, max_size=8).filter(lambda n: n[0] != ".")
+TEXTS = st.text(max_size=12).filter(lambda text: text.encode("utf-8", "ignore").decode() == text)
+RECORDS = st.lists(
+    st.builds(
+        NewRecord,
+        topic=NAMES,
+        payload=st.binary(max_size=40),
+        key=st.none() | TEXTS,
+        headers=st.dictionaries(TEXTS, TEXTS, max_size=3),
+    ),
+    min_size=1,
+    max_size=60,
+)
+
+
+# -- frames -----------------------------------------------------------------------------------------------------------
+
+
+def rows_of(frames: Frames) -> list[tuple[Any, ...]]:
+    codes, names = frames.topics()
+    topics = [names[code] for code in codes]
+    maps = [dict(one) for one in frames.header_maps().to_pylist()]
+    assert maps == frames.headers()
+    numbers = zip(frames.sequence.tolist(), frames.topic_sequence.tolist(), frames.at_ns.tolist(), strict=True)
+    parts = zip(topics, frames.keys().to_pylist(), maps, frames.payloads().to_pylist(), strict=True)
+    return [(*number, *part) for number, part in zip(numbers, parts, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS, st.integers(0, 5))
+def test_frames_are_read_by_columns_as_they_are_one_by_one(records: list[NewRecord], cut: int) -> None:
+    data = encode_batch(records, 7, 99, {}, synced=True).data
+    whole = walk(data)
+    assert (whole.end, len(whole.starts)) == (len(data), len(records))
+    found = Frames(whole)
+    found.verify()
+    assert rows_of(found) == [tuple(record) for record in RecordReader().feed(data)]
+    short = walk(data[: len(data) - 1 - cut])
+    assert len(short.starts) == len(records) - 1
+
+
+def test_many_of_one_size_are_found_at_one_go_and_those_behind_them_too() -> None:
+    records = [NewRecord("t", b"x" * 50, None, {"b": "q/1"})] * 500
+    records += [NewRecord("t", b"y" * n, None, {"b": "q/2"}) for n in range(100)]
+    records += [NewRecord("longer", b"z" * 50, "k", {"w": "v" * 700})] * 300
+    data = encode_batch(records, 1, 1, {}, synced=False).data
+    assert rows_of(Frames(walk(data))) == [tuple(record) for record in RecordReader().feed(data)]
+
+
+@pytest.mark.parametrize("at", [20, 50, 55, -1])
+def test_a_byte_that_changed_is_noticed(at: int) -> None:
+    data = bytearray(encode_batch([NewRecord("topic", b"payload")] * 3, 1, 1, {}, synced=False).data)
+    data[at] ^= 1
+    with pytest.raises(SourceError, match="checksum differs"):
+        Frames(walk(bytes(data))).verify()
+
+
+def test_what_is_no_record_is_refused() -> None:
+    with pytest.raises(SourceError, match="no record"):
+        walk(b"\xff" * 100)
+    data = bytearray(encode_batch([NewRecord("t", b"x")], 1, 1, {}, synced=False).data)
+    data[5] = 99
+    with pytest.raises(SourceError, match="no record"):
+        Frames(walk(bytes(data)))
+
+
+# -- the log's files --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SegmentLog]:
+    """Five topics in segments of a few kilobytes; a millisecond passes between two calls."""
+    clock = iter(range(10**18, 10**19, 10**6))
+    settings = LogSettings(segment_bytes=8192, durability="os", ahead=False)
+    with SegmentLog(tmp_path / "topics", settings, now_ns=lambda: next(clock)) as made:
+        chance = random.Random(3)
+        for _ in range(60):
+            made.append(
+                [NewRecord(f"t{chance.randrange(5)}", chance.randbytes(chance.randrange(400))) for _ in range(5)]
+            )
+        yield made
+
+
+def numbers(files: SegmentFiles, after: int, last: int, hints: Any = ()) -> list[int]:
+    found = [int(n) for run in files.runs(after, last, hints) for n in Frames(run).sequence]
+    return [number for number in found if after < number <= last]
+
+
+def test_any_range_of_the_files_is_found(log: SegmentLog, tmp_path: Path) -> None:
+    files = SegmentFiles(str(tmp_path))
+    assert files.info() == (log.epoch, 1, 300)
+    assert files.topics() == [f"t{n}" for n in range(5)]
+    assert len(files.segments()) > 5
+    for after, last in ((0, 300), (0, 1), (299, 300), (17, 18), (100, 250), (5, 5)):
+        wanted = list(range(after + 1, last + 1))
+        assert numbers(files, after, last) == wanted
+        assert numbers(files, after, last, files.hints(after, last)) == wanted
+    log.append([NewRecord("fresh", b"x")])
+    assert files.info().last == 301
+    assert "fresh" in files.topics()
+    assert numbers(files, 290, 301) == list(range(291, 302))
+
+
+def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:
+    files = SegmentFiles(str(tmp_path))
+    records: dict[int, int] = {}
+    for record in log.reader().records(1):
+        records.setdefault(record.at_ns // 1_000_000, record.sequence)
+    for at_ms in (*list(records)[::13], min(records) - 5):
+        assert files.sequence_at(at_ms) == records.get(at_ms, 1)
+    assert files.sequence_at(max(records) + 1) == 301
+
+
+def test_places_lie_within_the_range_in_order(log: SegmentLog, tmp_path: Path) -> None:
+    places = SegmentFiles(str(tmp_path)).places(40, 260)
+    assert [place.sequence for place in places] == sorted({place.sequence for place in places})
+    assert [place.size for place in places] == sorted(place.size for place in places)
+    assert all(40 < place.sequence <= 260 for place in places)
+
+
+def test_what_retention_took_is_told_with_both_numbers(log: SegmentLog, tmp_path: Path) -> None:
+    files = SegmentFiles(str(tmp_path))
+    old = files.hints(0, 300)
+    first = log.trim(150).first
+    assert 1 < first <= 150
+    with pytest.raises(Retired) as told:
+        list(files.runs(0, 300))
+    assert (told.value.asked, told.value.first) == (1, first)
+    with pytest.raises(Retired):
+        list(files.runs(0, 300, old))
+    assert numbers(files, first - 1, 300) == list(range(first, 301))
+
+
+def reader(path: Path, **options: str) -> list[Any]:
+    made = TopicReader(Options({"path": str(path), "subscribepattern": "*", **options}, "r"))
+    return [number for part in made.partitions() for batch in made.read(part)
+            for number in batch.column("global_seq").to_pylist()]  # fmt: skip
+
+
+def test_a_hole_in_the_log_is_an_error_or_a_loud_line(
+    log: SegmentLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    segments = SegmentFiles(str(tmp_path)).segments()
+    lost = segments[2]
+    log.close()
+    Path(lost.path).unlink()
+    first, last = lost.head.first, lost.last
+    with pytest.raises(SourceError, match=rf"{last - first + 1} records are missing, {first} to {last}"):
+        reader(tmp_path)
+    found = reader(tmp_path, failondataloss="false")
+    assert found == [n for n in range(1, 301) if not first <= n <= last]
+    assert f"{first} to {last}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 7, 500])
+def test_however_it_is_split_each_record_comes_once(log: SegmentLog, tmp_path: Path, tasks: int) -> None:
+    found = reader(tmp_path, minpartitions=str(tasks), maxrecordsperpartition="90")
+    assert found == list(range(1, 301))
+
+
+def test_a_folder_without_a_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no log of topics"):
+        reader(tmp_path)
+    with pytest.raises(SourceError, match="no folder"):
+        reader(tmp_path / "nowhere")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 20), st.integers(1, 400), st.data())
+def test_parts_of_a_range_are_the_range(after: int, size: int, tasks: int, most: int, data: st.DataObject) -> None:
+    last = after + size
+    marks = sorted(data.draw(st.sets(st.integers(after + 1, last), max_size=30))) if size else []
+    parts = split([Place(n, 100 * n) for n in marks], after, last, tasks, most)
+    assert [n for begin, end in parts for n in range(begin + 1, end + 1)] == list(range(after + 1, last + 1))
+    assert all(0 < end - begin <= most for begin, end in parts)
+
+
+# -- choices ----------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("ab.*?+", min_size=1, max_size=6), st.text("ab.", min_size=1, max_size=6))
+def test_patterns_mean_what_they_mean_to_other_subscribers(pattern: str, name: str) -> None:
+    if not set(pattern) & set("*?+"):
+        pattern += "*"
+    assert matches(pattern, name) == make_filter([pattern]).wants(name)
+
+
+# -- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("use", "given_", "words"),
+    [
+        ("r", {"subscibe": "t"}, r"no option 'subscibe'; did you mean subscribe\?"),
+        ("s", {"maxOffsetPerTrigger": "1"}, r"did you mean maxOffsetsPerTrigger\?"),
+        ("w", {"subscribe": "t"}, "subscribe is for batch reads and streams, not for writes"),
+        ("r", {"publishId": "t"}, "publishId is for writes, not for batch reads"),
+        ("s", {"endingOffsets": "latest"}, "endingOffsets is for batch reads, not for streams"),
+        ("r", {"zzz": "t"}, "there is no option 'zzz' "),
+        ("s", {"maxOffsetsPerTrigger": "0"}, "must be a whole number from 1"),
+        ("s", {"maxOffsetsPerTrigger": "5", "maxRecordsPerTrigger": "5"}, "given twice"),
+        ("r", {"failOnDataLoss": "yes"}, "must be true or false"),
+        ("r", {"source": "queues"}, r"did you mean queue\?"),
+        ("r", {"state": "reddy"}, r"no state 'reddy'; did you mean ready\?"),
+        ("r", {"subscribe": "a,b*"}, "is a pattern"),
+        ("r", {"startingOffsets": "{oops"}, "startingOffsets must be earliest, latest"),
+        ("r", {"startingOffsets": '{"t": -1}'}, "startingOffsets must be"),
+        ("r", {"startingOffsets": '{"t": 1, "global_seq": 2}'}, "not both"),
+        ("r", {"startingTimestamp": "yesterday"}, "milliseconds since 1970, or such as"),
+        ("s", {"maxTriggerDelay": "soon"}, "must be milliseconds, or such as 15s"),
+        ("w", {"onBadRow": "skip"}, "must be one of fail, dlq"),
+        ("w", {"topic": ".t"}, "topic: '.t' is not allowed"),
+        ("r", {"caFile": "/nowhere"}, "caFile: /nowhere cannot be read"),
+    ],
+)
+def test_a_wrong_option_is_refused_by_name(use: str, given_: dict[str, str], words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        Options(given_, use)
+
+
+def test_every_option_has_its_say_and_its_default_makes_sense() -> None:
+    for option in OPTIONS:
+        assert option.about[0].islower() or option.about[0] in "`…"
+        if option.default is not None:
+            Options({option.name: option.default}, option.where)
+
+
+def test_offsets_may_be_said_as_for_feeds_with_partitions() -> None:
+    assert Options({"startingoffsets": '{"t": {"0": 7}}'}, "r").offsets("startingOffsets") == {"t": 7}
+
+
+# -- rows to be written -----------------------------------------------------------------------------------------------
+
+
+def encoded(columns: dict[str, list[Any]], kinds: dict[str, str], **options: str) -> list[Record]:
+    import pyarrow as pa
+
+    made = RowEncoder(Options(options, "w"), kinds)
+    batch = pa.RecordBatch.from_pydict(columns)
+    return list(RecordReader().feed(b"".join(made.frames(batch))))
+
+
+def test_rows_become_frames_that_the_broker_reads() -> None:
+    found = encoded(
+        {"value": ['{"a": 1}', "b"], "target": ["topic:t", "queue:q"], "key": ["k", None], "type": [None, "order"],
+         "headers": [[("x", "1")], None], "priority": [None, 3]},
+        {"value": "string", "target": "string", "key": "string", "type": "string", "headers": "map<string,string>",
+         "priority": "int"},
+    )  # fmt: skip
+    assert [(one.topic, one.key, dict(one.headers), one.payload) for one in found] == [
+        ("topic:t", "k", {"x": "1"}, b'{"a": 1}'),
+        ("queue:q", None, {"type": "order", "priority": "3", "isJson": "maybe"}, b"b"),
+    ]
+
+
+def test_bytes_stay_bytes_and_a_row_without_a_target_goes_where_the_option_says() -> None:
+    [one] = encoded({"value": [b"\x00\xff"], "queue": [None]}, {"value": "binary", "queue": "string"}, topic="t")
+    assert (one.topic, one.payload, dict(one.headers)) == ("topic:t", b"\x00\xff", {})
+
+
+@pytest.mark.parametrize(
+    ("columns", "kinds", "words"),
+    [
+        ({"value": [None]}, {"value": "string"}, "the value is null"),
+        ({"value": ["x"], "target": ["mail"]}, {"value": "string", "target": "string"}, "is not queue:NAME"),
+        ({"value": ["x"], "key": [b"\xff"]}, {"value": "string", "key": "binary"}, "the key is no text"),
+        ({"value": ["x"], "key": ["k" * 70_000]}, {"value": "string", "key": "string"}, "the key of the row has 70000"),
+    ],
+)
+def test_a_bad_row_is_refused_or_buried_with_its_reason(
+    columns: dict[str, list[Any]], kinds: dict[str, str], words: str
+) -> None:
+    with pytest.raises(SourceError, match=words):
+        encoded(columns, kinds, topic="t")
+    [one] = encoded(columns, kinds, topic="t", onbadrow="dlq")
+    assert one.topic in ("dlq:t", "dlq:bad-rows")
+    assert words in one.headers["reason"]
+    assert one.payload == (b"" if columns["value"] == [None] else b"x")
+
+
+@pytest.mark.parametrize(
+    ("kinds", "words"),
+    [
+        ({"vale": "string"}, "a column value is needed .* rename 'vale'"),
+        ({"value": "bigint"}, r"value must be string or binary, not bigint; try to_json"),
+        ({"value": "string", "prority": "int"}, r"'prority'; did you mean priority\?"),
+        ({"value": "string", "headers": "string"}, "headers must be map<string,string>"),
+    ],
+)
+def test_columns_that_mean_nothing_are_refused_before_any_data_moves(kinds: dict[str, str], words: str) -> None:
+    with pytest.raises(SourceError, match=words):
+        RowEncoder(Options({"topic": "t"}, "w"), kinds)
+
+
+def test_a_row_needs_somewhere_to_go() -> None:
+    with pytest.raises(SourceError, match="say where rows go"):
+        RowEncoder(Options({}, "w"), {"value": "string"})
+    with pytest.raises(SourceError, match="not both"):
+        RowEncoder(Options({"topic": "t", "queue": "q"}, "w"), {"value": "string"})
+
+
+def test_a_value_says_of_what_kind_it_is() -> None:
+    for kind, told in (("json", "yes"), ("bytes", None), ("auto", "maybe")):
+        [one] = encoded({"value": ["{}"]}, {"value": "string"}, queue="q", valueformat=kind)
+        assert one.headers.get("isJson") == told
+    assert json.loads(one.payload) == {}

@@ -1,0 +1,242 @@
+"""Streams by Spark: micro-batches of a bounded size, restarts, what retention took, another log under a query."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.pipeline.served import Served
+from tests.scenarios.daemons import until
+from yirangmq.core.topics import NewRecord
+from yirangmq.pipeline.source.checkpoints import NAME, owner_of
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.options import Options
+from yirangmq.pipeline.source.stream import TopicStream
+from yirangmq.stores.segments import LogSettings, SegmentLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+PATIENCE = 60
+
+
+def follow(spark: SparkSession, **options: str) -> DataFrame:
+    return spark.readStream.format("yirangmq").options(**{"startingOffsets": "earliest", **options}).load()
+
+
+class Seen:
+    """The rows of each micro-batch, by ``foreachBatch``."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[bytes]] = {}
+
+    def __call__(self, found: DataFrame, batch: int) -> None:
+        rows = found.select("global_seq", "value").collect()
+        self.batches[batch] = [bytes(value) for _, value in sorted(map(tuple, rows))]
+
+    @property
+    def values(self) -> list[bytes]:
+        return [value for batch in sorted(self.batches) for value in self.batches[batch]]
+
+
+def run(found: DataFrame, seen: Callable[[DataFrame, int], None], checkpoint: Path) -> StreamingQuery:
+    """Everything there is, then it ends."""
+    query = found.writeStream.foreachBatch(seen).option("checkpointLocation", str(checkpoint))
+    started = query.trigger(availableNow=True).start()
+    assert started.awaitTermination(PATIENCE)
+    return started
+
+
+def test_everything_there_is_comes_in_bounded_batches_and_a_restart_goes_on(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    served.append("s.a", *range(250))
+    seen = Seen()
+    found = follow(spark, path=served.data, subscribe="s.a", maxOffsetsPerTrigger="100")
+    query = run(found, seen, tmp_path / "c")
+    assert seen.values == [b"%d" % n for n in range(250)]
+    assert all(len(batch) <= 100 for batch in seen.batches.values())
+    last = query.lastProgress
+    assert last is not None
+    offset = json.loads(last["sources"][0]["endOffset"])
+    assert offset["global_seq"] == served.last()
+    assert json.loads(last["sources"][0]["latestOffset"])["global_seq"] == served.last()
+
+    served.append("s.a", *range(250, 260))
+    served.append("s.other", "x")
+    more = Seen()
+    run(follow(spark, broker=served.url, subscribe="s.a", maxOffsetsPerTrigger="100"), more, tmp_path / "c")
+    assert more.values == [b"%d" % n for n in range(250, 260)]
+
+
+def test_a_live_query_gets_what_comes_and_its_cursor_follows(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    served.append("s.live", "before")
+    seen = Seen()
+    found = follow(spark, broker=served.url, subscribe="s.live", startingOffsets="latest", groupId="s-live")
+    begun = served.last()
+    query = found.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
+    try:
+        until(lambda: query.lastProgress is not None or query.status["isTriggerActive"])
+        until(lambda: served.ask("GET", "/v1/cursors")["cursors"] != [], PATIENCE)
+        for number in range(3):
+            served.append("s.live", number)
+            until(lambda number=number: len(seen.values) == number + 1, PATIENCE)
+        until(lambda: served.ask("GET", "/v1/cursors/s-live")["sequence"] > begun, PATIENCE)
+    finally:
+        query.stop()
+    assert seen.values == [b"0", b"1", b"2"]
+    served.ask("DELETE", "/v1/cursors/s-live")
+
+
+def test_two_queries_on_one_checkpoint_are_refused_at_the_start(
+    spark: SparkSession, served: Served, tmp_path: Path
+) -> None:
+    """Of another process: Spark itself sees to those of one session."""
+    served.append("s.two", 1)
+    checkpoint = tmp_path / "c"
+    checkpoint.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        (checkpoint / NAME).write_text(json.dumps(owner_of(other.pid)))
+        sink = follow(spark, path=served.data, subscribe="s.two").select("value").writeStream.format("yirangmq")
+        query = sink.options(broker=served.url, topic="s.out", checkpointLocation=str(checkpoint))
+        with pytest.raises(PySparkException, match=rf"in use by another query, in process {other.pid}"):
+            query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+        assert other.stdin is not None
+        other.stdin.close()
+    assert served.values("s.out") == []
+    assert query.trigger(availableNow=True).start().awaitTermination(PATIENCE)
+    assert served.values("s.out") == [b"1"]
+
+
+# -- the reader itself, on a log the test holds -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[SegmentLog]:
+    with SegmentLog(tmp_path / "topics", LogSettings(segment_bytes=8192, durability="os", ahead=False)) as made:
+        for begin in range(0, 300, 10):
+            made.append([NewRecord("t", b"%0200d" % n) for n in range(begin, begin + 10)])
+        yield made
+
+
+def stream(folder: Path, **options: str) -> TopicStream:
+    return TopicStream(Options({"path": str(folder), "subscribe": "t", "startingoffsets": "earliest", **options}, "s"))
+
+
+def rows(reader: TopicStream, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
+    return [
+        number
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for number in batch.column("global_seq").to_pylist()
+    ]
+
+
+def steps(reader: TopicStream, start: dict[str, Any]) -> list[list[int]]:
+    """Micro-batches until there is nothing more."""
+    found = []
+    while (end := reader.latestOffset(start, reader.getDefaultReadLimit())) != start:
+        found.append(rows(reader, start, end))
+        start = end
+    return found
+
+
+def test_a_batch_is_bounded_by_rows_and_by_bytes(log: SegmentLog, tmp_path: Path) -> None:
+    by_rows = stream(tmp_path, maxoffsetspertrigger="70")
+    assert [len(batch) for batch in steps(by_rows, by_rows.initialOffset())] == [70, 70, 70, 70, 20]
+    by_bytes = stream(tmp_path, maxbytespertrigger="20000")
+    batches = steps(by_bytes, by_bytes.initialOffset())
+    assert list(chain.from_iterable(batches)) == list(range(1, 301))
+    assert all(len(batch) <= 130 for batch in batches)
+    assert len(batches) > 2
+
+
+def test_without_options_a_batch_is_bounded_too(log: SegmentLog, tmp_path: Path) -> None:
+    reader = stream(tmp_path)
+    assert reader.getDefaultReadLimit().max_rows == 100_000  # type: ignore[attr-defined]
+
+
+def test_a_replayed_batch_is_the_same_rows_even_the_first_one(log: SegmentLog, tmp_path: Path) -> None:
+    """Spark asks anew where the very first batch began; "latest" is somewhere else by then."""
+    reader = stream(tmp_path, startingoffsets="latest")
+    start = reader.initialOffset()
+    log.append([NewRecord("t", b"x")] * 5)
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    first = rows(reader, start, end)
+    log.append([NewRecord("t", b"x")] * 5)
+    again = stream(tmp_path, startingoffsets="latest")
+    assert rows(again, again.initialOffset(), end) == first == list(range(301, 306))
+
+
+def test_it_waits_for_enough_but_not_for_ever(log: SegmentLog, tmp_path: Path) -> None:
+    reader = stream(tmp_path, minoffsetspertrigger="400", maxtriggerdelay="1h")
+    start = reader.initialOffset()
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    reader = stream(tmp_path, minoffsetspertrigger="400", maxtriggerdelay="0ms")
+    assert reader.latestOffset(start, reader.getDefaultReadLimit())["global_seq"] == 300
+
+
+def test_available_now_ends_where_it_began(log: SegmentLog, tmp_path: Path) -> None:
+    reader = stream(tmp_path, maxoffsetspertrigger="200")
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    log.append([NewRecord("t", b"x")] * 50)
+    assert list(chain.from_iterable(steps(reader, start))) == list(range(1, 301))
+
+
+def test_retention_that_passes_a_slow_query_is_an_error_with_both_numbers(
+    log: SegmentLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reader = stream(tmp_path, maxoffsetspertrigger="50")
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    planned = reader.latestOffset(start, reader.getDefaultReadLimit())
+    first = log.trim(200).first
+    lost = rf"{first - 51} records are gone: asked for from 51 on, the log begins at {first}"
+    with pytest.raises(SourceError, match=lost):
+        reader.latestOffset(start, reader.getDefaultReadLimit())
+    with pytest.raises(SourceError, match=lost):
+        reader.partitions(start, planned)
+    lenient = stream(tmp_path, failondataloss="false")
+    assert list(chain.from_iterable(steps(lenient, start))) == list(range(first, 301))
+    assert f"the log begins at {first}; going on without them" in capsys.readouterr().err
+
+
+def test_another_log_in_its_place_is_told(log: SegmentLog, tmp_path: Path) -> None:
+    reader = stream(tmp_path)
+    start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+    log.close()
+    shutil.rmtree(tmp_path / "topics")
+    with SegmentLog(tmp_path / "topics") as fresh:
+        fresh.append([NewRecord("t", b"x")] * 7)
+        with pytest.raises(SourceError, match="the log began anew"):
+            stream(tmp_path).latestOffset(start, reader.getDefaultReadLimit())
+        assert steps(stream(tmp_path, failondataloss="false"), start) == [list(range(1, 8))]
+
+
+def test_a_stream_of_a_queue_is_refused() -> None:
+    with pytest.raises(SourceError, match="a stream follows topics"):
+        TopicStream(Options({"source": "queue", "queue": "q", "broker": "h:1"}, "s"))
+
+
+def test_a_log_that_goes_under_a_query_ends_it_with_a_reason(spark: SparkSession, tmp_path: Path) -> None:
+    """What deleting a topic would be: topics have no end of their own, the log they lie in may."""
+    folder = tmp_path / "data"
+    (folder).mkdir()
+    with SegmentLog(folder / "topics") as log:
+        log.append([NewRecord("t", b"x")])
+    checkpoint = tmp_path / "c"
+    seen = Seen()
+    run(follow(spark, path=str(folder), subscribe="t"), seen, checkpoint)
+    assert seen.values == [b"x"]
+    shutil.rmtree(folder / "topics")
+    with pytest.raises(StreamingQueryException, match="no log of topics"):
+        run(follow(spark, path=str(folder), subscribe="t"), seen, checkpoint)
