@@ -199,8 +199,7 @@ def connect(orders: dict[str, Any]) -> socket.socket:
     else:
         link = socket.create_connection(("127.0.0.1", orders["port"]))
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    link.settimeout(PATIENCE)
-    return link
+    return link  # blocking, without a time-out: one would cost another system call each time
 
 
 def run(orders: dict[str, Any]) -> dict[str, Any]:

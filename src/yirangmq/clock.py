@@ -3,6 +3,7 @@
 import os
 import random
 import socket
+import threading
 import time
 
 
@@ -14,18 +15,44 @@ class SystemClock:
 class TimeOrderedIds:
     """UUIDs of version 7: they sort by time, so that an index of them grows at its end.
 
-    One batch shares one draw of 73 random bits and counts up from it."""
+    All of one millisecond share one draw of 73 random bits and count up from it. Each thread has draws of its own, and
+    so has a process that was forked off."""
+
+    def __init__(self) -> None:
+        self._draws = _Draws()
 
     def new(self, count: int) -> list[str]:
-        stamp = f"{time.time_ns() // 1_000_000:012x}"
-        drawn = int.from_bytes(os.urandom(10))
-        group, variant = drawn & 0xFFF, 0x8000 | drawn >> 12 & 0x3FFF
-        head = f"{stamp[:8]}-{stamp[8:]}-7{group:03x}-{variant:04x}-"
-        first = drawn >> 26 & 0x7FFF_FFFF_FFFF
+        draws = self._draws
+        now = time.time_ns() // 1_000_000
+        if now != draws.at or os.getpid() != draws.by:
+            draws.draw(now)
+        first = draws.next
+        draws.next = first + count
+        head = draws.head
+        if count == 1:
+            return [f"{head}{first:012x}"]
         return [f"{head}{number:012x}" for number in range(first, first + count)]
 
     def fraction(self) -> float:
         return random.random()
+
+
+class _Draws(threading.local):
+    """The latest draw: of which millisecond and process, what its ids begin with, what the next one ends with."""
+
+    at = -1
+    by = 0
+    head = ""
+    next = 0
+
+    def draw(self, now: int) -> None:
+        drawn = int.from_bytes(os.urandom(10))
+        stamp = f"{now:012x}"
+        group, variant = drawn & 0xFFF, 0x8000 | drawn >> 12 & 0x3FFF
+        self.head = f"{stamp[:8]}-{stamp[8:]}-7{group:03x}-{variant:04x}-"
+        self.next = drawn >> 26 & 0x7FFF_FFFF_FFFF
+        self.at = now
+        self.by = os.getpid()
 
 
 def default_consumer() -> str:

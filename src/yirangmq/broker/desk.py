@@ -53,15 +53,17 @@ class Taker(Protocol):
 
 
 class Job:
-    """One request: what to do inside the transaction, and whom to tell when it is on disk."""
+    """One request: what to do inside the transaction, and whom to tell when it is on disk. ``requests``, where it is
+    several that are done as one."""
 
-    __slots__ = ("done", "error", "value", "work")
+    __slots__ = ("done", "error", "requests", "value", "work")
 
     def __init__(self, work: Callable[[Transaction], Any], done: Callable[[Any, QueueError | None], None]) -> None:
         self.work = work
         self.done = done
         self.value: Any = None
         self.error: QueueError | None = None
+        self.requests = 1
 
 
 class Desk:
@@ -94,7 +96,10 @@ class Desk:
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
-        self._jobs.append(Job(work, done))
+        self.enlist(Job(work, done))
+
+    def enlist(self, job: Job) -> None:
+        self._jobs.append(job)
         self._plan()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
@@ -176,7 +181,8 @@ class Desk:
                 served = self._serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
-            happened.committed(len(batch), worked - begun, self._seconds() - worked)
+            requests = sum([job.requests for job in batch])
+            happened.committed(requests, worked - begun, self._seconds() - worked)
             self.trouble = None
             return served
         except Exception as error:
@@ -198,7 +204,7 @@ class Desk:
                 job.error = None
                 _perform(job, transaction)
                 worked = self._seconds()
-            happened.committed(1, worked - begun, self._seconds() - worked)
+            happened.committed(job.requests, worked - begun, self._seconds() - worked)
         except QueueError as error:
             happened.forget()
             job.error = error

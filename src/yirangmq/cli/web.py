@@ -18,6 +18,7 @@ from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
 from yirangmq.doors.http.plain import Pages
 from yirangmq.doors.http.router import Mounts
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.session import House
@@ -25,13 +26,13 @@ from yirangmq.doors.session import House
 BURST_SECONDS = 2
 
 
-def mounts(house: House, guard: Guard, api: Api, terms: Terms) -> Mounts:
+def mounts(house: House, guard: Guard, api: Api, terms: Terms, together: Together) -> Mounts:
     """Each API under its prefix; what is under none is answered in plain words."""
     plain = Pages(house, guard).routes()
     add_dashboard(plain)
     found = Mounts(fallback=plain)
     found.mount("/v1", api)
-    document = MqApi(house, guard, terms)
+    document = MqApi(house, guard, terms, together)
     for prefix in PREFIXES:
         found.mount(prefix, document)
     return found
@@ -65,9 +66,10 @@ class Web:
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
         guard = Guard(grants, _rate(config))
-        self._api = Api(house, guard=guard.check)
+        together = Together(house.desk)
+        self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None
-        self.door = HttpDoor(mounts(house, guard, self._api, _terms(config)), _limits(config), admit)
+        self.door = HttpDoor(mounts(house, guard, self._api, _terms(config), together), _limits(config), admit)
         address = config.http_address
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode

@@ -8,7 +8,8 @@ from tests.doors.http.live import Peer, request
 from tests.doors.http.mq.conftest import Play
 from tests.doors.http.mq.parts import JSON, Stage
 from yirangmq.core.message import Envelope
-from yirangmq.doors.http.mq import messages, together
+from yirangmq.doors.http import together
+from yirangmq.doors.http.mq import messages
 from yirangmq.format.content import type_of
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore

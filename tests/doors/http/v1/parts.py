@@ -104,6 +104,8 @@ class Web:
     def __init__(self, store: Store | None = None, guard: Guard = let_all, disk: Disk | None = None) -> None:
         self.server = Server(store, disk=disk)
         self.api = Api(self.server.house, self.server.observing.feed, guard=guard)
+        self.peer = "127.0.0.1:1"
+        """The connection by which requests come."""
 
     def send(self, method: str, target: str, body: Any = b"", **headers: str) -> Line:
         """One request; ``headers`` are spelled with underscores, a body that is not bytes is sent as JSON."""
@@ -114,7 +116,7 @@ class Web:
             sent.setdefault("content-type", "application/json")
         line = Line()
         route = self.api.find(method, path)
-        request = Request(method, path, query, sent, body, "127.0.0.1:1")
+        request = Request(method, path, query, sent, body, self.peer)
         try:
             if route.admit is not None:
                 route.admit(request)

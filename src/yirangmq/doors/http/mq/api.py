@@ -18,8 +18,8 @@ from yirangmq.doors.http.mq.messages import Messages
 from yirangmq.doors.http.mq.ordering import Ordering
 from yirangmq.doors.http.mq.queues import Queues
 from yirangmq.doors.http.mq.spaces import check_id, queue_of
-from yirangmq.doors.http.mq.together import Together
 from yirangmq.doors.http.router import Api, Params
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.session import House
 
 PREFIXES = ("/mq", "/admin")
@@ -40,14 +40,15 @@ class Terms:
 
 
 class MqApi:
-    """``find`` is what a router asks for every path under one of ``PREFIXES``."""
+    """``find`` is what a router asks for every path under one of ``PREFIXES``. ``together``: the door's, where it has
+    other APIs too."""
 
-    def __init__(self, house: House, guard: Guard, terms: Terms) -> None:
+    def __init__(self, house: House, guard: Guard, terms: Terms, together: Together | None = None) -> None:
         self._house = house
         self._guard = guard
         self._limit = terms.payload_limit
         self._api = Api(refusal, nowhere, options=_preflight)
-        self._together = Together(house.desk)
+        self._together = together or Together(house.desk)
         orders = Orders(house.desk.verbs, house.clock)
         self._add_messages(orders, terms.set_limit)
         self._add_queues(orders)
@@ -101,7 +102,7 @@ class MqApi:
         """``is_single``: it is about one message and goes together with others; whatever else comes in turn."""
 
         def in_turn(call: Call) -> None:
-            self._together.after(call)
+            self._together.after(call.request)
             route(call)
 
         entry = route if is_single else in_turn

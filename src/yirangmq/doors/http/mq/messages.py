@@ -13,7 +13,7 @@ from yirangmq.doors.http.mq.answers import WORDS, priority, with_charset
 from yirangmq.doors.http.mq.call import JSON_BODY, Call
 from yirangmq.doors.http.mq.coercion import rank_of
 from yirangmq.doors.http.mq.spaces import is_hashed
-from yirangmq.doors.http.mq.together import Together
+from yirangmq.doors.http.together import Together
 from yirangmq.format.content import check_type, type_of
 
 Settle = Callable[[Transaction, str, Sequence[str]], Results]

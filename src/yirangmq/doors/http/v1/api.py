@@ -1,6 +1,7 @@
 """The API put together: every endpoint there is, and the parts of it that live as long as the server."""
 
 from yirangmq.doors.http.exchange import Route
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import (
     bridges,
     letters,
@@ -30,19 +31,26 @@ MAX_BODY = 16 * 1024 * 1024
 
 class Api:
     """``find`` is what a router asks for every path that begins with ``PREFIX``. ``feed``: the server's, if it has one
-    that hears what happens."""
+    that hears what happens; ``together``: the door's, where other APIs use it too."""
 
     def __init__(
-        self, house: House, feed: Feed | None = None, *, max_body: int = MAX_BODY, guard: Guard = let_all
+        self,
+        house: House,
+        feed: Feed | None = None,
+        *,
+        max_body: int = MAX_BODY,
+        guard: Guard = let_all,
+        together: Together | None = None,
     ) -> None:
+        together = together or Together(house.desk)
         self._version = house.welcome.server.rpartition(" ")[2]
         self._leasing = Leasing()
         self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
         self._topic_events = TopicEvents()
         self._log = LogRoutes()
-        self.table = Table(house, (), guard)
+        self.table = Table(house, (), guard, together)
         for endpoint in (
-            *publishing.endpoints(max_body),
+            *publishing.Publishing(house.desk.verbs, together).endpoints(max_body),
             *self._leasing.endpoints,
             *settling.ENDPOINTS,
             *messages.ENDPOINTS,

@@ -2,6 +2,7 @@
 
 Made for the Spark sink, usable by anybody who writes in batches: ``docs/http.md`` shows how."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -102,7 +103,7 @@ class BatchRoutes:
 
     def _put(self, ask: Ask) -> None:
         ask.house.check_room()
-        place: dict[str, Any] = ask.path
+        place: Mapping[str, Any] = ask.path
 
         def reply(got: Received) -> None:
             ask.reply({"rows": got.rows, "checksum": got.checksum})

@@ -26,14 +26,21 @@ class Ask:
 
     __slots__ = ("endpoint", "exchange", "house", "path", "request")
 
+    path: Mapping[str, str]
+    """What stands in the path, by name."""
+
     def __init__(
-        self, house: House, endpoint: "Endpoint", path: dict[str, str], request: Request, exchange: Exchange
+        self, house: House, endpoint: "Endpoint", path: Mapping[str, str], request: Request, exchange: Exchange
     ) -> None:
         self.house = house
         self.endpoint = endpoint
         self.path = path
         self.request = request
         self.exchange = exchange
+
+    @property
+    def queue(self) -> str:
+        return self.path["queue"]
 
     # -- what was asked -------------------------------------------------------------------------------------------
 
@@ -86,6 +93,9 @@ class Ask:
         return told
 
     # -- the way back ---------------------------------------------------------------------------------------------
+
+    def refuse(self, error: QueueError) -> None:
+        self.exchange.answer(errors.refuse(error))
 
     def reply(self, document: object, status: int = 200) -> None:
         self.exchange.answer(Response(status, dumps(document), errors.JSON))
@@ -149,3 +159,5 @@ class Endpoint:
     """Further answers of the document: ``{"503": …}``, and further media types of the first."""
     name: str = ""
     """In the document, where that of its path is another's."""
+    joins: bool = False
+    """Requests to it are done together with others (``together``)."""

@@ -57,7 +57,7 @@ class Intake(NamedTuple):
         headers = request.headers
         given = headers.get("content-type", "")
         base = given.partition(";")[0].strip().lower()
-        if any(name in headers for name in _names):
+        if not _names.keys().isdisjoint(headers):
             return [self._described(request.body, given, base, headers)]
         if base == JSON_TYPE or (base == FORM and request.body[:1] in (b"{", b"[")):
             return self._documents(request.body)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 from yirangmq.core.errors import BadInput, NotAllowed, NotFound
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
@@ -33,11 +33,24 @@ def let_all(request: Request, scope: str, queue: str | None) -> None:
     """Everybody may do everything."""
 
 
+MOST_KNOWN = 1000
+LONGEST_KNOWN = 100
+"""Routes that are kept, and characters of their paths: what a client asks for, it mostly asks for again."""
+
+
 class Table:
-    def __init__(self, house: House, endpoints: Iterable[Endpoint], guard: Guard = let_all) -> None:
+    def __init__(
+        self,
+        house: House,
+        endpoints: Iterable[Endpoint],
+        guard: Guard = let_all,
+        together: Together | None = None,
+    ) -> None:
         self._house = house
         self._guard = guard
+        self._together = together
         self._root = Node()
+        self._known: dict[tuple[str, str], Route] = {}
         self.endpoints: list[Endpoint] = []
         for endpoint in endpoints:
             self.add(endpoint)
@@ -57,6 +70,9 @@ class Table:
         self.endpoints.append(endpoint)
 
     def find(self, method: str, path: str) -> Route:
+        return self._known.get((method, path)) or self._find(method, path)
+
+    def _find(self, method: str, path: str) -> Route:
         node = self._root
         values = []
         for part in path.split("/")[1:]:
@@ -71,34 +87,54 @@ class Table:
         if found is None:
             return _not_allowed(method, sorted(node.endpoints)) if node.endpoints else _answering(lambda: _lost(path))
         endpoint, fields = found
-        return Route(
-            partial(self._handle, endpoint, fields, values),
-            endpoint.max_body,
-            errors.refuse,
-            partial(self._admit, endpoint, fields, values),
-        )
+        way = Way(self._house, endpoint, fields, values, self._guard, self._together)
+        route = Route(way.handle, endpoint.max_body, errors.refuse, way.admit)
+        if len(values) < 2 and len(path) <= LONGEST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[method, path] = route
+        return route
 
-    def _admit(self, endpoint: Endpoint, fields: tuple[Field, ...], values: list[str], request: Request) -> None:
-        """Before the body is read."""
-        refuse_foreign(request)
-        if self._guard is not let_all:
-            found = _values(fields, values)
-            self._guard(request, endpoint.scope, found.get("queue", found.get("topic")))
 
-    def _handle(
+class Way:
+    """To one endpoint by one path, for any number of requests."""
+
+    __slots__ = ("_endpoint", "_fields", "_guard", "_house", "_path", "_together", "_values")
+
+    def __init__(
         self,
+        house: House,
         endpoint: Endpoint,
         fields: tuple[Field, ...],
         values: list[str],
-        request: Request,
-        exchange: Exchange,
+        guard: Guard,
+        together: Together | None,
     ) -> None:
-        endpoint.act(Ask(self._house, endpoint, _values(fields, values), request, exchange))
+        self._house = house
+        self._endpoint = endpoint
+        self._fields = fields
+        self._values = values
+        self._guard = guard
+        self._together = None if endpoint.joins else together
+        self._path: dict[str, str] | None = None
 
+    def admit(self, request: Request) -> None:
+        """Before the body is read."""
+        refuse_foreign(request)
+        if self._guard is not let_all:
+            path = self._path or self._checked()
+            self._guard(request, self._endpoint.scope, path.get("queue", path.get("topic")))
 
-def _values(fields: tuple[Field, ...], values: list[str]) -> dict[str, str]:
-    """Those in the path, checked, by name."""
-    return {one.name: one.kind.check(decoded(value), one.name) for one, value in zip(fields, values, strict=True)}
+    def handle(self, request: Request, exchange: Exchange) -> None:
+        if self._together is not None:
+            self._together.after(request)
+        self._endpoint.act(Ask(self._house, self._endpoint, self._path or self._checked(), request, exchange))
+
+    def _checked(self) -> dict[str, str]:
+        """What stands in the path, by name."""
+        pairs = zip(self._fields, self._values, strict=True)
+        self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
+        return self._path
 
 
 def path_field(endpoint: Endpoint, name: str) -> Field:

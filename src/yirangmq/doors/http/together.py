@@ -6,19 +6,34 @@ sent, whatever their kinds: one joins only what comes after all that its connect
 
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.desk import Desk, Job
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http.mq.call import Call
+from yirangmq.doors.http.exchange import Request
 from yirangmq.observe.logs import log
 
 MOST = 500
 """In one batch; what is done together holds up everybody else."""
 Work = Callable[[Transaction, str, Sequence[Any]], Sequence[Any]]
 """(transaction, queue, what each asks for) → for each its answer, or the error that it gets."""
-Reply = Callable[[Call, Any], None]
+
+
+class Asker(Protocol):
+    """One request about one queue."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def request(self) -> Request: ...
+
+    def refuse(self, error: QueueError) -> None: ...
+
+
+Reply = Callable[[Any, Any], None]
+"""(who asked, what came of it)"""
 
 
 class Batch:
@@ -29,7 +44,7 @@ class Batch:
         self.queue = queue
         self.work = work
         self.reply = reply
-        self.calls: list[Call] = []
+        self.calls: list[Asker] = []
         self.items: list[Any] = []
 
 
@@ -43,30 +58,32 @@ class Together:
         self._latest: dict[str, int] = {}
         """By connection, the number of what it asked for last in this turn."""
 
-    def ask(self, call: Call, item: Any, work: Work, reply: Reply) -> None:
+    def ask(self, call: Asker, item: Any, work: Work, reply: Reply) -> None:
         """``item`` is done with the next commit; ``reply`` is called with what came of it. ``work`` is the same object
         for all of a kind."""
         key = work, call.queue
         peer = call.request.peer
         batch = self._open.get(key)
-        if batch is None or batch.number <= self._latest.get(peer, 0) or len(batch.items) >= MOST:
+        if batch is None or batch.number < self._latest.get(peer, 0) or len(batch.items) >= MOST:
             batch = self._open[key] = Batch(next(self._numbers), call.queue, work, reply)
             self._submit(batch)
         batch.calls.append(call)
         batch.items.append(item)
         self._latest[peer] = batch.number
 
-    def after(self, call: Call) -> None:
+    def after(self, request: Request) -> None:
         """This connection has asked for something else; what it asks for next comes after that."""
         if self._open:
-            self._latest[call.request.peer] = next(self._numbers)
+            self._latest[request.peer] = next(self._numbers)
 
     def _submit(self, batch: Batch) -> None:
         def work(transaction: Transaction) -> Sequence[Any]:
             self._close(batch)
+            job.requests = len(batch.items)
             return batch.work(transaction, batch.queue, batch.items)
 
-        self._desk.submit(work, lambda found, error: self._answer(batch, found, error))
+        job = Job(work, lambda found, error: self._answer(batch, found, error))
+        self._desk.enlist(job)
 
     def _close(self, batch: Batch) -> None:
         key = batch.work, batch.queue
