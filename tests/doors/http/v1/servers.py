@@ -9,11 +9,14 @@ from typing import Any
 from tests.servers import PATIENCE
 from tests.topics.live import loop_here, opening
 from yirangmq.broker.batches import Batches
+from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.crossing import Means
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
@@ -26,6 +29,7 @@ from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.stores.stages import StageFiles
 from yirangmq.topics.aside import Aside
 from yirangmq.topics.batching import FeedForBatches
+from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
 from yirangmq.wire.calls import Welcome
@@ -94,6 +98,11 @@ class HttpServer:
             batches.topics = FeedForBatches(self.topics)
             self.topics.start()
         TopicCalls(self.topics, self._clock).begin(table, observing.feed.hear)
+        bridges = None
+        if self.topics is not None:
+            bridges = Bridges(Means(desk, FeedForBridges(self.topics), aside.run, self._clock, lambda: None))
+            self.topics.hearers.append(lambda live: bridges.kick())
+        BridgeCalls(bridges).begin(table)
         house = House(desk, self._clock, self._ids, table, welcome, topics=self.topics, batches=batches)
         self.api = Api(house, observing.feed)
         webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
@@ -113,6 +122,8 @@ class HttpServer:
         self.api.stop()
         webhooks.stop()
         webhooks.abort()
+        if bridges is not None:
+            bridges.stop()
         door.abort()
         pages.stop()
         aside.stop()
