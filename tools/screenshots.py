@@ -1,5 +1,6 @@
 """Makes ``docs/pictures`` anew: a real server with the traffic of a small shop, in a real browser, light and dark.
-``make pictures``; it takes about three minutes, most of which the charts need to fill.
+``make pictures``; it takes about three minutes, most of which the charts need to fill. With names as arguments only
+those pictures are taken.
 
 The page takes the fonts of the system; with Debian's fonts-inter and fonts-jetbrains-mono the pictures look as kept."""
 
@@ -105,6 +106,13 @@ class Traffic:
             self._api("PUT", f"queues/{line.queue}/policy", policy)
         self._api("POST", "queues/reports.nightly/messages", [{"report": name} for name in ("sales", "stock")])
         self._api("POST", "queues/reports.nightly/pause")
+        for topic in FEEDS:
+            self._api("POST", f"topics/{topic}/records", [{"payload": reading(topic, 0)}])
+        self._api("POST", "bridges", {"name": "alarms", "queue": "alarms", "topics": ["alarms.*"]})
+        self._api("POST", "bridges", {"name": "prices", "queue": "prices.import", "topics": ["prices.*"]})
+        epoch = self._api("GET", "log")["epoch"]
+        for name in ("ledger", "warehouse"):
+            self._api("PUT", f"cursors/{name}", {"sequence": 1, "epoch": epoch})
         self._thread.start()
 
     def close(self) -> None:
@@ -117,7 +125,17 @@ class Traffic:
             for line in SHOP:
                 number += 1
                 self._step(line, number)
+            self._feed(number)
             self._beat()
+
+    def _feed(self, number: int) -> None:
+        for topic, rate in FEEDS.items():
+            count = round(rate * STEP_SECONDS + CHANCE.random() - 0.5)
+            records = [{"payload": reading(topic, number + n), "key": f"shop-{n % 4}"} for n in range(count)]
+            if records:
+                self._api("POST", f"topics/{topic}/records", records)
+        page = self._api("GET", "log")
+        self._api("PUT", "cursors/ledger", {"sequence": page["last"], "epoch": page["epoch"]})
 
     def _step(self, line: Line, number: int) -> None:
         wave = 1 + 0.35 * CHANCE.uniform(-1, 1) + 0.3 * _hill((time.monotonic() - self._began) / WARM_SECONDS)
@@ -148,6 +166,15 @@ class Traffic:
                 "inWork": CHANCE.randrange(4), "done": 18_000 + place * 731 + self._done[line.queue],
                 "failed": self._failed[line.queue], "startedAt": int(time.time() * 1000) - 3_600_000 * (5 + place),
             })  # fmt: skip
+
+
+FEEDS = {"alarms.door": 0.4, "alarms.heat": 0.2, "prices.east": 40.0, "prices.west": 32.0, "readings.temp": 120.0}
+"""Topics of the shop: records a second."""
+
+
+def reading(topic: str, number: int) -> dict[str, Any]:
+    value = round(20 + CHANCE.uniform(-2, 2), 1) if topic.startswith("readings") else round(CHANCE.uniform(5, 90), 2)
+    return {"n": number, "site": CHANCE.choice(("north", "south")), "value": value}
 
 
 def _worker(line: Line) -> str:
@@ -204,6 +231,15 @@ def consumers(page: Page) -> None:
     page.go("/consumers").find(".consumers .badge")
 
 
+def topics(page: Page) -> None:
+    page.go("/topics").find(".bridges .badge")
+
+
+def topic(page: Page) -> None:
+    page.go("/topics/readings.temp").find(".tail td")
+    page.click("button", "Hold")
+
+
 WIDE, PHONE = (1280, 800), (360, 740)
 SHOTS: tuple[tuple[str, Callable[[Page], None], tuple[int, int], tuple[str, ...]], ...] = (
     ("overview", overview, WIDE, ("light", "dark")),
@@ -212,14 +248,18 @@ SHOTS: tuple[tuple[str, Callable[[Page], None], tuple[int, int], tuple[str, ...]
     ("message", message, WIDE, ("light",)),
     ("policy", policy, WIDE, ("dark",)),
     ("consumers", consumers, WIDE, ("light",)),
+    ("topics", topics, WIDE, ("light", "dark")),
+    ("topic", topic, WIDE, ("light",)),
     ("phone", overview, PHONE, ("light", "dark")),
 )
 
 
-def take(browser: Browser, url: str) -> None:
+def take(browser: Browser, url: str, wanted: set[str]) -> None:
     page = Page(browser, url)
     page.open().live()
     for name, show, (width, height), schemes in SHOTS:
+        if wanted and name not in wanted:
+            continue
         browser.size(width, height)
         page.go("/nowhere").find(".empty")
         show(page)
@@ -235,7 +275,7 @@ def take(browser: Browser, url: str) -> None:
 def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, shop(Path(folder)) as url, Browser(*WIDE) as browser:
-        take(browser, url)
+        take(browser, url, set(sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ PAGES = {
     "policy": ("/queues/{}/policy", ".in-force .differs"),
     "consumers": ("/consumers", ".consumers .badge"),
     "publish anywhere": ("/publish", "form.publish"),
+    "topics": ("/topics", ".topics a, .bridges .badge"),
+    "topic": ("/topics/{}", ".tail summary"),
     "nothing": ("/nowhere", ".empty"),
 }
 
@@ -41,6 +43,11 @@ def fill(page: Page, queue: str) -> None:
     page.api.bury(queue, 3, "TIMEOUT", "word " * 60)
     page.api.publish(queue, {"messageId": "m-1", "payload": 1})
     page.api.publish(long, 1)
+    page.api("POST", f"topics/{queue}/records", [
+        {"payload": {"text": "x" * 400}, "key": "k" * 80, "headers": {"h" * 60: "v" * 200}}, {"payload": 1},
+    ])  # fmt: skip
+    page.api("POST", f"topics/{long}/records", {"payload": 2})
+    page.api("POST", "bridges", {"name": queue[:60], "queue": long, "topics": [f"{long}*"]})
     page.api("PUT", "consumers/looked-at", {"host": "h" * 60, "queues": [queue, long], "state": "running"})
 
 

@@ -11,7 +11,7 @@ from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import LIMIT, Field, Kind, text, whole
 from yirangmq.doors.http.v1.log import check_start, log_of, topics_of
 from yirangmq.doors.http.v1.record_shapes import iso_ns, shown
-from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, thing
+from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
 from yirangmq.doors.http.v1.topic_intake import FRAMES, HEADERS, read_records
 from yirangmq.format.jsontext import dumps
 from yirangmq.topics.feed import MOST_PER_PUBLISH, Stored
@@ -55,9 +55,16 @@ def _without_log(found: dict[str, Any]) -> dict[str, Any]:
     return {
         "state": found["state"],
         "epoch": found.get("epoch"),
+        "first": found.get("first", 1),
         "last": found.get("last", 0),
+        "gaps": found.get("gaps", []),
         "topics": found["topics"],
     }
+
+
+def list_subscribers(ask: Ask) -> None:
+    topics_of(ask)
+    ask.call("topic_subscribers", {}, lambda rows: ask.reply({"subscribers": rows}))
 
 
 def show_topic(ask: Ask) -> None:
@@ -144,6 +151,11 @@ BODY = Content(
 )
 ONE = "/v1/topics/{topic}"
 REFUSALS = ("not_found", "store_error", "store_damaged")
+SUBSCRIBER = thing(
+    ("confirmed", "sent", "recoveries", "peer", "heardAt", "epoch"),
+    subscriber=TEXT, name=TEXT, state=TEXT, filter=TEXT, sequence=COUNT, confirmed=some(COUNT), lag=COUNT, sent=COUNT,
+    recoveries=COUNT, peer=TEXT, heardAt=INSTANT, epoch=TEXT,
+)  # fmt: skip
 PUBLISHED = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, topicSequence=COUNT, stored=COUNT, at=INSTANT)
 PAGE = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, records=items(ref("Record")))
 
@@ -151,7 +163,10 @@ PAGE = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, record
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
         Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "look",
-                 thing(("epoch",), state=TEXT, last=COUNT, topics=items(ref("Topic"))), refusals=REFUSALS),
+                 thing(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
+                       topics=items(ref("Topic"))), refusals=REFUSALS),
+        Endpoint("GET", "/v1/subscribers", "Who follows topics, and durable subscribers that are away",
+                 list_subscribers, "topics", "look", thing(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
         Endpoint("GET", ONE, "One topic", show_topic, "topics", "look", ref("Topic"), refusals=REFUSALS),
         Endpoint("POST", f"{ONE}/records", "Publish one record or many", publish, "topics", "publish", PUBLISHED,
                  content=BODY, headers=HEADERS, max_body=max_body, refusals=(*REFUSALS, "store_full")),

@@ -1,0 +1,94 @@
+/* One topic: its numbers, its records as they come, and a form to publish one. */
+
+import { Refused, get, path, withQuery } from "../api.js";
+import { h, put, replace } from "../dom.js";
+import { bytes, count, moment, rate } from "../format.js";
+import { RecordForm } from "../recordform.js";
+import { Tail } from "../topictail.js";
+
+const EVERY_MS = 1000;
+const LOOK_BACK = 1000;
+/* Sequences of the log before its end that are looked through for records of this topic. */
+const SHOWN = 50;
+
+export default {
+  route: "/topics/{topic}",
+  title: ({ topic }) => topic,
+  needs: "/v1/topics",
+  mount: (view) => new TopicPage(view),
+};
+
+class TopicPage {
+  constructor(view) {
+    this.view = view;
+    this.topic = view.values.topic;
+    this.facts = h("dl", { class: "facts" });
+    this.missing = h("p", { class: "muted", hidden: true }, "It has no record yet; the first one makes it.");
+    this.tail = new Tail(this.topic, view.signal);
+    view.root.append(
+      h("p", { class: "crumbs" }, h("a", { href: "#/topics" }, "Topics")),
+      h("h1", {}, this.topic),
+      this.facts,
+      this.missing,
+      h("h2", {}, "Publish"),
+      new RecordForm(this.topic).node,
+      this.tail.node,
+    );
+    this.#begin();
+    this.#watch();
+  }
+
+  /** The latest records, and from there on all that come: none is missed in between. */
+  async #begin() {
+    const { signal } = this.view;
+    for (;;) {
+      try {
+        const { first, last } = await get("topics", { signal });
+        const from = Math.max(first, last - LOOK_BACK + 1);
+        const where = withQuery(path`topics/${this.topic}/records`, { fromSeq: Math.max(1, from), limit: LOOK_BACK });
+        const page = await get(where, { signal });
+        this.tail.add(page.records.slice(-SHOWN));
+        this.tail.follow(`${page.epoch}-${page.next - 1}`);
+        return;
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        if (!(error instanceof Refused)) throw error;
+        if (error.status >= 400 && error.status < 500) return this.tail.say(error.message);
+      }
+      await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+    }
+  }
+
+  async #watch() {
+    const { signal } = this.view;
+    while (!signal.aborted) {
+      try {
+        const { topics } = await get("topics", { signal });
+        this.#show(topics.find((row) => row.topic === this.topic));
+      } catch (error) {
+        if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, EVERY_MS));
+    }
+  }
+
+  #show(row) {
+    this.missing.hidden = row !== undefined;
+    if (row === undefined) return;
+    const told = {
+      records: count(row.records),
+      size: bytes(row.bytes),
+      "per second": rate(row.publishedPerSec),
+      "last in topic": count(row.topicSequence),
+      "last in log": count(row.sequence),
+      latest: moment(row.at),
+    };
+    if (this.facts.children.length === 0) {
+      replace(
+        this.facts,
+        Object.keys(told).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
+      );
+    }
+    Object.values(told).forEach((text, index) => put(this.facts.children[index].lastChild, text));
+  }
+}

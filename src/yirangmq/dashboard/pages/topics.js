@@ -1,0 +1,130 @@
+/* Topics: the log they lie in, who follows it and how far, which queues it feeds. */
+
+import { Refused, get } from "../api.js";
+import { h, put, replace, walkable } from "../dom.js";
+import { bytes, count, moment, rate } from "../format.js";
+import { link } from "../router.js";
+import { sheet } from "../sheet.js";
+
+const EVERY_MS = 1000;
+const GOOD = ["online", "running"];
+const BAD = ["error", "stopped"];
+
+const TOPICS = [
+  { name: "topic", isHead: true, of: (row) => h("a", { class: "topic-name", href: link("topics", row.topic) }, row.topic) },
+  { name: "records per second", isNumber: true, of: (row) => rate(row.publishedPerSec) },
+  { name: "last in topic", isNumber: true, of: (row) => count(row.topicSequence) },
+  { name: "last in log", isNumber: true, of: (row) => count(row.sequence) },
+  { name: "kept", isNumber: true, of: (row) => count(row.records) },
+  { name: "size", isNumber: true, of: (row) => bytes(row.bytes) },
+  { name: "latest", of: (row) => moment(row.at) },
+];
+const SUBSCRIBERS = [
+  { name: "subscriber", isHead: true, of: (row) => row.name || `number ${row.subscriber}` },
+  { name: "state", of: (row) => row.state.replace("_", " "), kind: (row) => badge(row.state) },
+  { name: "topics", of: (row) => row.filter || "*" },
+  { name: "sequence", isNumber: true, of: (row) => count(row.sequence) },
+  { name: "confirmed", isNumber: true, of: (row) => count(row.confirmed) },
+  { name: "lag", isNumber: true, of: (row) => count(row.lag) },
+  { name: "recoveries", isNumber: true, of: (row) => count(row.recoveries) },
+  { name: "from", of: (row) => row.peer ?? `away since ${moment(row.heardAt)}` },
+];
+const BRIDGES = [
+  { name: "bridge", isHead: true, of: (row) => row.name },
+  { name: "state", of: (row) => row.state, kind: (row) => badge(row.state) },
+  { name: "topics", of: (row) => row.topics.join(", ") || "*" },
+  { name: "queue", of: (row) => h("a", { href: link("queues", row.queue) }, row.queue) },
+  { name: "sequence", isNumber: true, of: (row) => count(row.sequence) },
+  { name: "lag", isNumber: true, of: (row) => count(row.lag) },
+  { name: "delivered", isNumber: true, of: (row) => count(row.delivered) },
+  { name: "refused", isNumber: true, of: (row) => count(row.refused) },
+  { name: "why", of: (row) => row.reason || "–" },
+];
+
+export default {
+  route: "/topics",
+  title: () => "Topics",
+  nav: { label: "Topics", order: 15 },
+  needs: "/v1/topics",
+  mount: (view) => new TopicsPage(view),
+};
+
+class TopicsPage {
+  constructor(view) {
+    this.view = view;
+    this.log = h("dl", { class: "facts log-facts" });
+    this.state = h("span", { class: "badge" });
+    this.topics = sheet(TOPICS, "topics");
+    this.subscribers = sheet(SUBSCRIBERS, "subscribers");
+    this.bridges = sheet(BRIDGES, "bridges");
+    this.empty = none("No topic has a record yet", "The first one makes it:", "curl -d '{\"temp\": 36.1}' -H 'content-type: application/json' …/v1/topics/readings/records");
+    this.alone = h("p", { class: "muted" }, "Nobody follows.");
+    this.unbridged = h("p", { class: "muted" }, "No queue is fed by a topic; ", h("code", {}, "yirangmq bridge add"), " makes a bridge.");
+    view.root.append(
+      h("h1", {}, "Topics ", this.state),
+      this.log,
+      this.topics.node,
+      this.empty,
+      h("h2", {}, "Subscribers"),
+      this.subscribers.node,
+      this.alone,
+      h("h2", {}, "Bridges to queues"),
+      this.bridges.node,
+      this.unbridged,
+    );
+    walkable(this.topics.body, "a.topic-name");
+    this.#watch();
+  }
+
+  async #watch() {
+    const { signal, live } = this.view;
+    while (!signal.aborted) {
+      try {
+        const asked = ["topics", "subscribers", "bridges"].map((where) => get(where, { signal }));
+        const [found, { subscribers }, { bridges }] = await Promise.all(asked);
+        this.#show(found, subscribers, bridges);
+      } catch (error) {
+        if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+        if (error.status === 404) put(this.state, error.message);
+      }
+      await new Promise((resolve) => setTimeout(resolve, live.phase === "live" ? EVERY_MS : EVERY_MS * 3));
+    }
+  }
+
+  #show(found, subscribers, bridges) {
+    put(this.state, found.state);
+    this.state.className = `badge ${badge(found.state)}`;
+    facts(this.log, found);
+    this.topics.show(found.topics, (row) => row.topic);
+    this.subscribers.show(subscribers, (row) => row.subscriber);
+    this.bridges.show(bridges, (row) => row.name);
+    this.empty.hidden = found.topics.length > 0;
+    this.alone.hidden = subscribers.length > 0;
+    this.unbridged.hidden = bridges.length > 0;
+  }
+}
+
+function badge(state) {
+  if (GOOD.includes(state)) return "good";
+  return BAD.includes(state) ? "bad" : "paused";
+}
+
+function facts(node, { first, last, epoch, gaps }) {
+  const told = {
+    "first sequence": count(first),
+    "last sequence": count(last),
+    epoch: epoch ?? "no record was published yet",
+    lost: gaps.map(([low, high]) => `${count(low)} to ${count(high)}`).join(", ") || "nothing",
+  };
+  if (node.children.length === 0) {
+    replace(
+      node,
+      Object.keys(told).map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
+    );
+  }
+  Object.values(told).forEach((text, index) => put(node.children[index].lastChild, text));
+}
+
+function none(title, text, command) {
+  return h("div", { class: "empty", hidden: true }, h("h3", {}, title), h("p", {}, text), h("pre", {}, command));
+}

@@ -1,0 +1,41 @@
+/* A table whose columns are said once: what stands in a cell, and how. On a phone its rows are cards. */
+
+import { Rows, h, mark, put } from "./dom.js";
+
+/** `columns`: `{name, of(item) → text or node, isNumber, isHead, kind(item) → class of a badge}`. `{node, show(items, keyOf)}`. */
+export function sheet(columns, kind = "") {
+  const body = h("tbody", {});
+  const rows = new Rows(body, () => row(columns));
+  const head = columns.map(({ name, isNumber }) => h("th", { scope: "col", class: isNumber ? "number" : "" }, name));
+  const node = h("table", { class: `cards ${kind}`, hidden: true }, h("thead", {}, h("tr", {}, head)), body);
+  return {
+    node,
+    body,
+    show(items, keyOf) {
+      node.hidden = items.length === 0;
+      rows.show(items, keyOf);
+    },
+  };
+}
+
+function row(columns) {
+  const spots = columns.map(({ kind }) => h("span", { class: kind ? "badge" : "" }));
+  const cells = columns.map(({ name, isNumber, isHead }, index) =>
+    isHead
+      ? h("th", { scope: "row" }, spots[index])
+      : h("td", { "data-label": name, class: isNumber ? "number" : "" }, spots[index]),
+  );
+  return {
+    node: h("tr", {}, cells),
+    update(item) {
+      columns.forEach(({ of, kind, isNumber }, index) => {
+        const said = of(item);
+        if (said instanceof Node) {
+          if (!spots[index].firstChild?.isEqualNode(said)) spots[index].replaceChildren(said);
+        } else put(spots[index], said);
+        if (kind) mark(spots[index], "class", `badge ${kind(item)}`);
+        if (isNumber) mark(cells[index], "data-zero", said === "0");
+      });
+    },
+  };
+}

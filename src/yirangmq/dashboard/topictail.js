@@ -1,0 +1,118 @@
+/* The latest records of a topic, the newest on top; it follows the feed and can be held still. */
+
+import { path, withQuery } from "./api.js";
+import { h, mark, put } from "./dom.js";
+import { follow } from "./events.js";
+import { bytes, clock, count, plural } from "./format.js";
+
+const KEPT = 200;
+/* Rows; older ones make room. */
+const PREVIEW = 160;
+const WHOLE = 20_000;
+/* Characters of a payload that are shown; the rest is for programs. */
+const DRAW_MS = 200;
+
+export class Tail {
+  constructor(topic, signal) {
+    this.topic = topic;
+    this.signal = signal;
+    this.waiting = [];
+    this.isHeld = false;
+    this.timer = 0;
+    this.body = h("tbody", {});
+    this.note = h("span", { class: "muted", role: "status" });
+    this.hold = h("button", { type: "button", class: "small", "aria-pressed": "false", onclick: () => this.#turn() }, "Hold");
+    this.empty = h("p", { class: "muted" }, "Records appear here as they are published.");
+    const head = ["sequence", "in topic", "time", "key", "payload"].map((name, index) =>
+      h("th", { scope: "col", class: index < 2 ? "number" : "" }, name),
+    );
+    this.table = h("table", { class: "cards tail", hidden: true }, h("thead", {}, h("tr", {}, head)), this.body);
+    this.node = h(
+      "section",
+      { class: "tail-part" },
+      h("div", { class: "bar-line" }, h("h2", {}, "Records"), this.note, this.hold),
+      this.table,
+      this.empty,
+    );
+  }
+
+  say(text) {
+    put(this.empty, text);
+  }
+
+  /** From after this event on, until the page is left. */
+  follow(after) {
+    const where = withQuery(path`topics/${this.topic}/events`, { after });
+    const stream = follow(where, (data) => this.#hear(data), () => {});
+    this.signal.addEventListener("abort", () => stream.close());
+  }
+
+  add(records) {
+    this.waiting.push(...records);
+    if (this.waiting.length > KEPT) this.waiting.splice(0, this.waiting.length - KEPT);
+    this.timer ||= setTimeout(() => this.#draw(), this.body.firstChild === null ? 0 : DRAW_MS);
+  }
+
+  #hear(data) {
+    const told = JSON.parse(data);
+    if (told.sequence !== undefined) this.add([told]);
+  }
+
+  #turn() {
+    this.isHeld = !this.isHeld;
+    mark(this.hold, "aria-pressed", String(this.isHeld));
+    put(this.hold, this.isHeld ? "Go on" : "Hold");
+    this.#draw();
+  }
+
+  #draw() {
+    this.timer = 0;
+    put(this.note, this.isHeld && this.waiting.length ? `${plural(this.waiting.length, "record")} waiting` : "");
+    if (this.isHeld || this.waiting.length === 0) return;
+    this.body.prepend(...this.waiting.splice(0).reverse().map(row));
+    while (this.body.children.length > KEPT) this.body.lastChild.remove();
+    this.table.hidden = false;
+    this.empty.hidden = true;
+  }
+}
+
+function row(record) {
+  const at = new Date(record.at);
+  const cell = (label, kind, text) => h("td", { class: kind, "data-label": label }, text);
+  return h(
+    "tr",
+    {},
+    h("th", { scope: "row", class: "number" }, count(record.sequence)),
+    cell("in topic", "number", count(record.topicSequence)),
+    cell("time", "nowrap", `${clock(at)}.${String(at.getMilliseconds()).padStart(3, "0")}`),
+    cell("key", "", record.key ?? "–"),
+    h("td", { class: "whole", "data-label": "payload" }, content(record)),
+  );
+}
+
+function content(record) {
+  const text = payloadText(record);
+  const headers = Object.entries(record.headers);
+  if (text.length <= PREVIEW && !headers.length && !text.includes("\n")) return h("code", {}, text || "empty");
+  const whole = text.length > WHOLE ? `${text.slice(0, WHOLE)}\n… ${count(text.length - WHOLE)} characters more` : text;
+  return h(
+    "details",
+    {},
+    h("summary", {}, h("code", {}, text.slice(0, PREVIEW).replace(/\s+/g, " ") || "empty")),
+    headers.length
+      ? h("dl", { class: "facts" }, headers.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))))
+      : null,
+    h("pre", { class: "payload" }, whole),
+  );
+}
+
+/** JSON as it is; other bytes as text where they are some, else how many there are. */
+function payloadText(record) {
+  if (record.payloadBase64 === undefined) return JSON.stringify(record.payload);
+  const raw = Uint8Array.from(atob(record.payloadBase64), (letter) => letter.charCodeAt(0));
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(raw);
+  } catch {
+    return `${bytes(raw.length)} that are no text: ${record.payloadBase64}`;
+  }
+}
