@@ -96,9 +96,9 @@ def test_with_a_filter_each_topic_counts_by_itself() -> None:
     desk = Desk(is_all=False)
     assert desk.take((5, "a", 3), (9, "b", 1), (11, "a", 4)) == [5, 9, 11]
     assert desk.take((20, "a", 6)) == []
-    assert desk.tracker.needed == 11
-    desk.response(12)
-    assert desk.take((15, "a", 5), (20, "a", 6)) == [15, 20]
+    assert desk.tracker.needed == 0  # it may lie before what came of other topics
+    desk.response(1)
+    assert desk.take((5, "a", 3), (9, "b", 1), (11, "a", 4), (15, "a", 5), (20, "a", 6)) == [15, 20]
 
 
 @pytest.mark.parametrize(("gap", "found"), [((12, 14), [20]), ((21, 22), []), ((3, 4), [])])
@@ -175,7 +175,7 @@ def test_coming_again_with_a_filter_remembers_its_topics() -> None:
     desk.tracker.progress(feeds.Progress(10, 1, 10, 0))
     desk.subscribed(11)
     assert desk.take((12, "a", 3)) == []
-    assert desk.tracker.needed == 1
+    assert desk.tracker.needed == 10
 
 
 def test_somebody_else_confirmed_more_under_the_name() -> None:

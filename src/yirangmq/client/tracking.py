@@ -30,12 +30,19 @@ class Tracker:
         self.lost: list[tuple[int, int]] = []
         """Told gaps, each once."""
         self._count = 0
+        self._span_last = 0
+        """Since the latest beginning: how many records came, each once, and the last of them."""
         self._topics: dict[str, tuple[int, int]] = {}
         self._checked = 0
-        """Where a count last agreed; ``_since``: what was taken after it."""
-        self._since: list[int] | None = []
-        self._again: frozenset[int] | None = None
-        """While what followed the last good count comes again: what of it was taken."""
+        """Where a count last agreed; ``_since``: what was handed on after it, None where that was too much."""
+        self._since: set[int] | None = set()
+
+    @property
+    def go_on_after(self) -> int:
+        """Where a new connection has to begin: everything wanted up to there has come for certain."""
+        if self.needed is not None:
+            return self.needed
+        return self.reached if self._is_all or self._since is None else self._checked
 
     # -- what the server says ---------------------------------------------------------------------------------------
 
@@ -44,15 +51,14 @@ class Tracker:
         before, self.epoch = self.epoch, about.epoch
         self.feed_last = about.last
         if before != self.epoch:
-            self.last = self.reached = about.next - 1
-            self.needed, self._since = None, []
-            self._topics.clear()
+            self._begin_anew(about.next - 1)
             self.lost.clear()
             if before:
                 self._tell(NewEpoch(before, self.epoch))
         elif about.next - 1 > self.reached:  # somebody confirmed more under this name
-            self.last = self.reached = about.next - 1
-            self._topics.clear()
+            self._begin_anew(about.next - 1)
+        elif about.next - 1 > self.go_on_after:  # of what lies between them nobody knows whether it came
+            self.needed = self.go_on_after
         self._begin_count(about.next, about.gaps)
         return bool(before) and before != self.epoch
 
@@ -66,85 +72,97 @@ class Tracker:
         self.feed_last = about.last
         self._compare(about.sequence, about.sent)
 
+    def _begin_anew(self, last: int) -> None:
+        self.last = self.reached = self._checked = last
+        self.needed, self._since = None, set()
+        self._topics.clear()
+
     def _begin_count(self, start: int, gaps: Iterable[tuple[int, int]]) -> None:
         """What follows begins there."""
-        self._count = 0
+        self._count, self._span_last = 0, start - 1
         for first, last in gaps:
             if (first, last) not in self.lost:
                 self.lost.append((first, last))
                 self._tell(LostRecords(first, last))
-        if self.needed is None:
-            self._again = None
-            if start > self.last:  # else some of it comes again, and is known by what was taken
-                self._checked, self._since = start - 1, []
-        elif start <= self.needed + 1:
-            self.needed = None  # here it comes again
-            self._since = []
+        if self.needed is not None:
+            if start <= self.needed + 1:
+                self.needed = None  # here it comes again
+        elif start > self.last:  # else some of it comes again, and is known by what was handed on
+            self._agree(start - 1)
 
     def _compare(self, sequence: int, sent: int) -> None:
         if self.needed is not None:
             return
         if self._count == sent:
             self.reached = max(self.reached, sequence)
-            self._checked, self._since, self._again = sequence, [], None
-            return
-        why = f"{sent} records were sent, {self._count} have come"
-        if self._is_all or self._since is None:  # no holes up to the last one; or too long ago to tell them apart
-            self._again = None
-            self._miss(self.last, why)
+            self._agree(sequence)
         else:
-            self._again = frozenset(self._since)
-            self._miss(self._checked, why)
+            self._miss(f"{sent} records were sent, {self._count} have come")
 
-    def _miss(self, after: int, why: str) -> None:
-        self.needed = after
-        self._tell(Missing(after, why))
+    def _agree(self, sequence: int) -> None:
+        """Everything wanted up to there is here. (What follows it may be here as well, and come again.)"""
+        self._checked = max(sequence, self._checked)
+        if self._checked >= self.last:
+            self._since = set()
+        elif self._since is not None:
+            self._since = {one for one in self._since if one > self._checked}
+
+    def _miss(self, why: str) -> None:
+        """Without a filter the first missing one follows the last; with one it lies somewhere after the last count."""
+        is_known = not self._is_all and self._since is not None
+        self.needed = self._checked if is_known else self.last
+        self._tell(Missing(self.needed, why))
 
     # -- records ------------------------------------------------------------------------------------------------------
 
     def take(self, records: Sequence[TopicRecord]) -> Sequence[TopicRecord]:
-        """Those to be handed on, in order, each once."""
+        """Those to be handed on, each once, in order: but for one that came for the first time when it was asked for
+        again, after others had been handed on."""
         if self.needed is not None:
             return ()
-        if self._is_all and self._again is None:
+        if self._is_all:
             first, count = records[0].sequence, len(records)
             if first == self.last + 1 and [one.sequence for one in records] == list(range(first, first + count)):
                 self._count += count
-                self.last = self.reached = first + count - 1
+                self.last = self.reached = self._span_last = first + count - 1
                 return records
         return [one for one in records if self._is_new(one)]
 
     def _is_new(self, record: TopicRecord) -> bool:
+        sequence = record.sequence
         if self.needed is not None:
             return False
-        self._count += 1
-        sequence = record.sequence
-        if self._again is not None and self._checked < sequence <= self.last:
-            return self._is_late(sequence)
-        if sequence <= self.last:
+        if sequence <= self._span_last:
             self.duplicates += 1
             return False
+        self._count, self._span_last = self._count + 1, sequence
+        if sequence <= self.last:
+            return self._is_late(record)
         if not self._follows(record):
-            self._miss(self.last, f"after {self.last} came {sequence}, {record.topic} {record.topic_sequence}")
+            self._miss(f"after {self.last} came {sequence}, {record.topic} {record.topic_sequence}")
             return False
         self.last = sequence
         self.reached = max(self.reached, sequence)
         if not self._is_all:
-            self._topics[record.topic] = record.topic_sequence, sequence
-            self._remember(sequence)
+            self._remember(record)
         return True
 
-    def _is_late(self, sequence: int) -> bool:
+    def _is_late(self, record: TopicRecord) -> bool:
         """It comes again, or for the first time although later ones were here before it."""
-        self._remember(sequence)
-        if self._again is not None and sequence in self._again:
+        sequence = record.sequence
+        if self._is_all or self._since is None or sequence <= self._checked or sequence in self._since:
             self.duplicates += 1
             return False
+        self._remember(record)
         return True
 
-    def _remember(self, sequence: int) -> None:
+    def _remember(self, record: TopicRecord) -> None:
+        sequence = record.sequence
+        known = self._topics.get(record.topic)
+        if known is None or known[1] < sequence:
+            self._topics[record.topic] = record.topic_sequence, sequence
         if self._since is not None:
-            self._since.append(sequence)
+            self._since.add(sequence)
             if len(self._since) > MOST_REMEMBERED:
                 self._since = None
 

@@ -82,8 +82,9 @@ class Way:
     async def listen(self, seconds: float) -> None:
         """Until something came, or for so long."""
         line = await self.connected()
-        if self.tracker.needed is not None and not self._is_asked:
-            await self._ask_again(line, self.tracker.needed)
+        needed = None if self._is_asked else self.tracker.needed
+        if needed is not None and not await self._ask_again(line, needed):
+            seconds = min(seconds, NAP_SECONDS)
         line.taken()
         if not await line.listen(self.feed, seconds) and seconds >= LISTEN_SECONDS:
             slot = await line.ask(Kind.PING, calls.Empty())
@@ -130,21 +131,25 @@ class Way:
         if tracker.epoch and terms.name:
             return feeds.TopicSubscribe(epoch=tracker.epoch, **self._whom())
         if tracker.epoch:
-            at = (tracker.reached if tracker.needed is None else tracker.needed) + 1
+            at = tracker.go_on_after + 1
             return feeds.TopicSubscribe(start=Start.SEQUENCE, at=at, epoch=tracker.epoch, **self._whom())
         return feeds.TopicSubscribe(
             start=terms.start, at=terms.at, epoch=terms.epoch, resume=terms.resume, **self._whom()
         )
 
-    async def _ask_again(self, line: Line, after: int) -> None:
-        """Something is missing: everything after that is to come again."""
-        self._count_fault(after, StoreDamaged(f"what follows sequence {after} is sent and does not arrive"))
-        self._is_asked = True
+    async def _ask_again(self, line: Line, after: int) -> bool:
+        """Something is missing: everything after that is to come again. False: the server is sending something from
+        before already, and must be asked later."""
+        if self.state is ClientState.RECOVERING:
+            return False
         slot = await line.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(after, self.tracker.epoch))
         try:
             (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.RECOVERY_RESPONSE)
-        except WrongState as error:  # it recovers for another reason: a new connection begins where it should
-            raise Lost(str(error)) from Unavailable(str(error))
+        except WrongState:
+            return False
+        self._is_asked = True
+        self._count_fault(after, StoreDamaged(f"what follows sequence {after} is sent and does not arrive"))
+        return True
 
     # -- what is said -----------------------------------------------------------------------------------------------
 
