@@ -11,8 +11,10 @@ from itertools import islice, takewhile
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from yirangmq.broker.sealed import sealed
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.core import names
+from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Clock, Store, Transaction
@@ -93,6 +95,8 @@ class Desk:
         self.after_commit: list[Callable[[], None]] = []
         self.trouble: Exception | None = None
         """Why the latest commit failed; None if it did not."""
+        self.duty: Duty = Always()
+        """Whether anything may be changed or handed out now."""
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
@@ -109,6 +113,7 @@ class Desk:
 
     def wait(self, taker: Taker) -> None:
         """Serve this consumer as soon as its queue has something, in order of arrival."""
+        check(self.duty)
         self._takers.setdefault(taker.queue, OrderedDict())[taker] = None
         self._hungry.add(taker.queue)
         self._plan()
@@ -151,7 +156,9 @@ class Desk:
         """One commit for all that wait, then everybody's answer."""
         self._planned = False
         batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
-        served = self._commit(batch)
+        served = self._commit(batch) if self.duty.is_on else self._look(batch)
+        if served and not self.duty.is_on:
+            served = []  # it ended while this was written: the leases lapse by themselves
         for job in batch:
             self._tell(job)
         for taker, deliveries in served:
@@ -162,6 +169,28 @@ class Desk:
         self.verbs.happened.tell()
         if self._jobs:
             self._plan()
+
+    def _look(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
+        """A standby: what only looks is answered, nothing is changed and nobody served."""
+        try:
+            with self._store.transaction(write=False) as transaction:
+                view = sealed(transaction, self.duty)
+                for job in batch:
+                    _perform(job, view)
+        except Exception as error:
+            for job in batch:
+                job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
+        self.verbs.happened.forget()
+        self._hungry.clear()
+        self.verbs.touched.clear()
+        return []
+
+    def awake(self) -> None:
+        """Duty has begun, or ended: what time has brought meanwhile is done, and who waits is served."""
+        self._alarm_at = None
+        if self.duty.is_on:
+            self.submit(self.verbs.sweep, _ignore)
+            self.news()
 
     def _tell(self, job: Job) -> None:
         """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
@@ -303,7 +332,7 @@ class Desk:
         self.later(min(seconds, LONGEST_SLEEP), lambda: self._ring(due))
 
     def _ring(self, due: int) -> None:
-        if self._alarm_at == due:
+        if self._alarm_at == due and self.duty.is_on:
             self._alarm_at = None
             self.submit(self.verbs.sweep, _ignore)
 

@@ -22,7 +22,7 @@ log = logging.getLogger("yirangmq")
 
 
 class Ticking:
-    """The clock's hand. Used from the desk's thread: ``start`` once, ``stop`` at the end."""
+    """The clock's hand. Used from the desk's thread: ``start``, ``stop``, and again where duty comes and goes."""
 
     def __init__(self, desk: Desk, clock: Clock) -> None:
         self._desk = desk
@@ -30,12 +30,15 @@ class Ticking:
         self._seen = clock.now_ms()
         self._round = 0
         self._stopped = True
+        self._listens = False
 
     def start(self) -> None:
         """From now on; what was due before is skipped."""
         self._stopped = False
         self._seen = self._clock.now_ms()
-        self._desk.verbs.happened.listen(self.hear)
+        if not self._listens:
+            self._listens = True
+            self._desk.verbs.happened.listen(self.hear)
         self._look()
 
     def stop(self) -> None:

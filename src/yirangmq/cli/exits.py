@@ -19,7 +19,7 @@ MEANING: dict[int, str] = {
     REFUSED: "published, but refused by its schema: it lies among the dead letters",
     8: "an optional package is missing; the text says which",
     9: "not allowed: a wrong or missing token",
-    10: "the server cannot be reached, or takes no more now; try again later",
+    10: "the server cannot be reached, is the standby of a pair, or takes no more now; try again later",
     UNWELL: "the server or the store is not well (only of `health`)",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
@@ -51,6 +51,7 @@ EXIT_OF: dict[str, int] = {
     "unreachable": 10,
     "timed_out": 10,
     "replaced": 10,
+    "not_active": 10,
     "quota_exceeded": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""

@@ -86,6 +86,23 @@ class Unavailable(QueueError):
     code = "unavailable"
 
 
+class NotActive(Unavailable):
+    """Of a pair of nodes: this is the standby. Its answer names the active one, and where clients reach it."""
+
+    code = "not_active"
+
+    @property
+    def active(self) -> str:
+        """The name of the active node; "" if it is not known. It stands in the text, which passes every door."""
+        found = re.search(r"active node is (\S+?)(?: at |$)", str(self))
+        return found[1] if found else ""
+
+    @property
+    def addresses(self) -> list[str]:
+        found = re.search(r"active node is \S+ at (.+)$", str(self))
+        return found[1].split(", ") if found else []
+
+
 class Replaced(Unavailable):
     """Of a durable subscriber: its name follows over another connection now. Coming again would be a fight."""
 

@@ -106,9 +106,9 @@ class Consuming:
     def _wait(self, request: int, waiting: Waiting, body: calls.Lease) -> None:
         if request in self._waiting or len(self._waiting) >= MOST_WAITING:
             raise BadInput(f"{request} is in use, or {MOST_WAITING} leases wait already", field="request")
+        self._desk.wait(waiting)
         self._waiting[request] = waiting
         waiting.alarm = self._desk.later(body.wait_ms / 1000, lambda: self._give_up(request, waiting))
-        self._desk.wait(waiting)
 
     def _leased(self, request: int, deliveries: list[Delivery]) -> bool:
         waiting = self._waiting.pop(request, None)
@@ -153,8 +153,8 @@ class Consuming:
             body.held,
         )
         subscription.hold(body.held)
-        self._subscriptions[request] = subscription
         self._desk.wait(subscription)
+        self._subscriptions[request] = subscription
 
     def _pushed(self, request: int, deliveries: list[Delivery]) -> bool:
         subscription = self._subscriptions.get(request)

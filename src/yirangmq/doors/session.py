@@ -11,6 +11,7 @@ from yirangmq.broker.batches import Batches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core import names
+from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.doors import translate
@@ -128,6 +129,8 @@ class Session:
             act = _ACTS.get(frame.kind)
             if act is None:
                 raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
+            if frame.kind in _WORK:
+                check(self._desk.duty)
             act(self, frame.request, calls.read(frame.kind, frame.body))
         except NotAllowed as error:
             self.refuse(error, frame.request)
@@ -247,6 +250,24 @@ _ACTS: dict[int, Callable[[Session, int, Any], None]] = {
     Kind.PING: Session._ping,
     Kind.BYE: Session._bye,
 }
+
+
+_WORK = frozenset(
+    {
+        Kind.PUBLISH,
+        Kind.LEASE,
+        Kind.SUBSCRIBE,
+        Kind.ACK,
+        Kind.NACK,
+        Kind.EXTEND,
+        Kind.RELEASE,
+        Kind.TOPIC_PUBLISH,
+        Kind.TOPIC_SUBSCRIBE,
+        Kind.RECOVERY_REQUEST,
+        Kind.CONFIRM,
+    }
+)
+"""What a standby refuses at once; a call is refused when it comes to change something."""
 
 
 def _same(given: str, wanted: str) -> bool:

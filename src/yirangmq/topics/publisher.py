@@ -8,6 +8,7 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
+from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, StoreFull, Unavailable, WrongState
 from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, PublisherVerb, Start, publisher_after
 from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
@@ -68,6 +69,8 @@ class Publisher:
         self._again_at = 0.0
         self._is_stopped = False
         self._subscribing: set[Subscriber] = set()
+        self.duty: Duty = Always()
+        """Whether records are taken in and sent out now."""
 
     # -- its own life ---------------------------------------------------------------------------------------------
 
@@ -189,6 +192,7 @@ class Publisher:
 
     def publish(self, records: Sequence[NewRecord], done: Done) -> None:
         """``done(stored, error)`` when they are on disk, or refused."""
+        check(self.duty)
         self.opened().feed.publish(records, done)
 
     # -- following --------------------------------------------------------------------------------------------------
@@ -203,6 +207,7 @@ class Publisher:
 
     def subscribe(self, subscriber: Subscriber, ask: Ask, request: int, told: Told) -> None:
         """``told(None)`` when it follows, after it was told so itself; ``told(error)``: it does not."""
+        check(self.duty)
         parts = self.opened()
         if subscriber.state is not ClientState.CONNECTED or subscriber in self._subscribing:
             raise WrongState("this connection follows a feed already; open another one, or unsubscribe")
@@ -284,6 +289,7 @@ class Publisher:
 
     def confirm(self, subscriber: Subscriber, sequence: int, told: Callable[[int, QueueError | None], None]) -> None:
         """The cursor moves, never back; ``told`` with where it is once that is on disk."""
+        check(self.duty)
         parts = self.opened()
         if not subscriber.name or not subscriber.is_following:
             raise WrongState("only a durable subscriber confirms: subscribe with a name")

@@ -44,6 +44,7 @@ class Webhooks:
         """Of queues whose webhook cannot be begun: its address, and why."""
         self._round = 0
         self._is_stopped = True
+        self._listens = False
 
     def begin(self, calls: Calls, consumers: set[str]) -> None:
         """From here on it can be asked; ``consumers`` learns the name under which we lease."""
@@ -53,7 +54,9 @@ class Webhooks:
     def start(self) -> None:
         """From now on messages are pushed."""
         self._is_stopped = False
-        self._desk.verbs.happened.listen(self._hear)
+        if not self._listens:
+            self._listens = True
+            self._desk.verbs.happened.listen(self._hear)
         self._look()
 
     def stop(self) -> None:
@@ -61,6 +64,8 @@ class Webhooks:
         self._is_stopped = True
         for pusher in self._all:
             pusher.stop()
+        self._ending = [one for one in self._all if not one.is_idle]
+        self._pushers.clear()
 
     def abort(self) -> None:
         for pusher in self._all:

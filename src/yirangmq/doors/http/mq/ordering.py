@@ -35,8 +35,8 @@ class Order:
         self._was_served = False
 
     def begin(self) -> None:
-        self._call.exchange.when_gone(self.leave)
         self._call.house.desk.wait(self)
+        self._call.exchange.when_gone(self.leave)
 
     def wants(self) -> int:
         return 0 if self._was_served else 1

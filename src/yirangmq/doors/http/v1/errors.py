@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.core.errors import QueueError, QuotaExceeded, Retired
+from yirangmq.core.errors import NotActive, QueueError, QuotaExceeded, Retired
 from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.format.jsontext import dumps
@@ -25,6 +25,7 @@ STATUS_OF: dict[str, int] = {
     "not_allowed": 403,
     "unavailable": 503,
     "replaced": 409,
+    "not_active": 503,
     "unreachable": 502,
     "timed_out": 408,
     "quota_exceeded": 429,
@@ -53,6 +54,15 @@ ERROR_SCHEMA: dict[str, Any] = {
                 "retryAfterSec": {"type": "number", "description": "asking again after so long may help"},
                 "asked": {"type": "integer", "description": "of a record that is no longer kept: its sequence …"},
                 "first": {"type": "integer", "description": "… and the one that the log begins with now"},
+                "active": {
+                    "type": "object",
+                    "description": "of a standby: the active node of the pair, and where clients reach it",
+                    "required": ["node", "addresses"],
+                    "properties": {
+                        "node": {"type": "string"},
+                        "addresses": {"type": "array", "items": {"type": "string"}},
+                    },
+                },
             },
         }
     },
@@ -68,6 +78,8 @@ def document(error: QueueError) -> dict[str, Any]:
     after = retry_after(error)
     if after is not None:
         about["retryAfterSec"] = after
+    if isinstance(error, NotActive) and error.active:
+        about["active"] = {"node": error.active, "addresses": error.addresses}
     if isinstance(error, Retired):
         about |= {"asked": error.asked, "first": error.first}
     return about

@@ -70,10 +70,10 @@ class LongPoll:
 
     def begin(self) -> None:
         desk = self._ask.house.desk
+        desk.wait(self._taker)
         self._among.add(self)
         self._taker.alarm = desk.later(self._values["waitSec"], self.give_up)
         self._ask.exchange.when_gone(self._leave)
-        desk.wait(self._taker)
 
     def _leave(self) -> None:
         self._end()

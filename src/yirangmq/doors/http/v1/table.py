@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 from urllib.parse import urlsplit
 
+from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, NotFound
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
@@ -15,6 +16,9 @@ from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
 from yirangmq.doors.session import House
 
+WORK = ("publish", "consume")
+"""Scopes of what a standby refuses at once; what an administrator asks for is refused when it comes to change
+something."""
 NAMED = {"queue": QUEUE, "topic": TOPIC, "name": SUBSCRIBER}
 Guard = Callable[[Request, str, str | None], None]
 """(request, scope, queue or topic or None) → raises ``NotAllowed`` where the client may not."""
@@ -124,6 +128,8 @@ class Way:
         if self._guard is not let_all:
             path = self._path or self._checked()
             self._guard(request, self._endpoint.scope, path.get("queue", path.get("topic")))
+        if self._endpoint.scope in WORK and request.method not in ("GET", "HEAD"):
+            check(self._house.desk.duty)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         if self._together is not None:

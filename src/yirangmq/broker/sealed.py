@@ -1,0 +1,44 @@
+"""A standby's store: looked at, and never changed.
+
+Knows: which methods of a transaction are work. Does not know: doors."""
+
+from typing import Any, cast
+
+from yirangmq.core.duty import Duty
+from yirangmq.core.ports import Transaction
+
+WORK = frozenset(
+    {
+        "add",
+        "delete_queue",
+        "forget",
+        "forget_keys",
+        "free_keys",
+        "heads",
+        "hold_keys",
+        "in_runs",
+        "places",
+        "rewrite",
+        "set_note",
+        "set_policy",
+        "swap",
+        "trim",
+    }
+)
+"""What changes a store, and what is asked for only in order to: handing messages out."""
+
+
+class _Sealed:
+    def __init__(self, transaction: Transaction, duty: Duty) -> None:
+        self._transaction = transaction
+        self._duty = duty
+
+    def __getattr__(self, name: str) -> Any:
+        if name in WORK:
+            raise self._duty.refusal()
+        return getattr(self._transaction, name)
+
+
+def sealed(transaction: Transaction, duty: Duty) -> Transaction:
+    """The same, to be read only: every change is refused with the name of the active node."""
+    return cast("Transaction", _Sealed(transaction, duty))

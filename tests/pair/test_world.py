@@ -1,0 +1,364 @@
+"""Two nodes in simulated time: each fault of the pair, then any mixture of them that hypothesis finds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.pair.world import INTERVAL, NAMES, PACE, WATCHED, World, started
+from yirangmq.core.pairing import Pace, Role, Verdict
+
+both_paces = pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
+SERVICE_AGAIN = 4 * INTERVAL
+"""Three misses, the test of the connection and the looks between them: 20 of the seed's seconds."""
+
+
+def last_steps(world: World, name: str, verdict: Verdict) -> dict[str, str]:
+    found = [decision for _, decision in world[name].decisions if decision.verdict is verdict]
+    return {step.step: step.found for step in found[-1].steps}
+
+
+@both_paces
+def test_a_killed_active_is_replaced_within_four_intervals(pace: Pace) -> None:
+    world = started(pace)
+    world["a"].kill()
+    world.pass_time(pace.timeout - INTERVAL)
+    assert world.working == []
+    world.pass_time(INTERVAL + SERVICE_AGAIN - pace.timeout)
+    assert world.working == ["b"]
+    steps = last_steps(world, "b", Verdict.TAKE_OVER)
+    assert steps["1 heartbeats"].startswith("missed 3")
+    assert steps["2 last status"].startswith("RUNNING, ACTIVE")
+    assert steps["3 connection"] == "no answer at the peer's TCP port"
+
+
+@both_paces
+def test_the_old_active_comes_back_as_standby(pace: Pace) -> None:
+    world = started(pace)
+    world["a"].kill()
+    world.pass_time(SERVICE_AGAIN)
+    world["a"].start()
+    world.pass_time(20 * INTERVAL)
+    assert world.active == ["b"]
+    assert world["a"].disk.term == world["b"].disk.term
+
+
+@both_paces
+def test_a_quick_restart_of_the_active_does_not_win(pace: Pace) -> None:
+    world = started(pace)
+    world["a"].kill()
+    world["a"].start()
+    world.pass_time(3 * INTERVAL)
+    assert world.active == ["b"]
+    assert "4 running time" in last_steps(world, "b", Verdict.CLAIM)
+    assert "consents" in last_steps(world, "b", Verdict.TAKE_OVER)["consent"]
+
+
+@both_paces
+def test_a_frozen_active_that_wakes_does_not_work(pace: Pace) -> None:
+    world = started(pace)
+    world["a"].is_frozen = True
+    world.pass_time(SERVICE_AGAIN)
+    assert world.working == ["b"]
+    world["a"].is_frozen = False
+    assert not world["a"].works
+    world.pass_time(INTERVAL)
+    assert world.active == ["b"]
+    assert not world.both_worked
+
+
+@both_paces
+def test_a_short_pause_changes_nothing(pace: Pace) -> None:
+    world = started(pace)
+    term = world["a"].disk.term
+    world["a"].is_frozen = True
+    world.pass_time(INTERVAL)
+    world["a"].is_frozen = False
+    world.pass_time(10 * INTERVAL)
+    assert world.working == ["a"]
+    assert world["b"].disk.term == term
+
+
+@both_paces
+def test_a_node_stopped_by_hand_is_replaced_only_by_order(pace: Pace) -> None:
+    world = started(pace)
+    world["a"].stop()
+    world.pass_time(30 * INTERVAL)
+    assert world.working == []
+    world["b"].partner.order(True)
+    world.pass_time(INTERVAL)
+    assert world.working == ["b"]
+    assert last_steps(world, "b", Verdict.TAKE_OVER)["order"] == "by an operator"
+
+
+@both_paces
+def test_an_ordered_standby_takes_over_with_consent(pace: Pace) -> None:
+    world = started(pace)
+    world["b"].partner.order(True)
+    world.pass_time(2 * INTERVAL)
+    assert world.working == ["b"]
+    assert last_steps(world, "a", Verdict.HAND_OVER)["order"] == "b was ordered to take over"
+    world.pass_time(30 * INTERVAL)
+    assert world.active == ["b"]
+    assert not world.both_worked
+
+
+@both_paces
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_heartbeats_lost_one_way_while_tcp_answers_change_nothing(pace: Pace, lost: str) -> None:
+    world = started(pace)
+    world.wires[lost].loss = 1.0
+    world.pass_time(30 * INTERVAL)
+    assert world.working == ["a"]
+    assert not [one for _, one in world["b"].decisions if one.verdict is Verdict.TAKE_OVER]
+
+
+def test_the_way_from_the_active_cut() -> None:
+    """The standby cannot reach it and takes over; the old one hears the higher term, and stands down."""
+    world = started()
+    world.cut("a")
+    world.pass_time(SERVICE_AGAIN + INTERVAL)
+    assert world.active == world.working == ["b"]
+
+
+def test_the_way_from_the_active_cut_changes_nothing_while_it_has_the_witness() -> None:
+    world = started(WATCHED)
+    world.cut("a")
+    world.pass_time(30 * INTERVAL)
+    assert world.active == world.working == ["a"]
+
+
+@both_paces
+def test_the_way_to_the_active_cut_changes_nothing(pace: Pace) -> None:
+    world = started(pace)
+    world.cut("b")
+    world.pass_time(20 * INTERVAL)
+    assert world.working == ["a"]
+
+
+def test_a_full_cut_without_a_witness_heals_to_the_higher_term_at_once() -> None:
+    world = started()
+    world.cut()
+    world.pass_time(SERVICE_AGAIN)
+    assert world.working == ["a", "b"]
+    world.cut(is_cut=False)
+    world.pass_time(INTERVAL + 50)
+    assert world.active == ["b"]
+    assert "older term stands down" in last_steps(world, "a", Verdict.STAND_DOWN)["term"]
+
+
+@pytest.mark.parametrize("holder", NAMES)
+def test_a_full_cut_with_a_witness_leaves_who_can_reach_it(holder: str) -> None:
+    world = started(WATCHED)
+    world.cut()
+    world.other(world[holder]).sees_witness = False
+    world.pass_time(SERVICE_AGAIN + WATCHED.timeout)
+    assert world.working == [holder]
+    assert not world.both_worked
+
+
+def test_a_full_cut_with_a_witness_that_both_reach_changes_nothing() -> None:
+    world = started(WATCHED)
+    world.cut()
+    world.pass_time(30 * INTERVAL)
+    assert world.working == ["a"]
+
+
+def test_a_witness_that_is_away_changes_nothing_while_the_nodes_hear_each_other() -> None:
+    world = started(WATCHED)
+    for node in world.nodes.values():
+        node.sees_witness = False
+    world.pass_time(30 * INTERVAL)
+    assert world.working == ["a"]
+
+
+@both_paces
+@pytest.mark.parametrize("seed", range(10))
+def test_thirty_percent_loss_changes_nothing_for_long(pace: Pace, seed: int) -> None:
+    """Heartbeats miss three times in a row now and then; the test of the connection answers."""
+    world = started(pace)
+    world.chance.seed(seed)
+    for wire in world.wires.values():
+        wire.loss = 0.3
+    world.pass_time(200 * INTERVAL)
+    assert world.working == ["a"]
+
+
+@both_paces
+def test_a_slow_link_changes_nothing(pace: Pace) -> None:
+    world = started(pace)
+    for wire in world.wires.values():
+        wire.delay, wire.spread = INTERVAL // 2, INTERVAL
+    world.pass_time(50 * INTERVAL)
+    assert world.working == ["a"]
+
+
+@both_paces
+def test_both_started_together_agree_on_one(pace: Pace) -> None:
+    world = World(pace)
+    for node in world.nodes.values():
+        node.start()
+    world.pass_time(3 * INTERVAL)
+    assert world.working == ["a"]
+    assert not world.both_worked
+
+
+@both_paces
+@pytest.mark.parametrize("first", NAMES)
+def test_power_back_in_either_order(pace: Pace, first: str) -> None:
+    world = started(pace)
+    for node in world.nodes.values():
+        node.kill()
+    world.pass_time(5 * INTERVAL)
+    world[first].start()
+    world.pass_time(2 * INTERVAL)
+    world.other(world[first]).start()
+    world.pass_time(4 * INTERVAL)
+    assert world.working == [first]
+
+
+@both_paces
+@pytest.mark.parametrize("jump", [-3_600_000_000, 3_600_000_000])
+def test_a_clock_that_jumps_changes_nothing(pace: Pace, jump: int) -> None:
+    world = started(pace)
+    world["a"].jump = jump
+    world.pass_time(20 * INTERVAL)
+    assert world.working == ["a"]
+    world["b"].kill()
+    world["b"].start()
+    world.pass_time(20 * INTERVAL)
+    assert world.working == ["a"]
+    assert world["b"].partner.peer is not None
+
+
+def test_after_a_switch_it_waits_before_the_next() -> None:
+    world = started(PACE._replace(cooldown=12 * INTERVAL))
+    world["a"].kill()
+    world.pass_time(SERVICE_AGAIN)
+    world["a"].start()
+    world.pass_time(INTERVAL)
+    world["a"].partner.order(True)
+    world.pass_time(2 * INTERVAL)
+    assert world.working == ["a"]
+    world["a"].kill()
+    world.pass_time(SERVICE_AGAIN)
+    assert world.working == [], "b has just been switched"
+    assert "left" in dict(world["b"].conduct.latest.steps)["cooldown"]  # type: ignore[union-attr]
+    world.pass_time(12 * INTERVAL)
+    assert world.working == ["b"]
+
+
+def test_late_heartbeats_are_noticed_before_anything_follows() -> None:
+    world = started()
+    world.wires["a"].loss = 1.0
+    world.pass_time(INTERVAL // 2 - 20)
+    assert not world["b"].partner.is_late(world["b"].now)
+    world.pass_time(2 * INTERVAL)
+    assert world["b"].partner.is_late(world["b"].now)
+    assert world["b"].partner.own.role is Role.STANDBY
+
+
+def test_more_than_five_switches_are_noticed() -> None:
+    world = started()
+    names = ["b", "a"] * 3
+    for name in names:
+        assert not world["b"].partner.is_restless
+        world[name].partner.order(True)
+        world.pass_time(3 * INTERVAL)
+        assert world.working == [name]
+    assert world["b"].partner.switches == 6
+    assert world["b"].partner.is_restless
+
+
+# -- anything at all ------------------------------------------------------------------------------------------------
+
+names = st.sampled_from(NAMES)
+faults = st.one_of(
+    st.tuples(st.just("cut"), names),
+    st.tuples(st.just("mend"), names),
+    st.tuples(st.just("loss"), names),
+    st.tuples(st.just("slow"), names),
+    st.tuples(st.just("kill"), names),
+    st.tuples(st.just("start"), names),
+    st.tuples(st.just("freeze"), names),
+    st.tuples(st.just("wake"), names),
+    st.tuples(st.just("jump"), names),
+    st.tuples(st.just("blind"), names),
+    st.tuples(st.just("sighted"), names),
+    st.tuples(st.just("stop"), names),
+    st.tuples(st.just("order"), names),
+)
+spans = st.sampled_from([20, 60, INTERVAL, 2 * INTERVAL, 3 * INTERVAL, 3 * INTERVAL + 20, 5 * INTERVAL])
+scripts = st.lists(st.tuples(faults, spans), max_size=14)
+
+
+def play(world: World, script: list[tuple[tuple[str, str], int]]) -> None:
+    for node in world.nodes.values():
+        node.start()
+    for (fault, name), span in script:
+        node, wire = world[name], world.wires[name]
+        match fault:
+            case "cut" | "mend":
+                wire.is_cut = fault == "cut"
+            case "loss":
+                wire.loss = 0.0 if wire.loss else 0.5
+            case "slow":
+                wire.delay, wire.spread = (0, 0) if wire.delay else (INTERVAL, 2 * INTERVAL)
+            case "kill":
+                node.kill()
+            case "start":
+                node.start()
+            case "freeze" | "wake":
+                node.is_frozen = fault == "freeze"
+            case "jump":
+                node.jump += 10**9
+            case "blind" | "sighted":
+                node.sees_witness = fault == "sighted"
+            case "stop":
+                node.stop()
+            case "order":
+                if node.is_up:
+                    node.partner.order(True)
+        world.pass_time(span)
+
+
+@given(scripts, st.integers(0, 99))
+def test_with_a_witness_never_two_work(script: list[tuple[tuple[str, str], int]], seed: int) -> None:
+    world = World(WATCHED, seed)
+    play(world, script)
+    world.settle()
+    assert not world.both_worked
+    assert not world["a"].worked_in & world["b"].worked_in, "a term is one node's"
+    assert len(world.working) == 1, "in the end somebody works"
+
+
+@given(scripts, st.integers(0, 99))
+def test_without_one_healing_leaves_one_at_once(script: list[tuple[tuple[str, str], int]], seed: int) -> None:
+    world = World(PACE, seed)
+    play(world, script)
+    if all(node.is_up for node in world.nodes.values()):
+        for wire in world.wires.values():
+            wire.is_cut, wire.loss, wire.delay, wire.spread = False, 0.0, 0, 0
+            wire.on_the_way.clear()
+        terms = {name: node.partner.own.term for name, node in world.nodes.items()}
+        both = world.active == ["a", "b"]
+        world.pass_time(2 * INTERVAL)
+        assert len(world.active) <= 1
+        if both and terms["a"] != terms["b"] and world.active:
+            assert world.active == [max(terms, key=lambda name: terms[name])]
+    world.settle()
+    assert len(world.working) == 1
+
+
+@given(scripts, st.integers(0, 99))
+def test_a_fresh_restart_never_wins_over_one_that_it_hears(
+    script: list[tuple[tuple[str, str], int]], seed: int
+) -> None:
+    world = World(PACE, seed)
+    play(world, script)
+    world.settle()
+    [active] = world.active
+    other = world.other(world[active])
+    other.kill()
+    other.start()
+    world.pass_time(30 * INTERVAL)
+    assert world.active == [active]
