@@ -1,12 +1,16 @@
 """What the tests of the cluster share: a client for a cluster of theirs, and waiting for something to be so."""
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.address import Address
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.etcd import Etcd, end_of
+from yirangmq.cluster.node import Node, Settings
+from yirangmq.core.ports import Clock
 
 Answer = TypeVar("Answer")
 PATIENCE = 30.0
@@ -33,3 +37,26 @@ async def until(holds: Callable[[], bool | Awaitable[bool]], what: str = "", sec
             return
         assert time.monotonic() < end, f"did not come: {what or holds}"
         await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def running(
+    endpoints: Sequence[str], name: str = "here", clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[Node]:
+    """A node in this process, with an etcd client of its own."""
+    address = Address(endpoints=tuple(endpoints))
+    stop = asyncio.Event()
+    given = Settings(name=name, **{"lease": 2, "look": 0.05, "compact": 0.0, **settings})
+    async with Etcd(address) as client:
+        node = Node(client, address, clock or SystemClock(), TimeOrderedIds(), given)
+        task = asyncio.ensure_future(node.run(stop))
+        try:
+            yield node
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, PATIENCE)
+
+
+async def keys_of(client: Etcd, prefix: bytes) -> list[bytes]:
+    found = await client.range(prefix, end_of(prefix), keys_only=True)
+    return [kv.key for kv in found.kvs]

@@ -33,6 +33,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "export": ("moving", "write queues to a file of JSON lines"),
     "import": ("moving", "read such a file into a store, of either kind"),
     "serve": ("serve", "run the server that programs connect to"),
+    "cluster": ("clustering", "the same queues on an etcd cluster"),
     "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),
     "topic": ("topics", "publish to topics, follow them, replay them"),
     "bridge": ("bridges", "topics that feed queues"),

@@ -41,6 +41,10 @@ def changed_at(key: bytes, revision: int) -> Any:
     return _Compare(result=EQUAL, target=MOD, key=key, mod_revision=revision)
 
 
+def exists(key: bytes) -> Any:
+    return _Compare(result=GREATER, target=VERSION, key=key, version=0)
+
+
 def put(key: bytes, value: bytes, lease: int = 0) -> Any:
     return Op(request_put=_Put(key=key, value=value, lease=lease))
 

@@ -1,0 +1,103 @@
+"""The life of one message in etcd, by the rules of ``core``. Knows: cards, and the notes they are kept in beside the
+messages. Does not know: keys, etcd.
+
+A message that was delivered once and acked leaves no note. One that came back has a note with its attempts, its place
+in line and the moment from which it may be given out; ``out`` says that it is with a consumer again."""
+
+from typing import Any
+
+from yirangmq.core import decide
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import RANK_LAST, Failure, Message
+from yirangmq.core.policy import Chance, QueuePolicy
+from yirangmq.core.reasons import Reason, check_reason
+from yirangmq.core.states import State
+from yirangmq.core.strict import Fields
+from yirangmq.format.envelope import iso
+from yirangmq.format.jsontext import dumps, loads
+
+
+def fresh(queue: str, index: int, name: bytes) -> Message:
+    text = name.decode("latin-1")
+    return Message(index, queue, text, State.READY, RANK_LAST, index, 0, 0, 0, 0, 0, "", "", 0, True)
+
+
+def leased(card: Message, policy: QueuePolicy, now: int, home: bytes) -> Message:
+    return decide.lease(card, now, now + policy.visibility_ms, home.decode("latin-1"))
+
+
+def home_of(card: Message) -> bytes:
+    return card.consumer.encode("latin-1")
+
+
+def name_of(card: Message) -> bytes:
+    return card.id.encode("latin-1")
+
+
+def lapsed(card: Message, policy: QueuePolicy, now: int, place: int) -> decide.Outcome:
+    outcome = decide.expire(card, policy, now, place)
+    assert outcome is not None, "a lease that ends leaves a message"
+    return outcome
+
+
+def refused(card: Message, policy: QueuePolicy, now: int, given: bytes, place: int, fraction: float) -> decide.Outcome:
+    """A consumer's nack; a note that cannot be read is a nack without a reason."""
+    try:
+        fields = Fields(loads(given) if given else {})
+        seconds = fields.take("delaySec", None)
+        delay = round(float(seconds) * 1000) if isinstance(seconds, int | float) else None
+        reason = check_reason(fields.take("reasonCode", Reason.HANDLER_ERROR))
+        cause = decide.Cause(reason, str(fields.take("reasonMessage", "")), delay)
+    except (BadInput, ValueError):
+        cause = decide.Cause(Reason.HANDLER_ERROR)
+    return decide.nack(card, policy, now, cause, place, Chance(fraction))
+
+
+def note(card: Message, *, out: bool) -> bytes:
+    kept: dict[str, Any] = {
+        "attempt": card.attempt,
+        "leases": card.leases,
+        "place": card.place,
+        "state": card.state.value,
+        "due": card.due_at,
+        "reason": card.reason,
+        "repeats": card.repeats,
+        "key": card.id,
+        "out": out,
+    }
+    return dumps(kept)
+
+
+def read_note(queue: str, index: int, text: bytes) -> tuple[Message, bool]:
+    """The card, and whether it is out; a note that cannot be read is a message that waits."""
+    try:
+        kept = loads(text)
+        return (
+            fresh(queue, index, kept["key"].encode("latin-1"))._replace(
+                attempt=int(kept["attempt"]),
+                leases=int(kept["leases"]),
+                place=int(kept["place"]),
+                state=State.DELAYED if kept["state"] == State.DELAYED else State.READY,
+                due_at=int(kept["due"]) if kept["state"] == State.DELAYED else 0,
+                reason=str(kept["reason"]),
+                repeats=int(kept["repeats"]),
+            ),
+            bool(kept["out"]),
+        )
+    except (BadInput, ValueError, KeyError, TypeError, AttributeError):
+        return fresh(queue, index, b""), False
+
+
+def why(card: Message, failure: Failure | None) -> bytes:
+    """What is kept beside a dead message."""
+    return dumps(
+        {
+            "state": card.state.value,
+            "reasonCode": card.reason,
+            "reasonMessage": failure.reason_message if failure else "",
+            "attempt": card.attempt,
+            "consumer": failure.consumer if failure else "",
+            "diedAt": iso(card.changed_at),
+            "due": card.due_at if card.state is State.DEAD else 0,
+        }
+    )

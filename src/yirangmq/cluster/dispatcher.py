@@ -1,0 +1,247 @@
+"""The dispatcher of one queue: hears what changes, plans, commits, one transaction at a time. Knows: etcd, the
+ledger, the clock it is given. Does not know: how it came to lead; that ends with ``Deposed``.
+
+After an answer that was lost it does not guess: it proves that it still leads and reads everything anew."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from yirangmq.cluster import planning
+from yirangmq.cluster.dead import sweep_dead
+from yirangmq.cluster.etcd import Etcd, get
+from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
+from yirangmq.cluster.ledger import WINDOW, Arrival, Ledger, Waiting
+from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.planning import MOST_MOVES, Batch
+from yirangmq.cluster.recovery import Deposed, Recovery, policy_of
+from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
+from yirangmq.core.ports import Clock, Ids
+
+PAUSE_SECONDS = 0.05
+FULL_SECONDS = 0.5
+LONGEST_WAIT = 1.0
+MOST_HELD = 4_096
+"""Messages of the inbox whose content is kept at hand."""
+READ_AT_ONCE = 32
+SWEEP_MS = 60_000
+READ_AHEAD = 50
+PUT, DELETE = 0, 1
+log = logging.getLogger("yirangmq.cluster")
+
+
+class Idle(Exception):
+    """Nothing was to be done for so long that nobody need lead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manner:
+    """``idle_ms``: after how long without a message or a consumer to give up the lead."""
+
+    window: int = WINDOW
+    idle_ms: int = 600_000
+
+
+class Dispatcher:
+    def __init__(
+        self, etcd: Etcd, queue: str, node: str, clock: Clock, ids: Ids, full: Callable[[], float], manner: Manner
+    ) -> None:
+        self._etcd = etcd
+        self._keys = Keys(queue)
+        self._clock = clock
+        self._ids = ids
+        self._full = full
+        self._manner = manner
+        self._recovery = Recovery(etcd, queue, node, clock, manner.window)
+        self._stir = asyncio.Event()
+        self._trouble: Exception | None = None
+        self._most = MOST_MOVES
+        self._wrote_at = clock.now_ms()
+        self._swept_at = 0
+        self.ledger: Ledger | None = None
+
+    async def lead(self, fence: int) -> None:
+        """Until ``Deposed`` or ``Idle``."""
+        while True:
+            try:
+                await self._lead(fence)
+            except (Unavailable, Compacted) as error:
+                log.info("reads anew", extra={"values": {"queue": self._keys.queue, "because": str(error)}})
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _lead(self, fence: int) -> None:
+        self._trouble = None
+        ledger, revision = await self._recovery.read(fence)
+        self.ledger = ledger
+        ranges = [*self._keys.watched(), (self._keys.leader, b"")]
+        watches = [asyncio.ensure_future(self._watch(start, end, revision + 1, fence)) for start, end in ranges]
+        try:
+            while True:
+                if self._trouble is not None:
+                    raise self._trouble
+                self._stir.clear()
+                await self._step(ledger, fence)
+        finally:
+            for watch in watches:
+                watch.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+
+    async def _step(self, ledger: Ledger, fence: int) -> None:
+        ledger.tick(self._clock.now_ms())
+        await self._read_what_is_needed(ledger)
+        now = self._clock.now_ms()
+        batch = planning.plan(ledger, fence, now, self._full(), self._most)
+        is_late = bool(ledger.inbox) and now - self._wrote_at >= planning.HEARTBEAT_MS
+        if batch.is_empty and (is_late or ledger.unsaid):
+            batch = planning.heartbeat(ledger, fence, now, self._full())
+        if not batch.is_empty:
+            await self._commit(ledger, batch, fence)
+        elif ledger.is_idle() and now - self._wrote_at >= self._manner.idle_ms:
+            raise Idle
+        elif now - self._swept_at >= SWEEP_MS:
+            self._swept_at = now
+            await sweep_dead(self._etcd, self._keys, fence, now)
+        else:
+            await self._wait(ledger, now)
+
+    async def _wait(self, ledger: Ledger, now: int) -> None:
+        due = ledger.next_due()
+        seconds = LONGEST_WAIT if due is None else min(LONGEST_WAIT, max(0.001, (due - now) / 1000))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # wait_for forgets a cancellation that comes with the event
+                await self._stir.wait()
+
+    async def _commit(self, ledger: Ledger, batch: Batch, fence: int) -> None:
+        try:
+            answer = await self._etcd.txn(batch.compare, batch.success, batch.failure)
+        except TooLarge:
+            planning.undo(ledger, batch)
+            self._make_smaller(ledger, batch)
+            return
+        except StoreFull:
+            planning.undo(ledger, batch)
+            await self._remove_only(ledger, fence)
+            return
+        self._wrote_at = self._clock.now_ms()
+        if answer.succeeded:
+            planning.settle(ledger, batch, answer.responses)
+            self._most = MOST_MOVES
+            return
+        planning.undo(ledger, batch)
+        leader = answer.responses[0].response_range.kvs
+        if not leader or leader[0].create_revision != fence:
+            raise Deposed(self._keys.queue)
+        planning.drop_changed(ledger, batch, list(answer.responses)[1:])
+
+    def _make_smaller(self, ledger: Ledger, batch: Batch) -> None:
+        """One alone that cannot be moved stays where it is, and the others go on."""
+        if len(batch.moves) > 1:
+            self._most = 1
+        elif batch.moves:
+            ledger.stuck.add(batch.moves[0].key)
+            key = batch.moves[0].key.decode("utf-8", "backslashreplace")
+            log.error("too large to be moved", extra={"values": {"queue": self._keys.queue, "key": key}})
+
+    async def _remove_only(self, ledger: Ledger, fence: int) -> None:
+        """etcd is full: it still deletes, so what was acked goes."""
+        batch = planning.plan_removals(ledger, fence)
+        if batch.is_empty:
+            log.warning("etcd is full", extra={"values": {"queue": self._keys.queue}})
+            await asyncio.sleep(FULL_SECONDS)
+            return
+        answer = await self._etcd.txn(batch.compare, batch.success, batch.failure)
+        if not answer.succeeded:
+            raise Deposed(self._keys.queue)
+        planning.settle(ledger, batch, answer.responses)
+
+    # what must be read
+
+    async def _read_what_is_needed(self, ledger: Ledger) -> None:
+        await self._read_inbox(ledger)
+        wanted = ledger.wanted_bodies(READ_AT_ONCE)
+        if wanted:
+            await self._read_bodies(ledger, wanted)
+        if not ledger.ahead and ledger.assigned + 1 < ledger.next and ledger.has_room():
+            await self._read_ahead(ledger)
+
+    async def _read_inbox(self, ledger: Ledger) -> None:
+        wanted: list[Arrival] = []
+        for arrival in ledger.inbox.values():
+            if arrival.value is not None or len(wanted) >= READ_AT_ONCE:
+                break
+            wanted.append(arrival)
+        if not wanted:
+            return
+        found = await self._etcd.txn([], [get(one.key) for one in wanted], repeat=True)
+        for arrival, answer in zip(wanted, found.responses, strict=True):
+            kvs = answer.response_range.kvs
+            known = ledger.inbox.get(arrival.key)
+            if known is None or known.revision != arrival.revision:
+                continue
+            if kvs and kvs[0].mod_revision == arrival.revision:
+                ledger.inbox[arrival.key] = arrival._replace(value=kvs[0].value)
+            else:  # the watch brings what it is now
+                del ledger.inbox[arrival.key]
+
+    async def _read_bodies(self, ledger: Ledger, wanted: list[tuple[int, bytes]]) -> None:
+        found = await self._etcd.txn([], [get(self._keys.ordered(*one)) for one in wanted], repeat=True)
+        for (index, _), answer in zip(wanted, found.responses, strict=True):
+            kvs = answer.response_range.kvs
+            if kvs:
+                ledger.bodies[index] = kvs[0].value
+            elif index in ledger.back:  # somebody took it out of line by hand
+                del ledger.back[index]
+                ledger.loose.append(self._keys.retry(index))
+            else:
+                ledger.bodies[index] = b""
+
+    async def _read_ahead(self, ledger: Ledger) -> None:
+        first = ledger.assigned + 1
+        found = await self._etcd.range(
+            self._keys.from_index(first), self._keys.from_index(ledger.next), limit=READ_AHEAD
+        )
+        for kv in found.kvs:
+            text, _, name = kv.key.removeprefix(self._keys.base).partition(b"/")
+            ledger.ahead.append(Waiting(int(text), name, kv.value))
+            ledger.ahead_bytes += len(kv.value)
+        if not found.kvs:  # all of them were taken out of line by hand
+            ledger.assigned = ledger.next - 1
+
+    # what is heard
+
+    async def _watch(self, start: bytes, end: bytes, revision: int, fence: int) -> None:
+        try:
+            async for events in self._etcd.watch(start, end, revision=revision):
+                for event in events:
+                    self._hear(event, fence)
+                self._stir.set()
+        except (Compacted, NotAllowed, Deposed) as error:
+            self._trouble = error
+            self._stir.set()
+
+    def _hear(self, event: Any, fence: int) -> None:
+        kv, ledger, now = event.kv, self.ledger, self._clock.now_ms()
+        assert ledger is not None
+        if kv.key == self._keys.leader:
+            if event.type == DELETE or kv.create_revision != fence:
+                raise Deposed(self._keys.queue)
+            return
+        match self._keys.meaning(kv.key):
+            case Message(sender, name) if event.type == PUT:
+                held = kv.value if len(ledger.inbox) < MOST_HELD else None
+                ledger.arrive(Arrival(kv.key, sender, name, kv.mod_revision, held))
+            case Message():
+                ledger.withdraw(kv.key, kv.mod_revision)
+            case Registration(home, _) if event.type == PUT:
+                ledger.register(home, kv)
+            case Registration(home, _):
+                ledger.unregister(home, kv.key, now)
+            case Delivery(home, index, _) if event.type == DELETE:
+                ledger.settle_delivery(home, index, now)
+            case Refusal(home, index) if event.type == PUT:
+                ledger.refuse(home, index, kv.key, kv.value, now, self._ids.fraction())
+            case Definition():
+                ledger.policy = policy_of(self._keys.queue, kv.value if event.type == PUT else b"")

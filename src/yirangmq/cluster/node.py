@@ -1,0 +1,242 @@
+"""A node of the cluster: finds queues, stands for each, dispatches those it leads. Knows: etcd, elections, its one
+lease. Does not know: messages.
+
+The key ``/q/{queue}`` says who leads; it hangs on the node's lease, and the revision at which it was made is the
+fence of everything its dispatcher writes. A lease only says how soon somebody else may try: a leader that slept and
+wakes does no harm."""
+
+import asyncio
+import contextlib
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.dispatcher import Dispatcher, Idle, Manner
+from yirangmq.cluster.etcd import Etcd, created_at, delete, get, put
+from yirangmq.cluster.keys import ROOTS, Keys, queue_of
+from yirangmq.cluster.leases import Lease
+from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.maintenance import Maintenance
+from yirangmq.cluster.recovery import Deposed
+from yirangmq.core.errors import NotAllowed, NotFound, QueueError, Unavailable
+from yirangmq.core.ports import Clock, Ids
+
+PAUSE_SECONDS = 0.2
+STEP_ASIDE_SECONDS = 1.0
+"""Who was deposed lets the others try first."""
+HASTE_SECONDS = 0.02
+"""A node waits so long for each queue it leads already before it stands for one more: so the leads spread."""
+PUT, DELETE = 0, 1
+log = logging.getLogger("yirangmq.cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Seconds. ``watchdog``: how long a leader may leave the inbox as it is before another deposes it. ``compact``:
+    how often history older than that is thrown away; 0: never. ``quota``: etcd's, in bytes, where the members do not
+    tell it."""
+
+    name: str
+    lease: int = 5
+    look: float = 1.0
+    watchdog: float = 10.0
+    compact: float = 30.0
+    quota: int = 2 * 1024**3
+    manner: Manner = field(default_factory=Manner)
+
+
+class Node:
+    def __init__(self, etcd: Etcd, address: Address, clock: Clock, ids: Ids, settings: Settings) -> None:
+        self._etcd = etcd
+        self._clock = clock
+        self._ids = ids
+        self._settings = settings
+        self._upkeep = Maintenance(address, etcd.lines)
+        self._seats: dict[str, asyncio.Task[None]] = {}
+        self.leads: dict[str, Dispatcher] = {}
+        self.full = 0.0
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until ``stop``; then the lease is revoked, and others lead within a moment."""
+        chores = [asyncio.ensure_future(self._weigh()), asyncio.ensure_future(self._compact())]
+        try:
+            while not stop.is_set():
+                try:
+                    async with await Lease.grant(self._etcd, self._settings.lease) as lease:
+                        await self._serve(lease, stop)
+                except QueueError as error:
+                    log.warning("no lease", extra={"values": {"error": str(error)}})
+                    await _either(stop, PAUSE_SECONDS)
+        finally:
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+
+    async def _serve(self, lease: Lease, stop: asyncio.Event) -> None:
+        stopping = asyncio.ensure_future(stop.wait())
+        losing = asyncio.ensure_future(lease.lost.wait())
+        try:
+            while not stop.is_set() and not lease.lost.is_set():
+                with contextlib.suppress(Unavailable):
+                    for queue in await find_queues(self._etcd):
+                        if queue not in self._seats:
+                            self._seats[queue] = asyncio.ensure_future(self._sit(queue, lease))
+                await asyncio.wait((stopping, losing), timeout=self._settings.look, return_when=asyncio.FIRST_COMPLETED)
+            if not stop.is_set():
+                log.warning("the lease was lost", extra={"values": {"node": self._settings.name}})
+        finally:
+            for task in (stopping, losing, *self._seats.values()):
+                task.cancel()
+            await asyncio.gather(stopping, losing, *self._seats.values(), return_exceptions=True)
+            self._seats.clear()
+            self.leads.clear()
+
+    async def _sit(self, queue: str, lease: Lease) -> None:
+        """One queue, for as long as the lease lives."""
+        keys = Keys(queue)
+        while True:
+            try:
+                await self._until_wanted(keys)
+                await asyncio.sleep(HASTE_SECONDS * len(self.leads))
+                fence, seen = await self._stand(keys, lease)
+                if fence:
+                    await self._lead(keys, fence)
+                else:
+                    await self._stand_by(keys, *seen)
+            except (QueueError, Compacted) as error:
+                if not isinstance(error, Unavailable | Compacted):
+                    log.error("cannot serve", extra={"values": {"queue": queue, "error": str(error)}})
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _stand(self, keys: Keys, lease: Lease) -> tuple[int, tuple[int, int]]:
+        """The fence, if we won; or else (revision to watch from, revision at which the leader's key was made)."""
+        name = self._settings.name.encode()
+        answer = await self._etcd.txn(
+            [created_at(keys.leader, 0)], [put(keys.leader, name, lease.id)], [get(keys.leader)]
+        )
+        revision = int(answer.header.revision)
+        if answer.succeeded:
+            return revision, (0, 0)
+        held = answer.responses[0].response_range.kvs[0]
+        if held.lease == lease.id:  # won before, and the answer was lost
+            return int(held.create_revision), (0, 0)
+        return 0, (revision + 1, int(held.create_revision))
+
+    async def _lead(self, keys: Keys, fence: int) -> None:
+        queue, told = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
+        log.info("leads", extra={"values": told})
+        dispatcher = Dispatcher(
+            self._etcd, queue, self._settings.name, self._clock, self._ids, lambda: self.full, self._settings.manner
+        )
+        self.leads[queue] = dispatcher
+        try:
+            await dispatcher.lead(fence)
+        except Deposed:
+            log.info("deposed", extra={"values": told})
+            self.leads.pop(queue, None)
+            await asyncio.sleep(STEP_ASIDE_SECONDS)
+        except Idle:
+            log.info("rests", extra={"values": told})
+            await self._etcd.txn([created_at(keys.leader, fence)], [delete(keys.leader)], repeat=True)
+        finally:
+            self.leads.pop(queue, None)
+
+    async def _stand_by(self, keys: Keys, revision: int, created: int) -> None:
+        """Until the leader's key is gone. A leader that does nothing about its inbox is deposed: the fence makes that
+        safe."""
+        waiting = asyncio.ensure_future(self._gone(keys, revision))
+        seen: Any = None
+        try:
+            while not waiting.done():
+                await asyncio.wait((waiting,), timeout=self._settings.watchdog)
+                if waiting.done():
+                    break
+                look = await self._look(keys)
+                if look is not None and look == seen:
+                    log.warning("deposes a leader that sleeps", extra={"values": {"queue": keys.queue}})
+                    await self._etcd.txn([created_at(keys.leader, created)], [delete(keys.leader)], repeat=True)
+                seen = look
+            waiting.result()
+        finally:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+    async def _gone(self, keys: Keys, revision: int) -> None:
+        async for events in self._etcd.watch(keys.leader, revision=revision):
+            if any(event.type == DELETE for event in events):
+                return
+
+    async def _look(self, keys: Keys) -> tuple[bytes, int] | None:
+        """The oldest of the inbox and the last writing of the state; None if the inbox is empty."""
+        oldest: dict[str, Any] = {"limit": 1, "keys_only": True, "sort_order": 1, "sort_target": 3}
+        ranges = [get(start[:-1] + b"i", end, **oldest) for start, end in keys.watched()]
+        answer = await self._etcd.txn([], [get(keys.state, keys_only=True), *ranges], repeat=True)
+        state, *inboxes = (one.response_range.kvs for one in answer.responses)
+        found = [kv for kvs in inboxes for kv in kvs if kv.key != keys.policy]
+        return (found[0].key, state[0].mod_revision if state else 0) if found else None
+
+    async def _until_wanted(self, keys: Keys) -> None:
+        """A queue is led while somebody leads it, or something lies in it, or somebody waits at it."""
+        few: dict[str, Any] = {"limit": 2, "keys_only": True}
+        ranges = [get(start[:-1] + first, end, **few) for start, end in keys.watched() for first in (b"i",)]
+        ranges += [get(start, start[:-1] + b"d", **few) for start, _ in keys.watched()]
+        ranges += [get(keys.leader, **few), get(keys.base + b"0", keys.ordered_end, **few)]
+        while True:
+            answer = await self._etcd.txn([], ranges, repeat=True)
+            if any(kv.key != keys.policy for one in answer.responses for kv in one.response_range.kvs):
+                return
+            await asyncio.sleep(self._settings.look)
+
+    async def _weigh(self) -> None:
+        """How full etcd is. Members may not tell it to everybody."""
+        while True:
+            try:
+                member = await self._upkeep.health((await self._etcd.lines.line()).endpoint)
+                self.full = member.size / (member.quota or self._settings.quota)
+            except NotAllowed:
+                return
+            except QueueError:
+                pass
+            await asyncio.sleep(self._settings.look * 5)
+
+    async def _compact(self) -> None:
+        """History of a while ago; every watch of ours is long past it. Only who leads something does it."""
+        if not self._settings.compact:
+            return
+        before = 0
+        while True:
+            with contextlib.suppress(Unavailable, Compacted, NotFound):
+                now = int((await self._etcd.range(b"/q", limit=1, keys_only=True)).header.revision)
+                if before and self.leads:
+                    try:
+                        await self._etcd.compact(before)
+                    except NotAllowed:
+                        log.warning("may not compact", extra={"values": {"node": self._settings.name}})
+                        return
+                before = now
+            await asyncio.sleep(self._settings.compact)
+
+
+async def find_queues(etcd: Etcd) -> list[str]:
+    """Every queue of which there is any key: one look for each, past all that lies in it."""
+    found: set[str] = set()
+    for root in ROOTS:
+        start, end = root, root[:-1] + b"0"
+        while True:
+            kvs = (await etcd.range(start, end, limit=1, keys_only=True)).kvs
+            if not kvs:
+                break
+            key = kvs[0].key
+            name = key[len(root) :].split(b"/", 1)[0]
+            if (queue := queue_of(key)) is not None:
+                found.add(queue)
+            # "jobs-dlq" stands between "jobs" and "jobs/…", so from the bare name only one step is taken.
+            start = root + name + b"0" if key.startswith(root + name + b"/") else key + b"\0"
+    return sorted(found)
+
+
+async def _either(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()

@@ -1,0 +1,170 @@
+"""What a new dispatcher, or one that lost sight, reads from etcd to know what its ledger would say. Knows: the keys
+and what they mean together. Does not know: elections, watches.
+
+All is read as of one revision, under the proof that we still lead. A message in line that was given out (its number is
+not above ``assigned``), of which no consumer has a copy and no note says that it waits, was acked: only its removal is
+missing."""
+
+import logging
+from typing import Any, NamedTuple
+
+from yirangmq.cluster import cards
+from yirangmq.cluster.etcd import Etcd, created_at, get
+from yirangmq.cluster.keys import Delivery, Keys, Message, Refusal, Registration
+from yirangmq.cluster.ledger import REMEMBERED, Arrival, Ledger, Removal
+from yirangmq.core.errors import QueueError
+from yirangmq.core.message import Message as Card
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Clock
+from yirangmq.format.jsontext import loads
+
+MOD, ASCEND, DESCEND = 3, 1, 2
+log = logging.getLogger("yirangmq.cluster")
+
+
+class Deposed(Exception):
+    """Somebody else leads this queue, or nobody does; we do not."""
+
+
+class Found(NamedTuple):
+    """What lies under the consumers' keys."""
+
+    registrations: list[tuple[bytes, Any]]
+    deliveries: dict[int, tuple[bytes, bytes]]
+    refusals: list[tuple[Refusal, bytes]]
+
+
+class Recovery:
+    def __init__(self, etcd: Etcd, queue: str, node: str, clock: Clock, window: int) -> None:
+        self._etcd = etcd
+        self._keys = Keys(queue)
+        self._node = node
+        self._clock = clock
+        self._window = window
+
+    async def read(self, fence: int) -> tuple[Ledger, int]:
+        """The ledger, and the revision it is of."""
+        keys = self._keys
+        head = await self._etcd.txn([created_at(keys.leader, fence)], [get(keys.state), get(keys.policy)], repeat=True)
+        if not head.succeeded:
+            raise Deposed(keys.queue)
+        revision = int(head.header.revision)
+        state, policy = (answer.response_range.kvs for answer in head.responses)
+        ledger = Ledger(keys.queue, self._node, policy_of(keys.queue, policy[0].value if policy else b""), self._window)
+        is_known = _read_state(ledger, state[0].value if state else b"")
+        if not is_known:
+            await self._count_anew(ledger, revision)
+        await self._take_stock(ledger, revision, is_known)
+        await self._find_inbox(ledger, revision)
+        return ledger, revision
+
+    async def _count_anew(self, ledger: Ledger, revision: int) -> None:
+        """There is no state: a new queue, or somebody took it away."""
+        base = self._keys.base
+        for first, end in ((base + b"0", self._keys.ordered_end), (base + b"why/", base + b"why0")):
+            how: dict[str, Any] = {"limit": 1, "sort_order": DESCEND, "keys_only": True, "revision": revision}
+            for kv in (await self._etcd.range(first, end, **how)).kvs:
+                index = int(kv.key.removeprefix(first.removesuffix(b"0")).split(b"/")[0] or 0)
+                ledger.next = max(ledger.next, index + 1)
+        ledger.assigned = ledger.next - 1
+
+    async def _take_stock(self, ledger: Ledger, revision: int, is_known: bool) -> None:
+        now, keys = self._clock.now_ms(), self._keys
+        found = await self._find_consumers(revision)
+        notes = await self._find_notes(revision)
+        for home, kv in found.registrations:
+            ledger.register(home, kv)
+        async for page in self._etcd.pages(keys.base + b"0", keys.ordered_end, revision=revision, keys_only=True):
+            for kv in page:
+                text, _, name = kv.key.removeprefix(keys.base).partition(b"/")
+                index = int(text)
+                ledger.find(name)
+                if index <= ledger.assigned:
+                    self._place(ledger, index, name, found, notes, now, is_known)
+            if index > ledger.assigned + REMEMBERED:
+                break
+        ledger.loose.extend(keys.retry(index) for index in notes)
+        for refusal, key in found.refusals:
+            kv = await self._etcd.get(key)
+            ledger.refuse(refusal.home, refusal.number, key, kv.value if kv else b"", now, 0.5)
+
+    def _place(
+        self,
+        ledger: Ledger,
+        index: int,
+        name: bytes,
+        found: Found,
+        notes: dict[int, tuple[Card, bool]],
+        now: int,
+        is_known: bool,
+    ) -> None:
+        """Where one message stands that was given out before."""
+        noted = notes.pop(index, None)
+        card, is_out = noted or (cards.fresh(ledger.keys.queue, index, name), True)
+        card = card._replace(id=name.decode("latin-1"))
+        home, copy = found.deliveries.get(index, (b"", b""))
+        if home and copy == name:
+            ledger.resume(card, home, now)
+        elif (noted and not is_out) or not is_known:
+            ledger.back[index] = card
+        else:
+            ledger.removals.append(Removal(index, name, noted is not None))
+
+    async def _find_consumers(self, revision: int) -> Found:
+        found = Found([], {}, [])
+        for start, _ in self._keys.watched():
+            async for page in self._etcd.pages(start, start[:-1] + b"d", revision=revision, keys_only=True):
+                for kv in page:
+                    match self._keys.meaning(kv.key):
+                        case Registration(home, _):
+                            whole = await self._etcd.range(kv.key, revision=revision)
+                            found.registrations.extend((home, one) for one in whole.kvs)
+                        case Delivery(home, index, name):
+                            found.deliveries[index] = (home, name)
+                        case Refusal() as refusal:
+                            found.refusals.append((refusal, kv.key))
+        return found
+
+    async def _find_notes(self, revision: int) -> dict[int, tuple[Card, bool]]:
+        start = self._keys.base + b"r/"
+        notes: dict[int, tuple[Card, bool]] = {}
+        async for page in self._etcd.pages(start, self._keys.base + b"r0", revision=revision):
+            for kv in page:
+                text = kv.key.removeprefix(start)
+                if text.isdigit():
+                    notes[int(text)] = cards.read_note(self._keys.queue, int(text), kv.value)
+        return notes
+
+    async def _find_inbox(self, ledger: Ledger, revision: int) -> None:
+        """Keys alone, in order of arrival; what they hold is read when their turn comes."""
+        found: list[Arrival] = []
+        for start, end in self._keys.watched():
+            async for page in self._etcd.pages(start[:-1] + b"i", end, revision=revision, keys_only=True):
+                for kv in page:
+                    if isinstance(one := self._keys.meaning(kv.key), Message):
+                        found.append(Arrival(kv.key, one.sender, one.name, kv.mod_revision, None))
+        for arrival in sorted(found, key=lambda one: one.revision):
+            ledger.arrive(arrival)
+
+
+def policy_of(queue: str, text: bytes) -> QueuePolicy:
+    """A policy that cannot be read is no reason to stand still."""
+    try:
+        return read_policy(loads(text) if text else {}, queue)
+    except QueueError as error:
+        log.warning("the policy cannot be read", extra={"values": {"queue": queue, "error": str(error)}})
+        return read_policy({}, queue)
+
+
+def _read_state(ledger: Ledger, text: bytes) -> bool:
+    try:
+        kept = loads(text)
+        next, assigned = int(kept["next"]), int(kept["assigned"])
+        if not 0 <= assigned < next:
+            return False
+        ledger.next, ledger.assigned = next, assigned
+        for name in ("moved", "acked", "returned", "dead"):
+            setattr(ledger.tally, name, int(kept.get(name, 0)))
+    except (QueueError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True

@@ -1,0 +1,527 @@
+"""A queue on a real etcd, with a node in this process: what a plain etcd client sees, and what the rules make of it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, keys_of, play, running, until
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster import ledger
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.consuming import Consumer, Given
+from yirangmq.cluster.definitions import define
+from yirangmq.cluster.dispatcher import Manner
+from yirangmq.cluster.etcd import Etcd, end_of, put
+from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.producing import Producer
+from yirangmq.core.errors import BadPolicy, TooLarge
+from yirangmq.core.reasons import Reason
+
+pytestmark = pytest.mark.process
+
+
+class Stage:
+    """A node, and a client of our own to look at things with."""
+
+    def __init__(self, etcds: Etcds, client: Etcd, queue: str) -> None:
+        self.etcds = etcds
+        self.client = client
+        self.queue = queue
+        self.keys = Keys(queue)
+        self.producer = Producer(client, queue, "me", TimeOrderedIds())
+
+    async def value(self, key: bytes) -> bytes | None:
+        found = await self.client.get(key)
+        return None if found is None else bytes(found.value)
+
+    async def has(self, key: bytes) -> bool:
+        return await self.value(key) is not None
+
+    async def waits_for(self, key: bytes) -> bytes:
+        await until(lambda: self.has(key), key.decode())
+        found = await self.value(key)
+        assert found is not None
+        return found
+
+    async def lost(self, key: bytes) -> None:
+        async def is_gone() -> bool:
+            return not await self.has(key)
+
+        await until(is_gone, f"the end of {key!r}")
+
+    async def state(self) -> dict[str, Any]:
+        return dict(json.loads(await self.value(self.keys.state) or b"{}"))
+
+    async def is_drained(self) -> bool:
+        """Nothing in the inbox, nothing in line, nothing with a consumer, no note."""
+        ordered = await self.client.range(self.keys.base + b"0", self.keys.ordered_end, keys_only=True)
+        notes = await keys_of(self.client, self.keys.base + b"r/")
+        inbox = await keys_of(self.client, self.keys.base + b"p/")
+        return not ordered.kvs and not notes and not inbox
+
+    async def has_in_line(self, count: int) -> bool:
+        found = await self.client.range(self.keys.base + b"0", self.keys.ordered_end, count_only=True)
+        return bool(found.count == count)
+
+    def copy(self, client: str, number: int, name: str) -> bytes:
+        return self.keys.home(client) + b"%020d/" % number + name.encode()
+
+
+@asynccontextmanager
+async def staged(etcds: Etcds, queue: str, **settings: Any) -> AsyncIterator[Stage]:
+    async with running(etcds.endpoints, **settings), at(*etcds.endpoints) as client:
+        yield Stage(etcds, client, queue)
+
+
+async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Given]:
+    taken: list[Given] = []
+    async for batch in consumer.batches():
+        taken += batch
+        if ack:
+            await consumer.ack(batch)
+        if len(taken) >= count:
+            break
+    return taken
+
+
+def test_etcdctl_alone_is_producer_and_consumer(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            etcd.ctl("put", f"/q/{queue}/p/ann/first", "hello")
+            assert await stage.waits_for(stage.keys.ordered(1, b"first")) == b"hello"
+            assert not await stage.has(f"/q/{queue}/p/ann/first".encode())
+            etcd.ctl("put", f"/q/{queue}/c/bob/", "hosts-of-bob")
+            assert await stage.waits_for(stage.copy("bob", 1, "first")) == b"hello"
+            assert etcd.ctl("get", "--prefix", f"/q/{queue}/c/bob/0", "--print-value-only") == b"hello\n"
+            assert await stage.has(stage.keys.ordered(1, b"first"))
+            etcd.ctl("del", f"/q/{queue}/c/bob/{1:020}/first")
+            await stage.lost(stage.keys.ordered(1, b"first"))
+            assert await stage.value(stage.keys.leader) == b"here"
+
+    play(game())
+
+
+def test_all_spellings_are_one_queue(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            spelt = [f"/{root}/{queue}/{box}" for root in ("q", "queue") for box in ("p", "producer", "i", "input")]
+            for number, inbox in enumerate(spelt, 1):
+                await stage.client.put(f"{inbox}/ann/k{number}".encode(), b"%d" % number)
+            await stage.client.put(f"/queue/{queue}/p/short".encode(), b"9")
+            await stage.client.put(f"/q/{queue}/p/ann/with/slashes".encode(), b"10")
+            await stage.waits_for(stage.keys.ordered(10, b"with%2Fslashes"))
+            long = f"/queue/{queue}/consumer/bob/".encode()
+            await stage.client.put(long, b"host")
+            for number in range(1, 9):
+                assert await stage.waits_for(long + b"%020d/k%d" % (number, number)) == b"%d" % number
+            await stage.waits_for(long + b"%020d/short" % 9)
+            await stage.client.delete(long + b"0", long + b":")
+            await until(stage.is_drained, "all acked")
+
+    play(game())
+
+
+def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+
+            async def restless(number: int) -> None:
+                for turn in range(30):
+                    key = stage.keys.inbox("ann", f"hot{number}")
+                    await stage.client.put(key, b"%d" % turn)
+
+            async def calm() -> None:
+                for turn in range(30):
+                    await stage.producer.publish_many([b"calm"] * 5, [f"calm{turn}-{n}" for n in range(5)])
+
+            last = asyncio.ensure_future(take_until(consumer, {b"29", b"done"}))
+            await asyncio.gather(restless(1), restless(2), calm())
+            await stage.producer.publish(b"done")
+            taken = await asyncio.wait_for(last, 30)
+            numbers = sorted(one.number for one in taken)
+            assert numbers == list(range(1, len(numbers) + 1))
+            assert len({one.name for one in taken if one.value == b"calm"}) == 150
+
+    async def take_until(consumer: Consumer, wanted: set[bytes]) -> list[Given]:
+        taken: list[Given] = []
+        async for batch in consumer.batches():
+            taken += batch
+            await consumer.ack(batch)
+            if wanted <= {one.value for one in taken} and [one.value for one in taken].count(b"29") >= 2:
+                break
+        return taken
+
+    play(game())
+
+
+def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: Etcds, queue: str) -> None:
+    class Slow(Etcd):
+        """Its answers come when the consumer has long acked."""
+
+        async def txn(self, *words: Any, **more: Any) -> Any:
+            answer = await super().txn(*words, **more)
+            await asyncio.sleep(0.05)
+            return answer
+
+    async def game() -> None:
+        address = Address(endpoints=tuple(etcd.endpoints))
+        settings = Settings(name="slow", look=0.05, compact=0, manner=Manner(window=3))
+        stop = asyncio.Event()
+        async with Slow(address) as slow, at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            task = asyncio.ensure_future(Node(slow, address, SystemClock(), TimeOrderedIds(), settings).run(stop))
+            async with Consumer(client, queue, "bob") as consumer:
+                await stage.producer.publish_many([b"%d" % number for number in range(40)])
+                taken = await take(consumer, 40)
+                assert [one.value for one in taken] == [b"%d" % number for number in range(40)]
+                await until(stage.is_drained, "all removed: no slot of the window was lost")
+            stop.set()
+            await task
+
+    play(game())
+
+
+def test_three_nodes_race_and_one_leads_each_queue(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with (
+            running(etcd.endpoints, "a") as a,
+            running(etcd.endpoints, "b") as b,
+            running(etcd.endpoints, "c") as c,
+            at(*etcd.endpoints) as client,
+        ):
+            queues = [f"{queue}-{number}" for number in range(6)]
+            for one in queues:
+                await client.put(f"/q/{one}/p/ann/k".encode(), b"1")
+            for one in queues:
+                stage = Stage(etcd, client, one)
+                await stage.waits_for(stage.keys.ordered(1, b"k"))
+                leads = [node for node in (a, b, c) if one in node.leads]
+                assert len(leads) == 1
+                assert await stage.value(stage.keys.leader) == leads[0]._settings.name.encode()
+
+    play(game())
+
+
+def test_a_leader_that_stops_hands_over_at_once(etcd: Etcds, queue: str) -> None:
+    """Its lease would live a minute longer."""
+
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            async with running(etcd.endpoints, "first", lease=60) as first:
+                await stage.producer.publish(b"1")
+                await until(lambda: queue in first.leads)
+                async with running(etcd.endpoints, "second", lease=60) as second:
+                    await client.delete(stage.keys.leader)
+                    await until(lambda: queue in second.leads or queue in first.leads, "one of them leads")
+                    await until(lambda: not (queue in second.leads and queue in first.leads), "and one alone")
+                await until(lambda: queue in first.leads, "the first leads again when the second stops", 10)
+                await stage.producer.publish(b"2")
+                await until(lambda: stage.has_in_line(2))
+
+    play(game())
+
+
+def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            await client.put(stage.keys.leader, b"sleeper")
+            await client.put(stage.keys.inbox("ann", "k"), b"1")
+            async with running(etcd.endpoints, watchdog=0.3):
+                await stage.waits_for(stage.keys.ordered(1, b"k"))
+                assert await stage.value(stage.keys.leader) == b"here"
+
+    play(game())
+
+
+def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue, manner=Manner(idle_ms=200)) as stage:
+            for number in (1, 2):
+                await stage.client.put(stage.keys.inbox("ann", "k"), b"%d" % number)
+                async with Consumer(stage.client, queue, "bob") as consumer:
+                    [one] = await take(consumer, 1)
+                    assert one.number == number
+                await stage.lost(stage.keys.leader)
+
+    play(game())
+
+
+def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            lease, _ = await stage.client.grant(60)
+            home = stage.keys.home("bob")
+            await stage.client.put(home, b"host-1", lease)
+            await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
+            await stage.waits_for(stage.copy("bob", 1, "k"))
+            for other in (b"elsewhere", b""):
+                await stage.client.put(home, other, lease)
+
+                async def is_right() -> bool:
+                    return await stage.value(home) == b"host-1"
+
+                await until(is_right, "the host")
+            found = await stage.client.get(home)
+            assert found is not None
+            assert found.lease == lease
+            await stage.client.revoke(lease)
+            await stage.lost(home)
+
+    play(game())
+
+
+def test_acks_in_any_order_remove_exactly_their_own(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await stage.client.put(stage.keys.home("bob"), b"host")
+            await stage.producer.publish_many([b"%d" % n for n in range(1, 6)], [f"k{n}" for n in range(1, 6)])
+            await stage.waits_for(stage.copy("bob", 5, "k5"))
+            left = {1, 2, 3, 4, 5}
+            for number in (2, 3, 1, 5):
+                await stage.client.delete(stage.copy("bob", number, f"k{number}"))
+                left.discard(number)
+                await stage.lost(stage.keys.ordered(number, b"k%d" % number))
+                found = await stage.client.range(stage.keys.base + b"0", stage.keys.ordered_end, keys_only=True)
+                assert {int(kv.key.split(b"/")[3]) for kv in found.kvs} == left
+
+    play(game())
+
+
+def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            lease, _ = await stage.client.grant(60)
+            await stage.client.put(stage.keys.home("ann"), b"host", lease)
+            await stage.producer.publish_many([b"1", b"2", b"3"], ["k1", "k2", "k3"])
+            await stage.waits_for(stage.copy("ann", 3, "k3"))
+            await stage.client.delete(stage.copy("ann", 2, "k2"))
+            await stage.lost(stage.keys.ordered(2, b"k2"))
+            async with Consumer(stage.client, queue, "bob") as consumer:
+                await stage.client.revoke(lease)
+                taken = await take(consumer, 2)
+                assert [(one.number, one.value) for one in taken] == [(1, b"1"), (3, b"3")]
+                await until(stage.is_drained, "all acked")
+            assert await keys_of(stage.client, stage.keys.home("ann")) == []
+
+    play(game())
+
+
+def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.2, "retry": {"limit": 2}}')
+            lease, _ = await stage.client.grant(60)
+            await stage.client.put(stage.keys.home("bob"), b"host", lease)
+            await stage.client.put(stage.keys.inbox("ann", "k"), b"poor")
+            assert await stage.waits_for(stage.keys.dead(1, b"k")) == b"poor"
+            why = json.loads(await stage.waits_for(stage.keys.why(1)))
+            assert (why["reasonCode"], why["attempt"], why["state"]) == ("TIMEOUT", 3, "dead")
+            assert await stage.is_drained()
+
+            async def is_counted() -> bool:
+                return bool((await stage.state())["dead"] == 1)
+
+            await until(is_counted)
+            assert await stage.has(stage.keys.home("bob"))
+
+    play(game())
+
+
+def test_a_silent_consumer_without_lease_is_dropped(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.3}')
+            await stage.client.put(stage.keys.home("bob"), b"host")
+            await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
+            await stage.waits_for(stage.copy("bob", 1, "k"))
+            await stage.lost(stage.keys.home("bob"))
+            async with Consumer(stage.client, queue, "cid") as consumer:
+                assert [one.number for one in await take(consumer, 1)] == [1]
+
+    play(game())
+
+
+def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            await stage.producer.publish(b"1", "k")
+            [one] = await take(consumer, 1, ack=False)
+            await consumer.nack(one, text="no luck", delay=0.3)
+            note = json.loads(await stage.waits_for(stage.keys.retry(1)))
+            assert (note["state"], note["attempt"], note["out"]) == ("delayed", 1, False)
+            assert not await stage.has(one.key)
+            [again] = await take(consumer, 1, ack=False)
+            assert (again.number, again.value) == (1, b"1")
+            await consumer.nack(again, Reason.REJECTED, "never")
+            why = json.loads(await stage.waits_for(stage.keys.why(1)))
+            assert (why["reasonCode"], why["reasonMessage"], why["attempt"]) == ("REJECTED", "never", 2)
+            assert await stage.is_drained()
+            left = await keys_of(stage.client, stage.keys.home("bob"))
+            assert left == [stage.keys.home("bob")]
+
+    play(game())
+
+
+def test_what_comes_back_goes_behind_those_that_wait(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue, manner=Manner(window=1)) as stage, Consumer(stage.client, queue, "bob") as bob:
+            await stage.producer.publish_many([b"1", b"2", b"3"])
+            [one] = await take(bob, 1, ack=False)
+            await bob.nack(one, delay=0)
+            assert [given.value for given in await take(bob, 3)] == [b"2", b"3", b"1"]
+
+    play(game())
+
+
+def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
+    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.cluster.planning.AHEAD", 10)  # the rest is read back from etcd
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await define(stage.client, queue, b'{"paused": true}')
+            values = [b"%03d" % number for number in range(300)]
+            await stage.producer.publish_many(values)
+
+            async def all_in_line() -> bool:
+                return (await stage.state()).get("next") == 301
+
+            await until(all_in_line, "all in line")
+            async with Consumer(stage.client, queue, "bob") as consumer:
+                await asyncio.sleep(0.2)
+                assert await keys_of(stage.client, stage.keys.home("bob")) == [stage.keys.home("bob")]
+                assert not await define(stage.client, queue, b"{}")
+                assert [one.value for one in await take(consumer, 300)] == values
+                await until(stage.is_drained, "all acked")
+
+    play(game())
+
+
+def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob"):
+            await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
+            await stage.waits_for(stage.copy("bob", 1, "k"))
+            forged = stage.copy("eve", 1, "k")
+            await stage.client.put(forged, b"mine")
+            await stage.client.delete(forged)
+            await stage.client.put(stage.keys.inbox("ann", "k2"), b"2")
+            await stage.waits_for(stage.copy("bob", 2, "k2"))
+            assert await stage.has(stage.keys.ordered(1, b"k"))
+            assert await stage.has(stage.copy("bob", 1, "k"))
+
+    play(game())
+
+
+def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            key = stage.keys.inbox("ann", "k")
+            for value in (b"1", b"1", b"2"):
+                await stage.client.put(key, value)
+                await stage.lost(key)
+            await stage.client.put(stage.keys.inbox("joe", "k"), b"1")
+            assert sorted(one.value for one in await take(consumer, 3)) == [b"1", b"1", b"2"]
+            await until(stage.is_drained)
+            assert (await stage.state())["moved"] == 3
+
+    play(game())
+
+
+def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            with pytest.raises(TooLarge, match="700000 bytes"):
+                await stage.producer.publish(bytes(700_001))
+            stuck = stage.keys.inbox("ann", "huge")
+            await stage.client.put(stuck, bytes(1_572_700))
+            await stage.producer.publish_many([b"1", bytes(700_000), b"3"])
+            large = stage.keys.inbox("ann", "large")
+            await stage.client.put(large, bytes(1_400_000))
+            taken = await take(consumer, 4)
+            assert [len(one.value) for one in taken] == [1, 700_000, 1, 1_400_000]
+            assert await stage.has(stuck)
+            await stage.client.delete(stuck)
+
+    play(game())
+
+
+def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            async with running(etcd.endpoints), Consumer(client, queue, "bob") as consumer:
+                await stage.producer.publish_many([b"1", b"2"])
+                assert len(await take(consumer, 2, ack=False)) == 2
+            await client.delete(stage.keys.state)
+            async with running(etcd.endpoints), Consumer(client, queue, "cid") as consumer:
+                await stage.producer.publish(b"3")
+                taken = await take(consumer, 3)
+                assert {one.value: one.number for one in taken} == {b"1": 1, b"2": 2, b"3": 3}
+                await until(stage.is_drained)
+
+    play(game())
+
+
+def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            for text in (b'{"ttlSec": 5}', b'{"dlq": {"queue": "other"}}', b'{"retry": {"limit": -1}}'):
+                with pytest.raises(BadPolicy):
+                    await define(client, queue, text)
+            assert await client.get(Keys(queue).policy) is None
+            assert await define(client, queue, b'{"retry": {"limit": 1}}')
+
+    play(game())
+
+
+def test_history_that_is_thrown_away_does_no_harm(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue, compact=0.05) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            sent: Sequence[bytes] = [b"%d" % number for number in range(500)]
+            taking = asyncio.ensure_future(take(consumer, 500))
+            for start in range(0, 500, 25):
+                await stage.producer.publish_many(sent[start : start + 25])
+                await asyncio.sleep(0.01)
+            assert sorted(one.value for one in await taking) == sorted(sent)
+            await until(stage.is_drained)
+
+    play(game())
+
+
+def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
+    from yirangmq.core.policy import read_policy
+
+    book = ledger.Ledger("q", "n", read_policy({}, "q"))
+    for number in range(ledger.REMEMBERED + 10):
+        book.remember(b"", b"%d" % number, b"")
+    assert len(book.moved) == ledger.REMEMBERED
+
+
+def test_old_dead_letters_go(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with staged(etcd, queue) as stage:
+            await define(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
+            async with Consumer(stage.client, queue, "bob") as consumer:
+                await stage.producer.publish(b"1", "k")
+                [one] = await take(consumer, 1, ack=False)
+                await consumer.nack(one)
+                await stage.waits_for(stage.keys.why(1))
+        async with running(etcd.endpoints), at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            await client.put(stage.keys.home("bob"), b"host")
+            await stage.lost(stage.keys.why(1))
+            await stage.lost(stage.keys.dead(1, b"k"))
+            assert await keys_of(client, end_of(stage.keys.base + b"dead")) == []
+            await client.txn([], [put(stage.keys.base + b"why/x", b"no json")])
+
+    play(game())
