@@ -66,6 +66,7 @@ class RunningServer:
         self._max_frame = max_frame
         self._folder = folder
         self._settings = topics
+        self._topic_calls: TopicCalls | None = None
         self.topics: Publisher | None = None
         """Where settings for topics are given."""
         self._port = 0
@@ -115,6 +116,7 @@ class RunningServer:
             "durability": self._store.durability(),
             "uptimeSec": 5.0,
             "connections": len(self._door.connections),
+            "topics": None if self._topic_calls is None else self._topic_calls.facts(),
         }
 
     def _wait(self, desk: Desk, given: Given, done: Done) -> None:
@@ -138,7 +140,8 @@ class RunningServer:
         welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
         if self._settings is not None:
             self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
-            TopicCalls(self.topics, self._clock).begin(table, self.observing.feed.hear)
+            self._topic_calls = TopicCalls(self.topics, self._clock)
+            self._topic_calls.begin(table, self.observing.feed.hear)
             self.topics.start()
         house = House(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
         self._door = Door(house, Limits())

@@ -225,6 +225,24 @@ def test_the_last_ones(topic: Cli) -> None:
     assert numbers(topic("tail nothing --json")) == []
 
 
+def test_status_shows_the_feed_and_who_follows_it(cli: Cli, server: RunningServer) -> None:
+    at = f"--store {server.unix}"
+    assert "feed online" not in cli(f"status {at}").out
+    with connect(server.unix) as client:
+        client.topics.publish_many([("a", 1), ("b", 2)])
+        with client.topics.subscribe("a", name="ledger", start="beginning") as following:
+            assert following.next(30) is not None
+            shown = cli(f"status {at}").out
+            assert "\nfeed online, epoch " in shown
+            assert "ledger" in shown
+            found = cli(f"status --json {at}").json
+            assert (found["topics"]["state"], found["topics"]["last"]) == ("online", 2)
+            [row] = found["following"]
+            assert (row["name"], row["state"], row["sequence"]) == ("ledger", "online", 2)
+    assert cli(f"status --json {at}").json["following"][0]["state"] == "offline"
+    assert cli("status --json").json["topics"] is None
+
+
 # -- subscribe --------------------------------------------------------------------------------------------------------
 
 

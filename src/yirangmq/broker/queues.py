@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from yirangmq.broker import policies
 from yirangmq.broker.consumers import Consumers
@@ -19,7 +19,7 @@ from yirangmq.broker.waiters import Waiters
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.clock import default_consumer
 from yirangmq.core import decide, names
-from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.errors import BadInput, NotFound, Unavailable
 from yirangmq.core.events import Steered
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
 from yirangmq.core.policy import show_policy
@@ -31,6 +31,7 @@ from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 
 Answer = TypeVar("Answer")
+NO_TOPICS = "topics are reached through a server: connect to its address"
 
 
 class Queues(AbstractContextManager["Queues"]):
@@ -55,6 +56,11 @@ class Queues(AbstractContextManager["Queues"]):
         self._roster: Roster = roster or Consumers(clock)
         self.wholesale = Wholesale(self, self._verbs, clock)
         self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
+
+    @property
+    def topics(self) -> NoReturn:
+        """Of a server's client they are topics; a store of queues has none."""
+        raise Unavailable(NO_TOPICS)
 
     # -- producing ------------------------------------------------------------------------------------------------
 

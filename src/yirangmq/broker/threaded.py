@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Gener
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
-from yirangmq.broker.queues import Queues
+from yirangmq.broker.queues import NO_TOPICS, Queues
 from yirangmq.broker.subscription import Subscription
+from yirangmq.core.errors import Unavailable
 from yirangmq.format.delivery import Delivery, Look
 
 Given = ParamSpec("Given")
@@ -73,6 +74,10 @@ class AsyncQueues:
     consumer_beat = threaded(Queues.consumer_beat)
     consumer_list = threaded(Queues.consumer_list)
     consumer_wish = threaded(Queues.consumer_wish)
+
+    @property
+    def topics(self) -> NoReturn:
+        raise Unavailable(NO_TOPICS)
 
     @property
     def consumer(self) -> str:

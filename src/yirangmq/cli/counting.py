@@ -10,6 +10,7 @@ from yirangmq.broker.overview import STATES, TOTALS, is_overdue
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
+from yirangmq.cli.feedview import feed_line, show_subscribers
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
@@ -34,6 +35,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         durability = queues.durability()
         server = remote.address_of(queues)
         rates = remote.rates(queues)
+        feed, following = remote.feed(queues)
     for row in rows:
         row["rates"] = rates.get(row["queue"])
     value = {
@@ -45,11 +47,18 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         "overdue": overdue,
         "deadLettersOf": shown if args.queue is not None and shown else None,
         "queues": rows,
+        "topics": feed,
+        "following": following,
     }
     if screen.json:
         screen.document({"ok": True, **value})
         return exits.OK
     _print(args, screen, value)
+    if args.queue is None and feed is not None and (following or "epoch" in feed or feed["reason"]):
+        screen.say()
+        screen.say(feed_line(feed))
+        if following:
+            show_subscribers(screen, following)
     return exits.OK
 
 
@@ -118,8 +127,9 @@ def _listed(queues: Queues) -> list[dict[str, Any]]:
 
 COMMANDS = {
     "status": Command(
-        about="How many messages of each queue are where, and what has passed through it. With --json a server adds "
-        "the rates of the last minute.\n\n"
+        about="How many messages of each queue are where, and what has passed through it; of a server with topics "
+        "also the state of its feed and of everybody who follows it. With --json a server adds the rates of the last "
+        "minute.\n\n"
         "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
         examples=(
             ("all queues", "yirangmq status"),

@@ -6,6 +6,7 @@ from typing import Any
 
 from yirangmq.cli import exits, topic_follow, topic_place, topic_publish, topic_replay
 from yirangmq.cli.command import Command
+from yirangmq.cli.feedview import feed_line, show_subscribers
 from yirangmq.cli.records import record_line
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
@@ -20,15 +21,6 @@ TOPIC_COLUMNS = (
     Column("sequence", right=True),
     Column("last at"),
     Column("per sec", right=True),
-)
-SUBSCRIBER_COLUMNS = (
-    Column("subscriber", shrinks=True),
-    Column("state"),
-    Column("filter", shrinks=True),
-    Column("sequence", right=True),
-    Column("confirmed", right=True),
-    Column("lag", right=True),
-    Column("peer", shrinks=True),
 )
 
 
@@ -78,22 +70,6 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
     else:
         screen.note("nobody follows it")
     return exits.OK
-
-
-def feed_line(about: dict[str, Any]) -> str:
-    """The publisher and its log, in a line."""
-    state = about["state"] or about["reason"]
-    if about["state"] and about["reason"]:
-        state += f" ({about['reason']})"
-    if "epoch" not in about:
-        return f"feed {state}, nothing published yet"
-    held = f"{about['first']} to {about['last']}" if about["first"] <= about["last"] else "nothing"
-    return f"feed {state}, epoch {about['epoch']}, holds {held}"
-
-
-def show_subscribers(screen: Screen, rows: list[dict[str, Any]]) -> None:
-    names = ("subscriber", "state", "filter", "sequence", "confirmed", "lag", "peer")
-    screen.table(SUBSCRIBER_COLUMNS, [[row.get(name) for name in names] for row in rows])
 
 
 def _cells(row: dict[str, Any]) -> list[object]:

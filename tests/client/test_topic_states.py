@@ -1,0 +1,170 @@
+"""The states of a subscription: every edge of the page's table, seen from the program's side over real sockets."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.parts import PATIENCE
+from tests.client.topic_parts import InLoopTopics, Tampering
+from tests.servers import RunningServer
+from yirangmq.client.open import connect
+from yirangmq.client.topic_values import Event, Missing, Moved
+from yirangmq.core.errors import BadInput, Unavailable
+from yirangmq.core.feeds import ClientState
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.topics.stage import Settings
+from yirangmq.wire.frames import Frame, Kind
+from yirangmq.wire.records import KIND
+
+PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
+FACES: dict[str, Callable[..., Any]] = {"blocking": connect, "asyncio": InLoopTopics}
+SOON = 0.05
+Edge = tuple[str, str]
+SUBSCRIBED: list[Edge] = [("offline", "connected"), ("connected", "online")]
+CAUGHT_UP: list[Edge] = [("online", "recovering"), ("recovering", "online")]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    made = RunningServer(MemoryStore(), tmp_path, topics=Settings(buffer_bytes=200_000)).start()
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def line(server: RunningServer) -> Iterator[Tampering]:
+    made = Tampering(server.unix)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=FACES)
+def topics(request: pytest.FixtureRequest, line: Tampering) -> Iterator[Any]:
+    with ExitStack() as stack:
+        yield stack.enter_context(FACES[request.param](line.address, timeout=10)).topics
+
+
+def edges(events: list[Event]) -> list[Edge]:
+    return [(str(one.before), str(one.after)) for one in events if isinstance(one, Moved)]
+
+
+def taken(subscription: Any, count: int) -> None:
+    for _ in range(count):
+        assert subscription.next(PATIENCE) is not None
+
+
+def break_at(kind: Kind) -> Callable[[Frame], list[Frame]]:
+    """The connection is lost instead of the first such frame."""
+    seen: list[Kind] = []
+
+    def tamper(frame: Frame) -> list[Frame]:
+        if frame.kind == kind and not seen:
+            seen.append(kind)
+            raise ConnectionError
+        return [frame]
+
+    return tamper
+
+
+def test_connected_online_and_closed(topics: Any) -> None:
+    events: list[Event] = []
+    with topics.subscribe(on_event=events.append) as subscription:
+        topics.publish("a", 1)
+        taken(subscription, 1)
+        assert subscription.state is ClientState.ONLINE
+    assert edges(events) == [*SUBSCRIBED, ("online", "offline")]
+
+
+def test_what_lies_before_is_recovered(topics: Any) -> None:
+    topics.publish_many([("a", n) for n in range(10)])
+    events: list[Event] = []
+    with topics.subscribe(start="beginning", on_event=events.append) as subscription:
+        taken(subscription, 10)
+        assert subscription.next(SOON) is None
+    assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
+
+
+def test_a_gap_is_recovered_when_asked_for(topics: Any, line: Tampering) -> None:
+    lost: list[int] = []
+
+    def lose_second(frame: Frame) -> list[Frame]:
+        if int(frame.kind) == KIND:
+            lost.append(1)
+            return [] if len(lost) == 2 else [frame]
+        return [frame]
+
+    line.tamper = lose_second
+    events: list[Event] = []
+    with topics.subscribe(on_event=events.append) as subscription:
+        topics.publish_many([("a", n) for n in range(5)])
+        taken(subscription, 5)
+        assert subscription.next(SOON) is None
+    assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
+    assert [type(one) for one in events].count(Missing) == 1
+
+
+def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
+    """What it has not read does not fit into the buffers on the way; blocking, so that nobody reads meanwhile."""
+    events: list[Event] = []
+    with connect(server.unix, timeout=10) as client, client.topics.subscribe(on_event=events.append) as subscription:
+        for _ in range(60):
+            client.topics.publish("a", bytes(100_000))
+        taken(subscription, 60)
+        assert subscription.next(SOON) is None
+        assert subscription.duplicates == 0
+    assert edges(events)[: len(SUBSCRIBED) + 2] == [*SUBSCRIBED, *CAUGHT_UP]
+    assert not [one for one in events if isinstance(one, Missing)]
+
+
+def test_a_connection_that_is_lost_while_online(server: RunningServer, topics: Any) -> None:
+    events: list[Event] = []
+    with topics.subscribe(reconnect=SOON, on_event=events.append) as subscription:
+        topics.publish("a", 1)
+        taken(subscription, 1)
+        server.cut()
+        topics.publish("a", 2)
+        taken(subscription, 1)
+    assert edges(events)[:5] == [*SUBSCRIBED, ("online", "offline"), *SUBSCRIBED]
+
+
+def test_a_connection_that_is_lost_while_recovering(topics: Any, line: Tampering) -> None:
+    topics.publish_many([("a", n) for n in range(10)])
+    line.tamper = break_at(Kind.RECOVERY_COMPLETE)
+    events: list[Event] = []
+    with topics.subscribe(start="beginning", reconnect=SOON, on_event=events.append) as subscription:
+        taken(subscription, 10)
+        topics.publish("a", 10)
+        taken(subscription, 1)
+    assert edges(events)[:6] == [*SUBSCRIBED, CAUGHT_UP[0], ("recovering", "offline"), *SUBSCRIBED]
+
+
+def test_a_connection_that_is_lost_before_it_follows(topics: Any, line: Tampering) -> None:
+    line.tamper = break_at(Kind.TOPIC_SUBSCRIBED)
+    events: list[Event] = []
+    with pytest.raises(Unavailable):
+        topics.subscribe(on_event=events.append).connect()
+    assert edges(events) == [("offline", "connected"), ("connected", "offline")]
+
+
+def test_a_subscription_that_is_refused(topics: Any) -> None:
+    events: list[Event] = []
+    with pytest.raises(BadInput):
+        topics.subscribe(sequence=5, on_event=events.append).connect()
+    assert edges(events) == [("offline", "connected"), ("connected", "offline")]
+
+
+def test_the_page_has_these_edges_and_no_others() -> None:
+    table = PAGE.partition("A client is CONNECTED, ONLINE, RECOVERING or OFFLINE:")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| ([a-z, ]+) \| .* \| ([a-z]+) \|$", table, re.MULTILINE)
+    shown = {(before, after) for many, after in rows for before in many.split(", ") if before != "from"}
+    assert shown == {
+        *SUBSCRIBED,
+        *CAUGHT_UP,
+        ("online", "offline"),
+        ("recovering", "offline"),
+        ("connected", "offline"),
+    }
