@@ -9,11 +9,12 @@ DEV    := $(VENV)/.dev
 PYTEST_FLAGS ?= -n auto --dist loadgroup
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
+SOAK_FLAGS   ?=
 PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers soak-store soak-daemon fuzz \
+.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers soak-store soak-daemon soak-topics fuzz \
     torture lock clean browser pictures
 
 help: ## print this list
@@ -75,6 +76,9 @@ soak-store: setup ## eight producers and eight consumers on one store for a minu
 
 soak-daemon: setup ## kill the server a hundred times under load from eight producers and eight consumers
 	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py
+
+soak-topics: setup ## a thousand runs of topics by seed, with kills, slow readers, filters and trimming (SOAK_FLAGS="--seed 7": one)
+	$(BIN)/python -m tests.soak.topics $(SOAK_FLAGS)
 
 fuzz: setup ## a minute of frames that are nearly right
 	YIRANGMQ_FUZZ_SECONDS=60 $(BIN)/pytest tests/doors/test_fuzz.py

@@ -103,11 +103,12 @@ class Worker:
 
 
 @contextmanager
-def crew() -> Iterator[Crew]:
+def crew(*modules: str) -> Iterator[Crew]:
+    """``modules``: what else its workers need, loaded once."""
     context = multiprocessing.get_context("forkserver")
     # "__main__" is pytest itself, which otherwise each worker would load again.
     context.set_forkserver_preload(
-        ["__main__", __name__, "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files"]
+        ["__main__", __name__, "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files", *modules]
     )
     team = Crew(context)
     try:
