@@ -69,7 +69,7 @@ class Config:
     )
     insecure: bool = _setting(False, yes_or_no, "listen beyond this machine without a token", shown="false")
     token: str = _setting(
-        "", a_text, "what TCP clients must show, and HTTP clients that may do everything; rather in a file", secret=True
+        "", a_text, "what TCP clients must show, and HTTP and STOMP clients that may do everything; rather in a file", secret=True
     )
     token_file: str = _setting("", a_text, "file with the token; its first line counts")
     http: str = _setting(
@@ -78,12 +78,12 @@ class Config:
         "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token, or `insecure`",
     )
     http_tokens: tuple[TokenRule, ...] = _setting(
-        (), token_rules, "what HTTP clients may show, and do with it (below); a JSON array", secret=True
+        (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True
     )
     webhook_secrets: str = _setting(
         "", a_text, "folder with the secrets that webhooks are signed with, a file each", shown="DATA/secrets"
     )
-    tls_cert: str = _setting("", a_text, "certificate chain for TCP and HTTP, a PEM file; with `tls_key`")
+    tls_cert: str = _setting("", a_text, "certificate chain for TCP, HTTP and STOMP, a PEM file; with `tls_key`")
     tls_key: str = _setting("", a_text, "its private key, a PEM file")
     node: str = _setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
     max_frame_bytes: int = _setting(
@@ -231,6 +231,9 @@ class Config:
     feed_tcp: str = _setting(
         OFF, a_text, "`HOST:PORT` for such subscribers, or `off`; they show no token: other machines need `insecure`"
     )
+    stomp: str = _setting(
+        OFF, a_text, "`HOST:PORT` to serve STOMP at, or `off`; beyond this machine it needs a token, or `insecure`"
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
 
@@ -289,6 +292,10 @@ class Config:
     @property
     def feed_address(self) -> tuple[str, int] | None:
         return None if self.feed_tcp in ("", OFF) else _host_and_port(self.feed_tcp, "feed_tcp")
+
+    @property
+    def stomp_address(self) -> tuple[str, int] | None:
+        return None if self.stomp in ("", OFF) else _host_and_port(self.stomp, "stomp")
 
     @property
     def node_name(self) -> str:
@@ -376,12 +383,16 @@ def checked(config: Config) -> Config:
         raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
     if config.max_store_bytes and config.store_url.startswith("memory:"):
         raise BadInput("a store in memory has no size on disk; give queues a quota instead", field="max_store_bytes")
-    if config.tcp_address is None and not config.socket_path and config.http_address is None:
-        raise BadInput("is off, and so are tcp and http: nobody could reach the server", field="socket")
+    ways = (config.tcp_address, config.socket_path, config.http_address, config.stomp_address)
+    if not any(ways):
+        raise BadInput("is off, and so are tcp, http and stomp: nobody could reach the server", field="socket")
     has_token = bool(config.token or config.token_file or config.insecure)
     _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
     _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
     _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")
+    _check_reach(
+        config.stomp_address, "stomp", has_token or bool(config.http_tokens), "token, token_file or http_tokens"
+    )
     return config
 
 

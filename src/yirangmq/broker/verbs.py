@@ -219,15 +219,19 @@ class Verbs:
 
         return self._settle(transaction, leases, "nack", settle, cause.reason)
 
-    def release(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
-        """Give back what was never worked on: at once in line again, and the attempt does not count."""
+    def release(
+        self, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
+    ) -> Results:
+        """Give back what was never worked on: at once in line again, and the attempt does not count. ``in_place``: it
+        stands where it stood, whatever the policy says of those that come back."""
 
         def settle(
             message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
         ) -> Change | None:
             before = decide.held(message, fence, consumer, now, lease)
             self.touched.add(before.queue)
-            return Change(before, decide.release(before, transaction.policy(before.queue), now, transaction.places(1)))
+            place = before.place if in_place else transaction.places(1)
+            return Change(before, decide.release(before, transaction.policy(before.queue), now, place))
 
         return self._settle(transaction, leases, "release", settle)
 

@@ -1,4 +1,5 @@
-"""All ways into a server as one: the socket door, the HTTP door and the feed door, opened, watched and closed together.
+"""All ways into a server as one: the doors of our own socket, of HTTP, of the feed and of STOMP, opened, watched and
+closed together.
 
 Knows: which doors there are, and where they listen. Does not know: what is asked at them."""
 
@@ -17,6 +18,7 @@ from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 
 if TYPE_CHECKING:
     from yirangmq.cli.feedway import FeedWay
+    from yirangmq.cli.stompway import StompWay
     from yirangmq.cli.web import Web
 
 
@@ -25,8 +27,10 @@ class Entrance:
         self._config = config
         self._tls = tls
         self._door = Door(house, _limits(config))
+        grants = tuple(grants)
         self._web = _web(config, house, tls, grants)
         self._feed = _feed(config, house)
+        self.stomp = _stomp(config, house, tls, grants)
         self._path = Path(config.socket_path).absolute() if config.socket_path else None
         self._servers: list[asyncio.AbstractServer] = []
         self.addresses: list[str] = []
@@ -53,6 +57,8 @@ class Entrance:
             self.addresses += await self._web.listen()
         if self._feed is not None:
             self.addresses += await self._feed.listen()
+        if self.stomp is not None:
+            self.addresses += await self.stomp.listen()
 
     def close(self) -> None:
         """No new clients."""
@@ -66,13 +72,20 @@ class Entrance:
             self._web.close()
         if self._feed is not None:
             self._feed.close()
+        if self.stomp is not None:
+            self.stomp.close()
 
     # -- who is inside --------------------------------------------------------------------------------------------
 
     @property
-    def _others(self) -> "list[Web | FeedWay]":
+    def _others(self) -> "list[Web | FeedWay | StompWay]":
         """The ways that are not our own socket's."""
-        return [way for way in (self._web, self._feed) if way is not None]
+        return [way for way in (self._web, self._feed, self.stomp) if way is not None]
+
+    @property
+    def _doors(self) -> list[Door]:
+        """Those whose connections are of one kind."""
+        return [self._door, *([] if self.stomp is None else [self.stomp.door])]
 
     @property
     def clients(self) -> int:
@@ -87,14 +100,16 @@ class Entrance:
         """Clients refused or closed, by reason; those of other doors than the socket's say so."""
         web = {} if self._web is None else {f"http {why}": n for why, n in self._web.door.closed_for.items()}
         feed = {} if self._feed is None else {f"feed {why}": n for why, n in self._feed.door.closed_for.items()}
-        return {**self._door.closed_for, **web, **feed}
+        stomp = {} if self.stomp is None else {f"stomp {why}": n for why, n in self.stomp.door.closed_for.items()}
+        return {**self._door.closed_for, **web, **feed, **stomp}
 
     def describe(self) -> list[dict[str, Any]]:
         return self._door.describe() + [one for way in self._others for one in way.door.describe()]
 
     def look_around(self, now: float) -> None:
         """Once a second."""
-        self._door.look_around(now)
+        for door in self._doors:
+            door.look_around(now)
         if self._web is not None:
             self._web.door.look_around(now)
 
@@ -102,14 +117,14 @@ class Entrance:
 
     def stop(self) -> None:
         """Take in nothing more; who waits is told that there is nothing."""
-        for connection in list(self._door.connections):
+        for connection in [one for door in self._doors for one in door.connections]:
             connection.stop()
         if self._web is not None:
             self._web.door.stop()
 
     def say_bye(self) -> None:
         """Everything asked for is answered, or refused now."""
-        for connection in list(self._door.connections):
+        for connection in [one for door in self._doors for one in door.connections]:
             connection.say_bye()
         if self._web is not None:
             self._web.door.send_away()
@@ -117,7 +132,7 @@ class Entrance:
             self._feed.send_away()
 
     def abort(self) -> None:
-        for connection in list(self._door.connections):
+        for connection in [one for door in self._doors for one in door.connections]:
             connection.abort()
         if self._web is not None:
             self._web.door.abort()
@@ -139,6 +154,14 @@ def _feed(config: Config, house: House) -> "FeedWay | None":
     from yirangmq.cli.feedway import FeedWay  # a server without it does not load it
 
     return FeedWay(config, house.topics, _limits(config))
+
+
+def _stomp(config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> "StompWay | None":
+    if config.stomp_address is None:
+        return None
+    from yirangmq.cli.stompway import StompWay  # a server without it does not load it
+
+    return StompWay(config, house, _limits(config), grants, tls)
 
 
 def _limits(config: Config) -> Limits:

@@ -39,6 +39,8 @@ SPARE_FILES = 64
 """Open files besides the clients' sockets."""
 STOPS = (signal.SIGTERM, signal.SIGINT)
 SAME_SECONDS = 1.0
+OURS = ("unix:", "tcp:", "tls:")
+"""Addresses at which our own protocol is spoken."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of settings in glibc's malloc.h; a C library without mallopt does without."""
 GC_THRESHOLDS = (20_000, 50, 100)
@@ -71,10 +73,11 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         store = open_store(chosen.store_url, durability=chosen.durability)
         stack.callback(store.close)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
-        _allow_files(chosen.max_connections + web + SPARE_FILES)
+        stomp = chosen.max_connections if chosen.stomp_address is not None else 0
+        _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)
 
         def ready(addresses: list[str]) -> None:
-            lock.tell(_holder(chosen, next((one for one in addresses if not one.startswith("http")), "")))
+            lock.tell(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
             _settle_memory()
             _announce(chosen, screen, addresses, store.durability())
 
@@ -221,6 +224,7 @@ COMMANDS = {
             ("here, with defaults", "yirangmq serve"),
             ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
             ("HTTP at another port, or not at all", "yirangmq serve --http 127.0.0.1:9000"),
+            ("STOMP too, for programs that spoke it to ActiveMQ", "yirangmq serve --stomp 127.0.0.1:61613"),
             ("from a file", "yirangmq serve --config /etc/yirangmq.json"),
         ),
         options=add_options,

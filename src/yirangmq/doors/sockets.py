@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.doors.line import SessionLine
@@ -34,12 +34,60 @@ class Limits:
     pending: int = 256
 
 
+class Speaker(Protocol):
+    """A session of whatever protocol is spoken at a door, as its connection needs it."""
+
+    closed: bool
+    frames: int
+    is_greeted: bool
+    is_clogged: bool
+    most_pending: int
+    pending: int
+
+    @property
+    def is_full(self) -> bool: ...
+
+    @property
+    def is_waiting(self) -> bool: ...
+
+    @property
+    def held(self) -> int: ...
+
+    def receive(self, data: bytes) -> None: ...
+
+    def unclog(self) -> None: ...
+
+    def refuse(self, error: QueueError) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def say_bye(self) -> None: ...
+
+    def end(self) -> None: ...
+
+    def describe(self) -> dict[str, Any]: ...
+
+
+def _native(connection: "Connection") -> Speaker:
+    """Our own protocol."""
+    house = connection.door.house
+    line = SessionLine(connection.sender, connection, house.topics)
+    return Session(house, connection.is_trusted, connection.sender.send, connection.shut, line)
+
+
+def _native_refusal(error: QueueError) -> bytes:
+    return frame(Kind.ERROR, 0, failed(error))
+
+
 @dataclass(slots=True)
 class Door:
-    """Every open connection, and those with something to send."""
+    """Every open connection, and those with something to send. ``speak`` makes the session of a new connection,
+    ``refusal`` the bytes for one that is not let in."""
 
     house: House
     limits: Limits
+    speak: Callable[["Connection"], Speaker] = _native
+    refusal: Callable[[QueueError], bytes] = _native_refusal
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
     is_planned: bool = False
@@ -74,11 +122,10 @@ class Connection(asyncio.BufferedProtocol):
     """Bytes between one socket and its session."""
 
     def __init__(self, door: Door, trusted: bool) -> None:
-        self._door = door
-        self._trusted = trusted
-        self._sender = Sender(door.limits.write_buffer, door.limits.client_memory, self._mark, self.cut)
-        line = SessionLine(self._sender, self, door.house.topics)
-        self._session = Session(door.house, trusted, self._sender.send, self.shut, line)
+        self.door = door
+        self.is_trusted = trusted
+        self.sender = Sender(door.limits.write_buffer, door.limits.client_memory, self._mark, self.cut)
+        self._session = door.speak(self)
         self._session.most_pending = door.limits.pending
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,24 +141,24 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its type
         self._loop = asyncio.get_running_loop()
         self._since = self._heard_at = self._loop.time()
-        limits = self._door.limits
-        if len(self._door.connections) >= limits.connections:
-            self._door.count("connections")
+        limits = self.door.limits
+        if len(self.door.connections) >= limits.connections:
+            self.door.count("connections")
             error = Unavailable(f"{limits.connections} clients are connected, and no more are taken; try again later")
-            self._transport.write(frame(Kind.ERROR, 0, failed(error)))
+            self._transport.write(self.door.refusal(error))
             self._transport.close()
             return
-        self._sender.begin(self._transport)
-        self.peer = peer_process(transport) if self._trusted else prepare_tcp(transport)
-        self._door.accepted += 1
-        self._door.connections.add(self)
+        self.sender.begin(self._transport)
+        self.peer = peer_process(transport) if self.is_trusted else prepare_tcp(transport)
+        self.door.accepted += 1
+        self.door.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._door.buffer
+        return self.door.buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._door.buffer[:nbytes])
-        if self not in self._door.connections or self._stopping:
+        data = bytes(self.door.buffer[:nbytes])
+        if self not in self.door.connections or self._stopping:
             return
         self._receive(data)
 
@@ -131,34 +178,34 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._door.connections.discard(self)
-        self._door.dirty.discard(self)
+        self.door.connections.discard(self)
+        self.door.dirty.discard(self)
         self._session.end()
         self._transport = None
-        self._sender.end()
+        self.sender.end()
 
     def pause_writing(self) -> None:
         """It does not read what it asked for: nothing more is kept for it until it does."""
-        self._sender.paused()
+        self.sender.paused()
         self._session.is_clogged = True
         self._read_or_not()
 
     def resume_writing(self) -> None:
         self._session.unclog()
-        self._sender.resumed()
+        self.sender.resumed()
         self._read_or_not()
 
     # -- ours -----------------------------------------------------------------------------------------------------
 
     def _mark(self) -> None:
-        door = self._door
+        door = self.door
         door.dirty.add(self)
         if not door.is_planned and self._loop is not None:
             door.is_planned = True
             self._loop.call_soon(door.flush)
 
     def flush(self) -> None:
-        self._sender.flush()
+        self.sender.flush()
         if not self._reading:
             self._read_or_not()
 
@@ -170,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._reading and session.is_full:
             self._reading = False
             transport.pause_reading()
-        elif not self._reading and not session.is_clogged and session.pending <= self._door.limits.pending // 2:
+        elif not self._reading and not session.is_clogged and session.pending <= self.door.limits.pending // 2:
             if session.held:
                 self._receive(b"")
             if not session.is_full and not session.closed:
@@ -184,8 +231,8 @@ class Connection(asyncio.BufferedProtocol):
     def cut(self, reason: str) -> None:
         """At once: too much waits for a client that does not read, or it is gone by itself, without a reason."""
         if reason:
-            self._door.count(reason)
-        self._sender.drop()
+            self.door.count(reason)
+        self.sender.drop()
         self._session.end()
         if self._transport is not None:
             self._transport.abort()
@@ -214,14 +261,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def check(self, now: float) -> None:
         """Silent for too long, or in the middle of a frame for too long."""
-        limits, session = self._door.limits, self._session
+        limits, session = self.door.limits, self._session
         began = self._frame_began if session.is_greeted else self._since
         if began and self._reading and now - began > limits.frame_seconds:
-            self._door.count("frame")
+            self.door.count("frame")
             what = "a frame took" if session.is_greeted else "the first frame took"
             session.refuse(TimedOut(f"{what} longer than {limits.frame_seconds:g} seconds", field="frame"))
         elif not session.is_waiting and now - self._heard_at > limits.idle_seconds:
-            self._door.count("idle")
+            self.door.count("idle")
             session.refuse(TimedOut(f"nothing was heard for {limits.idle_seconds:g} seconds", field="idle"))
 
     def describe(self, now: float) -> dict[str, Any]:
@@ -229,7 +276,7 @@ class Connection(asyncio.BufferedProtocol):
             "peer": self.peer,
             "connectedSec": round(now - self._since, 3),
             "silentSec": round(now - self._heard_at, 3),
-            "bytesHeld": self._session.held + self._sender.waiting,
+            "bytesHeld": self._session.held + self.sender.waiting,
             **self._session.describe(),
         }
 

@@ -17,7 +17,7 @@ def check_type(media_type: str) -> str:
 
 def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
     """Other content for the same envelope; its other members stay. "" is no type."""
-    is_json = _says_json(media_type) and is_plain_json(payload)
+    is_json = says_json(media_type) and is_plain_json(payload)
     header = loads(envelope.header.encode()) if envelope.header else {}
     header.pop("contentType", None)
     if media_type and not (is_json and media_type == JSON_TYPE):
@@ -31,7 +31,7 @@ def type_of(envelope: Envelope) -> str:
     return str(said) if said else JSON_TYPE if envelope.is_json else BYTES_TYPE
 
 
-def _says_json(media_type: str) -> bool:
+def says_json(media_type: str) -> bool:
     kind = media_type.partition(";")[0].strip().lower()
     return kind == JSON_TYPE or kind.endswith("+json")
 

@@ -60,6 +60,10 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_bridge_lag": ("gauge", "records between a bridge and the end of the log"),
     "yirangmq_bridge_records_total": ("counter", "records that a bridge brought into its queue since the start"),
     "yirangmq_bridge_running": ("gauge", "1 while a bridge is neither paused, waiting nor stopped"),
+    # of the STOMP door, where there is one
+    "yirangmq_stomp_connections": ("gauge", "STOMP clients connected"),
+    "yirangmq_stomp_frames_total": ("counter", "frames since the start, by command: those of clients, and MESSAGE"),
+    "yirangmq_stomp_errors_total": ("counter", "ERROR frames since the start, by the code of the error"),
     # of the server
     "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),

@@ -1,0 +1,116 @@
+"""The STOMP door of a server: where it listens, how it begins and ends.
+
+Knows: the address, what an earlier server may have left behind. Does not know: what is said there. Imported only where
+it is on."""
+
+import asyncio
+import ssl
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
+
+from yirangmq import __version__
+from yirangmq.broker.verbs import Leases
+from yirangmq.config import Config
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import QueueError
+from yirangmq.core.message import lease_id
+from yirangmq.core.ports import Transaction
+from yirangmq.core.states import State
+from yirangmq.doors.listening import shown, sockets_of, tcp_server
+from yirangmq.doors.session import House
+from yirangmq.doors.sockets import Connection, Door, Limits
+from yirangmq.doors.stomp.access import Access
+from yirangmq.doors.stomp.consuming import CONSUMERS
+from yirangmq.doors.stomp.destinations import TEMPORARY
+from yirangmq.doors.stomp.following import Hub
+from yirangmq.doors.stomp.session import Parlour, StompSession, refusal
+from yirangmq.observe.prometheus import Told
+
+PER_PAGE = 500
+
+
+class StompWay:
+    """From ``listen`` to ``close``."""
+
+    def __init__(
+        self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], tls: ssl.SSLContext | None
+    ) -> None:
+        self._config = config
+        self._house = house
+        self._tls = tls
+        self._server: asyncio.AbstractServer | None = None
+        self.parlour = Parlour(house, Access(grants), Hub(house.topics), f"yirangmq/{__version__}")
+        self.door = Door(house, limits, self._speak, refusal)
+        house.desk.after_commit.append(self.door.flush)
+        if house.topics is not None:
+            house.topics.after_turn.append(self.door.flush)
+
+    def _speak(self, connection: Connection) -> StompSession:
+        return StompSession(self.parlour, connection.sender.send, connection.shut, lambda: connection.peer)
+
+    async def listen(self) -> list[str]:
+        """Where it can be reached from now on."""
+        assert self._config.stomp_address is not None
+        await self._tidy()
+        seconds = self._config.frame_seconds
+        make = partial(Connection, self.door, False)
+        self._server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
+        scheme = "stomp" if self._tls is None else "stomp+ssl"
+        return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(self._server)]
+
+    def close(self) -> None:
+        """No new clients."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def describe(self) -> dict[str, Any]:
+        """For ``status``."""
+        return {
+            "connections": len(self.door.connections),
+            "accepted": self.door.accepted,
+            "frames": dict(sorted(self.parlour.frames.items())),
+            "errors": dict(sorted(self.parlour.errors.items())),
+        }
+
+    def samples(self) -> dict[str, Told]:
+        frames, errors = self.parlour.frames, self.parlour.errors
+        return {
+            "yirangmq_stomp_connections": [({}, len(self.door.connections))],
+            "yirangmq_stomp_frames_total": [({"command": name}, count) for name, count in sorted(frames.items())],
+            "yirangmq_stomp_errors_total": [({"code": code}, count) for code, count in sorted(errors.items())],
+        }
+
+    # -- what a server that was killed left behind ----------------------------------------------------------------
+
+    async def _tidy(self) -> None:
+        """Connections are the leases of STOMP clients, and there are none yet: what they held goes back in line, and
+        their temporary queues go."""
+        for queue in await self._ask(lambda transaction: transaction.queues()):
+            if queue.startswith(TEMPORARY):
+                await self._ask(partial(_delete, queue))
+                continue
+            cursor, is_first = "", True
+            while cursor or is_first:
+                cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
+
+    def _give_back(self, queue: str, cursor: str, transaction: Transaction) -> str:
+        page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)
+        ours = [lease_id(message) for message in page.messages if message.consumer.startswith(CONSUMERS)]
+        self._house.desk.verbs.release(transaction, Leases(ours), None, in_place=True)
+        return page.cursor
+
+    async def _ask(self, work: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        def done(value: Any, error: QueueError | None) -> None:
+            if not future.done():
+                future.set_exception(error) if error is not None else future.set_result(value)
+
+        self._house.desk.submit(work, done)
+        return await future
+
+
+def _delete(queue: str, transaction: Transaction) -> None:
+    transaction.delete_queue(queue)

@@ -1,0 +1,220 @@
+"""What one STOMP client takes from queues: its subscriptions, what it holds, and what becomes of that. Sans-IO.
+
+Knows: leases, ack modes, credit. Does not know: frames as bytes, sockets. A STOMP client knows no leases: its
+connection is the lease. So leases are extended while it is there, and what it holds goes back in line, each message to
+its old place, as soon as it is gone."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from yirangmq.broker.desk import MOST_PER_TAKER, Desk
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases
+from yirangmq.core.errors import QueueError
+from yirangmq.doors.stomp.translate import Address, message
+from yirangmq.format.delivery import Delivery
+from yirangmq.wire.stomp import V12
+
+CONSUMERS = "stomp:"
+"""How the names of all STOMP clients begin."""
+LEASE_MS = 60_000
+"""How long a message stays away from others if the server is killed and nobody starts it again."""
+EXTEND_SECONDS = 20.0
+PREFETCH = 1000
+"""Unacknowledged messages of a subscription that does not say, as ActiveMQ has it."""
+MOST_PREFETCH = MOST_PER_CALL
+
+
+class AckMode(StrEnum):
+    AUTO = "auto"
+    CLIENT = "client"
+    """An ack is for all before it, too."""
+    EACH = "client-individual"
+
+
+class QueueTaker:
+    """One subscription to a queue: ``broker.desk.Taker``. ``held``: leases, oldest first, by what an ack calls them."""
+
+    serve = None
+    span_ms: int | None = LEASE_MS
+
+    def __init__(
+        self,
+        queue: str,
+        destination: str,
+        mode: AckMode,
+        credit: int,
+        address: Address,
+        holder: "Holdings",
+    ) -> None:
+        self.queue = queue
+        self.destination = destination
+        self.mode = mode
+        self.credit = credit
+        self.address = address
+        self.consumer = holder.consumer
+        self.held: dict[str, str] = {}
+        self._holder = holder
+
+    def wants(self) -> int:
+        if not self._holder.has_room():
+            return 0
+        return MOST_PER_TAKER if self.mode is AckMode.AUTO else self.credit - len(self.held)
+
+    def take(self, deliveries: list[Delivery]) -> bool:
+        return self._holder.push(self, deliveries)
+
+    def taken(self, id: str) -> dict[str, str]:
+        """The leases that an ack of this message means, taken out; none: it is not held."""
+        if id not in self.held:
+            return {}
+        if self.mode is not AckMode.CLIENT:
+            return {id: self.held.pop(id)}
+        leases: dict[str, str] = {}
+        for one in list(self.held):
+            leases[one] = self.held.pop(one)
+            if one == id:
+                break
+        return leases
+
+
+class Taken(NamedTuple):
+    """What an ack or a nack is about."""
+
+    taker: QueueTaker
+    leases: dict[str, str]
+
+
+class Holdings:
+    """Everything one client holds. ``settling``: acked, and not yet on disk; ``sent``: needs no ack, and is not yet
+    known to have gone out."""
+
+    def __init__(
+        self, desk: Desk, send: Callable[[bytes], None], has_room: Callable[[], bool], is_open: Callable[[], bool]
+    ) -> None:
+        self._desk = desk
+        self._send = send
+        self.has_room = has_room
+        self._is_open = is_open
+        self.consumer = ""
+        self.takers: dict[str, QueueTaker] = {}
+        self.settling: set[str] = set()
+        self._sent: list[str] = []
+        self._is_watched = False
+        self.delivered = 0
+
+    @property
+    def unsettled(self) -> int:
+        return sum(len(taker.held) for taker in self.takers.values()) + len(self.settling) + len(self._sent)
+
+    def subscribe(self, id: str, taker: QueueTaker) -> None:
+        self.takers[id] = taker
+        self._desk.wait(taker)
+        if not self._is_watched:
+            self._is_watched = True
+            self._desk.later(EXTEND_SECONDS, self._extend)
+
+    def unsubscribe(self, id: str) -> bool:
+        taker = self.takers.pop(id, None)
+        if taker is None:
+            return False
+        self._desk.leave(taker)
+        self._put_back([*taker.held.values()])
+        return True
+
+    def push(self, taker: QueueTaker, deliveries: list[Delivery]) -> bool:
+        leases = [f"{card[0]}-{card[7]}" for card, _, _ in deliveries]
+        if not self._is_open() or taker not in self.takers.values():
+            self._put_back(leases)
+            return True
+        send, address, destination = self._send, taker.address, taker.destination
+        for delivery in deliveries:
+            send(message(address, destination, delivery))
+        self.delivered += len(deliveries)
+        if taker.mode is AckMode.AUTO:
+            self._sent += leases
+            self.confirm_sent()
+        else:
+            names = leases if address.version == V12 else [sent[1] for _, sent, _ in deliveries]
+            taker.held.update(zip(names, leases, strict=True))
+        return True
+
+    def confirm_sent(self) -> None:
+        """What needs no ack is done with, once it is on its way and the client reads."""
+        if not self._sent or not self.has_room():
+            return
+        leases, self._sent = self._sent, []
+        self.settling.update(leases)
+        for batch in _batches(leases):
+            work = partial(self._desk.verbs.ack, leases=Leases(batch), consumer=None)
+            self._desk.submit(work, partial(self._confirmed, batch))
+
+    def _confirmed(self, leases: list[str], value: object, error: QueueError | None) -> None:
+        if error is None:
+            self.settling.difference_update(leases)
+        elif self._is_open():  # they are tried again with the next ones
+            self._sent += leases
+
+    def taken(self, id: str, subscription: str | None) -> Taken | None:
+        """What an ack means; None: nothing of that name is held. Its credit is free at once, so that the commit that
+        settles it hands out the next ones too."""
+        for name, taker in self.takers.items():
+            leases = taker.taken(id) if subscription in (None, name) else {}
+            if leases:
+                self.settling.update(leases.values())
+                self._desk.hungry(taker.queue)
+                return Taken(taker, leases)
+        return None
+
+    def untake(self, taken: Taken) -> None:
+        """It was not settled after all."""
+        self.settling.difference_update(taken.leases.values())
+        if taken.taker in self.takers.values():
+            taken.taker.held = taken.leases | taken.taker.held
+        else:
+            self._put_back([*taken.leases.values()])
+
+    def wake(self) -> None:
+        """The client reads again, or has just been let on."""
+        self.confirm_sent()
+        for taker in self.takers.values():
+            self._desk.hungry(taker.queue)
+
+    # -- time, and the end --------------------------------------------------------------------------------------------
+
+    def _leases(self) -> list[str]:
+        held = [lease for taker in self.takers.values() for lease in taker.held.values()]
+        return list(dict.fromkeys([*held, *self.settling, *self._sent]))
+
+    def _extend(self) -> None:
+        if not self._is_open():
+            return
+        self.confirm_sent()
+        for batch in _batches(self._leases()):
+            work = partial(self._desk.verbs.extend, leases=Leases(batch), consumer=None, span=LEASE_MS)
+            self._desk.submit(work, _ignore)
+        self._desk.later(EXTEND_SECONDS, self._extend)
+
+    def end(self) -> None:
+        """The client is gone: whatever it holds stands where it stood."""
+        for taker in self.takers.values():
+            self._desk.leave(taker)
+        leases = self._leases()
+        self.takers.clear()
+        self.settling.clear()
+        self._sent.clear()
+        self._put_back(leases)
+
+    def _put_back(self, leases: list[str]) -> None:
+        for batch in _batches(leases):
+            work = partial(self._desk.verbs.release, leases=Leases(batch), consumer=None, in_place=True)
+            self._desk.submit(work, _ignore)
+
+
+def _batches(leases: list[str]) -> list[list[str]]:
+    return [leases[first : first + MOST_PER_CALL] for first in range(0, len(leases), MOST_PER_CALL)]
+
+
+def _ignore(value: object, error: QueueError | None) -> None:
+    """What cannot be extended or put back was settled meanwhile, or lapses by itself."""
