@@ -69,7 +69,10 @@ class Config:
     )
     insecure: bool = _setting(False, yes_or_no, "listen beyond this machine without a token", shown="false")
     token: str = _setting(
-        "", a_text, "what TCP clients must show, and HTTP and STOMP clients that may do everything; rather in a file", secret=True
+        "",
+        a_text,
+        "what TCP clients must show, and HTTP and STOMP clients that may do everything; rather in a file",
+        secret=True,
     )
     token_file: str = _setting("", a_text, "file with the token; its first line counts")
     http: str = _setting(

@@ -265,6 +265,7 @@ class Daemon:
             "sentAway": self._entrance.sent_away(),
             "topics": self._topic_calls.facts(),
             "bridges": self._bridging.calls.facts(),
+            "stomp": None if self._entrance.stomp is None else self._entrance.stomp.describe(),
         }
 
     def _samples(self) -> dict[str, Told]:
@@ -283,7 +284,8 @@ class Daemon:
             "yirangmq_store_used_bytes": None if self._disk is None else self._disk.used,
         }
         found |= {name: [({}, value)] for name, value in measured.items() if value is not None}
-        return found | self._topic_calls.samples() | self._bridging.calls.samples()
+        stomp = {} if self._entrance.stomp is None else self._entrance.stomp.samples()
+        return found | self._topic_calls.samples() | self._bridging.calls.samples() | stomp
 
     def _full(self) -> QueueError | None:
         """Why nothing may be published now."""

@@ -27,12 +27,13 @@ BEAT = b"\n"
 PLAIN = frozenset({"CONNECT", "STOMP", "CONNECTED"})
 """Frames whose headers are not escaped, so that 1.0 can read them."""
 _ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
-_SPECIAL = {V10: re.compile(r"[\n\r]"), V11: re.compile(r"[\\\n:]"), V12: re.compile(r"[\\\n\r:]")}
+_SPECIAL = {V10: re.compile(r"[\n\r\0]"), V11: re.compile(r"[\\\n:\0]"), V12: re.compile(r"[\\\n\r:\0]")}
 _MEANING = {
     V11: {"n": "\n", "c": ":", "\\": "\\"},
     V12: {"n": "\n", "c": ":", "\\": "\\", "r": "\r"},
 }
-_WRITTEN = {"\n": "\\n", ":": "\\c", "\\": "\\\\", "\r": "\\r"}
+_WRITTEN = {"\n": "\\n", ":": "\\c", "\\": "\\\\", "\r": "\\r", "\0": " "}
+"""A NUL would end the frame for some readers, and no version has words for it."""
 _COMMAND = re.compile(r"[A-Z]{1,20}")
 
 

@@ -183,6 +183,8 @@ class StompSession:
 
     def _done(self, errand: Errand, outcome: Outcome | None, error: QueueError | None) -> None:
         self.pending -= errand.weight
+        if error is not None:
+            outcome = None  # a commit that the store refused: nothing of it happened
         if outcome is not None:
             self._receipt(*outcome.receipts)
             if outcome.error is None:

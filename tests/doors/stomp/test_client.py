@@ -1,0 +1,153 @@
+"""The client ``stomp.py``, as programs use it, against a whole server."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import stomp
+
+from tests.certificates import certificate, server_context
+from tests.doors.stomp.live import LiveServer, live, until
+from yirangmq.client.open import connect
+from yirangmq.core.access import Grant
+
+MODES = ("auto", "client", "client-individual")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveServer]:
+    """One for all: each test has a queue of its own."""
+    with live(tmp_path_factory.mktemp("stomp") / "d") as made:
+        yield made
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_message_goes_there_and_back(server: LiveServer, version: str, mode: str) -> None:
+    client = server.connected(version)
+    destination = f"/queue/back-{version}-{mode}"
+    body = bytes(range(256))
+    client.confirm(client.line.subscribe, destination, id="7", ack=mode)
+    client.send(destination, body, persistent="true", priority="6", **{"correlation-id": "c", "x-mine": "a:b\\"})
+    [message] = client.messages(1)
+    assert message.body == body
+    told = {"destination": destination, "subscription": "7", "persistent": "true", "priority": "6", "x-mine": "a:b\\"}
+    assert {name: message.headers.get(name) for name in told} == told
+    if mode != "auto":
+        client.ack(message)
+    with connect(server.unix) as queues:
+        until(lambda: queues.counts(destination.removeprefix("/queue/")).done == 1)
+
+
+def test_a_nack_comes_again(server: LiveServer) -> None:
+    with connect(server.unix) as queues:
+        queues.set_policy("again", {"retry": {"limit": 1, "initialDelaySec": 0, "maxDelaySec": 0}})
+        client = server.connected("1.1")
+        client.confirm(client.line.subscribe, "/queue/again", id="1", ack="client-individual")
+        client.send("/queue/again", b"x")
+        client.nack(client.messages(1)[0])
+        [message] = client.messages(1)
+        assert message.headers["redelivered"] == "true"
+        client.nack(message)
+        assert queues.counts("again").dead == 1
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_transaction(server: LiveServer, version: str, is_committed: bool) -> None:
+    client, queue = server.connected(version), f"transaction-{version}-{is_committed}"
+    client.send(f"/queue/{queue}-in", b"work")
+    client.confirm(client.line.subscribe, f"/queue/{queue}-in", id="1", ack="client")
+    [work] = client.messages(1)
+    transaction = client.line.begin()
+    client.send(f"/queue/{queue}-out", b"result", transaction=transaction)
+    client.ack(work, transaction=transaction)
+    with connect(server.unix) as queues:
+        assert queues.counts(f"{queue}-out").ready == 0
+        client.confirm(client.line.commit if is_committed else client.line.abort, transaction)
+        assert queues.counts(f"{queue}-out").ready == is_committed
+        assert queues.counts(f"{queue}-in").done == is_committed
+
+
+def test_topics_and_durable_subscriptions(server: LiveServer) -> None:
+    name = {"activemq.subscriptionName": "main"}
+    client = server.client()
+    client.connect(headers={"client-id": "billing"})
+    client.confirm(client.line.subscribe, "/topic/news.*", id="1", headers=name)
+    sender = server.connected()
+    sender.send("/topic/news.a", b"1")
+    assert [message.body for message in client.messages(1)] == [b"1"]
+    client.close()
+    client.heard.is_over.wait(10)
+    sender.send("/topic/news.a", b"2")
+    again = server.client()
+    again.connect(headers={"client-id": "billing"})
+    again.confirm(again.line.subscribe, "/topic/news.*", id="1", headers=name)
+    [message] = again.messages(1)
+    assert (message.body, message.headers["destination"]) == (b"2", "/topic/news.a")
+
+
+def test_heart_beats_in_both_directions(server: LiveServer) -> None:
+    client = server.client(heartbeats=(500, 500))
+    client.connect()
+    until(lambda: client.heard.beats >= 3)
+    assert client.line.is_connected()
+
+
+def test_an_error_says_what_to_do(server: LiveServer) -> None:
+    client = server.connected()
+    client.line.send("nowhere", b"x")
+    until(lambda: client.heard.errors)
+    [error] = client.heard.errors
+    assert "must begin with /queue/, /topic/" in error.headers["message"]
+    assert client.heard.is_over.wait(10)
+
+
+def test_a_lost_client_gives_back_at_once(server: LiveServer) -> None:
+    first, second = server.connected(), server.connected()
+    first.send("/queue/lost", b"1")
+    first.confirm(first.line.subscribe, "/queue/lost", id="1", ack="client")
+    first.messages(1)
+    first.line.transport.disconnect_socket()
+    second.line.subscribe("/queue/lost", id="1", ack="client")
+    [message] = second.messages(1)
+    assert message.headers["JMSXDeliveryCount"] == "2"
+
+
+def test_many_clients_share_a_queue(server: LiveServer) -> None:
+    consumers = [server.connected() for _ in range(4)]
+    for one in consumers:
+        one.confirm(one.line.subscribe, "/queue/shared", id="1", ack="auto", headers={"activemq.prefetchSize": "10"})
+    sender = server.connected()
+    for number in range(200):
+        sender.line.send("/queue/shared", str(number))
+    until(lambda: sum(len(one.heard.messages) for one in consumers) >= 200)
+    bodies = [int(message.body) for one in consumers for message in one.heard.messages]
+    assert sorted(bodies) == list(range(200))
+
+
+def test_what_operators_see(server: LiveServer) -> None:
+    client = server.connected(headers={"client-id": "seen"})
+    client.confirm(client.line.subscribe, "/queue/seen", id="1", ack="client")
+    with connect(server.unix) as queues:
+        until(lambda: any("stomp:seen" in card["consumerId"] for card in queues.consumer_list()))
+        status = queues.call("status")
+        assert status["stomp"]["connections"] >= 1
+        assert status["stomp"]["frames"]["SUBSCRIBE"] >= 1
+        assert any(one.startswith("stomp://127.0.0.1:") for one in status["addresses"])
+        [row] = [one for one in queues.call("connections") if one["client"] == "seen"]
+        assert (row["protocol"], row["subscriptions"][0]["queue"]) == ("stomp 1.2", "seen")
+        assert 'yirangmq_stomp_frames_total{command="CONNECT"}' in queues.call("metrics")
+
+
+def test_tokens_and_tls(tmp_path: Path) -> None:
+    grants = (Grant("a-good-token"),)
+    with live(tmp_path / "d", grants, server_context(tmp_path)) as server:
+        client = server.client()
+        client.line.set_ssl([("127.0.0.1", server.port)], ca_certs=str(certificate(tmp_path)[0]))
+        client.connect(username="anybody", passcode="a-good-token")
+        client.send("/queue/mail", b"x")
+        refused = server.client()
+        refused.line.set_ssl([("127.0.0.1", server.port)], ca_certs=str(certificate(tmp_path)[0]))
+        with pytest.raises(stomp.exception.ConnectFailedException):
+            refused.connect(username="anybody", passcode="wrong")
+        [error] = refused.heard.errors
+        assert "CONNECT with a token" in error.headers["message"]

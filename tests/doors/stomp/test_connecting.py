@@ -1,0 +1,187 @@
+"""CONNECT, DISCONNECT, heart-beats, tokens, and how everything ends."""
+
+import pytest
+
+from tests.doors.stomp.parts import StompServer, bodies, error_of
+from yirangmq.core.access import Grant
+from yirangmq.core.states import State
+from yirangmq.doors.stomp.beats import LEAST_MS
+from yirangmq.wire.stomp import V10, V11, V12
+
+
+@pytest.mark.parametrize(
+    ("offered", "chosen"), [("1.0", V10), ("1.1", V11), ("1.2", V12), ("1.0,1.1,1.2", V12), ("1.3, 1.1", V11)]
+)
+@pytest.mark.parametrize("command", ["CONNECT", "STOMP"])
+def test_the_newest_common_version_is_spoken(server: StompServer, command: str, offered: str, chosen: str) -> None:
+    [frame] = server.dial().do(command, accept_version=offered)
+    assert (frame.command, frame.headers["version"]) == ("CONNECTED", chosen)
+    assert frame.headers["server"] == "test/1"
+    assert frame.headers["session"]
+
+
+def test_who_offers_nothing_speaks_1_0(server: StompServer) -> None:
+    [frame] = server.dial().do("CONNECT", login="guest", passcode="guest")
+    assert frame.headers["version"] == V10
+
+
+def test_who_offers_nothing_we_know_is_told_what_we_know(server: StompServer) -> None:
+    client = server.dial()
+    [frame] = client.do("CONNECT", accept_version="2.0")
+    assert (frame.command, frame.headers["version"]) == ("ERROR", "1.0,1.1,1.2")
+    assert client.is_closed
+
+
+def test_a_second_connect_is_refused(server: StompServer) -> None:
+    assert "connected already" in error_of(server.connected().do("CONNECT"))
+
+
+def test_nothing_is_done_before_connect(server: StompServer) -> None:
+    client = server.dial()
+    assert "first frame must be CONNECT" in error_of(client.do("SEND", b"x", destination="/queue/a"))
+    assert client.is_closed
+    assert client.do("CONNECT") == []
+
+
+@pytest.mark.parametrize("command", ["MESSAGE", "RECEIPT", "ERROR", "CONNECTED", "SUBSCRIBEX"])
+def test_a_frame_that_is_no_clients_is_refused(server: StompServer, version: str, command: str) -> None:
+    client = server.connected(version)
+    assert f"'{command}' is no frame of a client" in error_of(client.do(command, receipt="7"))
+    assert client.is_closed
+
+
+def test_an_error_names_the_receipt_of_its_frame(server: StompServer) -> None:
+    [frame] = server.connected().do("BEGIN", receipt="r-9")
+    assert frame.headers["receipt-id"] == "r-9"
+    assert frame.headers["message"] == "bad_input: transaction: is missing: the name of the transaction"
+    assert frame.body.startswith(b"transaction: is missing")
+
+
+def test_only_send_has_a_body(server: StompServer) -> None:
+    assert "BEGIN has no body" in error_of(server.connected().do("BEGIN", b"x", transaction="t"))
+
+
+# -- tokens ---------------------------------------------------------------------------------------------------------
+
+GRANTS = (
+    Grant("all-of-it"),
+    Grant("sends-only", frozenset({"publish"}), ("mail*",)),
+    Grant("takes-only", frozenset({"consume"})),
+)
+
+
+@pytest.mark.parametrize("headers", [{}, {"passcode": "wrong"}, {"login": "wrong", "passcode": ""}])
+def test_a_client_without_a_token_is_told_how_to_show_one(headers: dict[str, str]) -> None:
+    client = StompServer(grants=GRANTS).dial()
+    assert "CONNECT with a token of this server as the header passcode" in error_of(client.do("CONNECT", **headers))
+    assert client.is_closed
+
+
+@pytest.mark.parametrize("headers", [{"login": "anybody", "passcode": "all-of-it"}, {"login": "all-of-it"}])
+def test_a_token_is_the_passcode_or_the_login(headers: dict[str, str]) -> None:
+    client = StompServer(grants=GRANTS).connected(**headers)
+    client.send("/queue/anything", b"x")
+
+
+def test_a_token_opens_what_it_says_and_nothing_else() -> None:
+    server = StompServer(grants=GRANTS)
+    server.connected(passcode="sends-only").send("/queue/mail-1", b"x")
+    refused = [
+        server.connected(passcode="sends-only").do("SEND", b"x", destination="/queue/post"),
+        server.connected(passcode="sends-only").subscribe("/queue/mail-1"),
+        server.connected(passcode="takes-only").do("SEND", b"x", destination="/queue/mail-1"),
+    ]
+    assert all("this token does not allow to" in error_of(frames) for frames in refused)
+    assert bodies(server.connected(passcode="takes-only").subscribe("/queue/mail-1")) == [b"x"]
+
+
+# -- heart-beats ------------------------------------------------------------------------------------------------------
+
+
+def test_beats_are_agreed_on(server: StompServer) -> None:
+    [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="4000,6000")
+    assert frame.headers["heart-beat"] == f"{LEAST_MS},{LEAST_MS}"
+    [frame] = server.dial().do("CONNECT", accept_version="1.2", heart_beat="0,0")
+    assert frame.headers["heart-beat"] == "0,0"
+
+
+@pytest.mark.parametrize("given", ["1000", "a,b", "-1,0", "1,2,3", ""])
+def test_beats_that_cannot_be_read_are_refused(server: StompServer, given: str) -> None:
+    assert "heart-beat: must be two numbers" in error_of(server.dial().do("CONNECT", heart_beat=given))
+
+
+def test_the_server_beats_when_it_has_nothing_to_say(server: StompServer) -> None:
+    client = server.connected(heart_beat="0,1000")
+    for _ in range(20):
+        server.turns.advance(500)
+    assert 9 <= client.beats <= 20
+
+
+def test_a_silent_client_is_sent_away_and_what_it_held_goes_back(server: StompServer) -> None:
+    client = server.connected(heart_beat="1000,0")
+    client.send("/queue/mail", b"x")
+    assert bodies(client.subscribe("/queue/mail")) == [b"x"]
+    server.turns.advance(1000)
+    client.raw(b"\n")
+    for _ in range(2):
+        server.turns.advance(1000)
+    assert not client.is_closed
+    server.turns.advance(1000)
+    assert "nothing was heard for 2000 ms" in error_of(client.heard())
+    assert client.is_closed
+    assert bodies(server.connected().subscribe("/queue/mail")) == [b"x"]
+
+
+def test_a_client_that_promised_nothing_may_be_silent(server: StompServer) -> None:
+    client = server.connected()
+    for _ in range(100):
+        server.turns.advance(60_000)
+    assert not client.is_closed
+    assert client.session.is_waiting
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_disconnect_is_confirmed_after_everything_before_it(server: StompServer, version: str) -> None:
+    client = server.connected(version)
+    frames = client.write("SEND", b"x", destination="/queue/mail", receipt="1") + client.write(
+        "DISCONNECT", receipt="2"
+    )
+    said = client.raw(frames)
+    assert [frame.headers["receipt-id"] for frame in said] == ["1", "2"]
+    assert client.is_closed
+
+
+def test_an_error_is_said_after_the_receipts_of_what_came_before(server: StompServer) -> None:
+    client = server.connected()
+    frames = [
+        client.write("SEND", b"1", destination="/queue/mail", receipt="1"),
+        client.write("SEND", b"2", destination="nowhere", receipt="2"),
+        client.write("SEND", b"3", destination="/queue/mail", receipt="3"),
+    ]
+    said = client.raw(b"".join(frames))
+    assert [(frame.command, frame.headers["receipt-id"]) for frame in said] == [("RECEIPT", "1"), ("ERROR", "2")]
+    assert bodies(server.connected().subscribe("/queue/mail")) == [b"1"]
+
+
+def test_a_server_that_stops_says_so_and_what_was_held_is_in_line(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/mail", b"x")
+    client.subscribe("/queue/mail")
+    client.session.stop()
+    server.turn()
+    client.session.say_bye()
+    assert "the server is stopping" in error_of(client.heard())
+    with server.store.transaction(write=False) as transaction:
+        [message] = transaction.scan("mail", State.READY, 10).messages
+    assert (message.attempt, message.leases) == (0, 1)
+
+
+def test_what_is_counted(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/mail", b"1", b"2")
+    client.subscribe("/queue/mail", "auto")
+    client.do("NONSENSE")
+    assert dict(server.parlour.frames) == {"CONNECT": 1, "SEND": 2, "SUBSCRIBE": 1, "MESSAGE": 2, "unknown": 1}
+    assert dict(server.parlour.errors) == {"bad_input": 1}

@@ -1,0 +1,157 @@
+"""BEGIN, COMMIT, ABORT: sends and acks in one commit, or none of them."""
+
+import pytest
+
+from tests.doors.stomp.parts import StompServer, bodies, error_of
+from tests.doors.stomp.test_queues import cards, set_policy
+from yirangmq.core.states import State
+from yirangmq.doors.stomp.transactions import MOST_OPEN
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import FailingStore
+from yirangmq.wire.stomp import V12
+
+
+def test_nothing_is_there_before_the_commit_and_everything_after_it(server: StompServer, version: str) -> None:
+    client = server.connected(version)
+    client.send("/queue/in", b"work")
+    [work] = client.subscribe("/queue/in", "client")
+    assert client.do("BEGIN", transaction="t", receipt="b")[0].headers["receipt-id"] == "b"
+    client.send("/queue/out", b"1", transaction="t")
+    client.send("/queue/other", b"2", transaction="t")
+    client.ack(work, transaction="t")
+    assert server.client().call("queues") == ["in"]
+    assert len(cards(server, State.LEASED, "in")) == 1
+    assert client.do("COMMIT", transaction="t", receipt="c")[0].headers["receipt-id"] == "c"
+    assert [len(cards(server, State.READY, queue)) for queue in ("out", "other")] == [1, 1]
+    assert len(cards(server, State.DONE, "in")) == 1
+
+
+def test_a_commit_is_one_commit() -> None:
+    store = FailingStore(MemoryStore())
+    server = StompServer(store)
+    client = server.connected()
+    client.send("/queue/in", b"work")
+    [work] = client.subscribe("/queue/in")
+    client.do("BEGIN", transaction="t")
+    client.send("/queue/out", b"1", transaction="t")
+    client.ack(work, transaction="t")
+    server.turn()
+    before = store.commits
+    client.do("COMMIT", transaction="t")
+    assert store.commits == before + 1
+
+
+def test_after_an_abort_nothing_was_sent_and_what_was_acked_is_held(server: StompServer, version: str) -> None:
+    client = server.connected(version)
+    client.send("/queue/in", b"1", b"2", b"3")
+    messages = client.subscribe("/queue/in", "client")
+    client.do("BEGIN", transaction="t")
+    client.send("/queue/out", b"x", transaction="t")
+    client.ack(messages[1], transaction="t")
+    client.do("ABORT", transaction="t", receipt="a")
+    assert server.client().call("queues") == ["in"]
+    client.ack(messages[0])
+    assert len(cards(server, State.DONE, "in")) == 1
+    client.lose()
+    assert bodies(server.connected(version).subscribe("/queue/in", "client")) == [b"2", b"3"]
+
+
+def test_a_nack_may_be_part_of_it(server: StompServer) -> None:
+    set_policy(server, "in", retry={"limit": 0})
+    client = server.connected()
+    client.send("/queue/in", b"1", b"2")
+    first, second = client.subscribe("/queue/in")
+    client.do("BEGIN", transaction="t")
+    client.ack(first, transaction="t")
+    client.nack(second, transaction="t")
+    client.do("COMMIT", transaction="t")
+    assert [len(cards(server, state, "in")) for state in (State.DONE, State.DEAD)] == [1, 1]
+
+
+@pytest.mark.parametrize("policy", [{"maxBytes": 3}, {"quota": {"maxMessages": 1}}])
+def test_a_commit_that_cannot_be_done_as_a_whole_is_not_done_at_all(server: StompServer, policy: object) -> None:
+    server.client().call("set_policy", queue="last", document=policy)
+    client = server.connected()
+    client.send("/queue/in", b"work")
+    [work] = client.subscribe("/queue/in")
+    client.do("BEGIN", transaction="t")
+    client.send("/queue/out", b"1", transaction="t")
+    client.send("/queue/last", b"fits", b"not", transaction="t")
+    client.ack(work, transaction="t")
+    said = client.do("COMMIT", transaction="t", receipt="c")
+    assert [(frame.command, frame.headers["receipt-id"]) for frame in said] == [("ERROR", "c")]
+    assert [len(cards(server, State.READY, queue)) for queue in ("in", "out", "last")] == [1, 0, 0]
+
+
+def test_a_lost_lease_stops_the_whole_commit(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/in", b"work")
+    [work] = client.subscribe("/queue/in")
+    client.do("BEGIN", transaction="t")
+    client.send("/queue/out", b"1", transaction="t")
+    client.ack(work, transaction="t")
+    server.client().call("drop", queue="in", ids=[work.headers["message-id"]])
+    assert "lease_expired" in error_of(client.do("COMMIT", transaction="t"))
+    assert cards(server, State.READY, "out") == []
+
+
+def test_a_lost_connection_is_an_abort(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/in", b"work")
+    [work] = client.subscribe("/queue/in")
+    client.do("BEGIN", transaction="t")
+    client.send("/queue/out", b"1", transaction="t")
+    client.ack(work, transaction="t")
+    client.lose()
+    assert bodies(server.connected().subscribe("/queue/in")) == [b"work"]
+    assert cards(server, State.READY, "out") == []
+
+
+def test_acks_of_an_open_transaction_make_room_for_more(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/in", b"1", b"2", b"3")
+    got = client.subscribe("/queue/in", activemq__prefetchSize="1")
+    client.do("BEGIN", transaction="t")
+    for _ in range(2):
+        got += client.ack(got[-1], transaction="t")
+    assert bodies(got) == [b"1", b"2", b"3"]
+    client.do("COMMIT", transaction="t")
+    assert len(cards(server, State.DONE, "in")) == 2
+
+
+def test_topics_have_transactions_of_their_own(server: StompServer) -> None:
+    client, other = server.connected(), server.connected()
+    other.subscribe("/topic/news", "auto")
+    client.do("BEGIN", transaction="t")
+    client.send("/topic/news", b"1", b"2", transaction="t")
+    assert other.heard() == []
+    [receipt] = client.do("COMMIT", transaction="t", receipt="c")
+    assert receipt.headers["receipt-id"] == "c"
+    assert bodies(other.heard()) == [b"1", b"2"]
+    client.do("BEGIN", transaction="t")
+    client.send("/topic/news", b"3", transaction="t")
+    said = client.do("SEND", b"x", destination="/queue/mail", transaction="t")
+    assert "is of queues or of topics, not of both" in error_of(said)
+
+
+def test_an_empty_transaction_is_committed(server: StompServer) -> None:
+    client = server.connected()
+    client.do("BEGIN", transaction="t")
+    assert client.do("COMMIT", transaction="t", receipt="c")[0].headers["receipt-id"] == "c"
+
+
+def test_limits(server: StompServer) -> None:
+    client = server.connected()
+    for number in range(MOST_OPEN):
+        client.do("BEGIN", transaction=str(number))
+    assert "64 are open already" in error_of(client.do("BEGIN", transaction="more"))
+    client = server.connected()
+    client.do("BEGIN", transaction="t")
+    assert "is begun already" in error_of(client.do("BEGIN", transaction="t"))
+    client = server.connected()
+    client.do("BEGIN", transaction="t")
+    body = b"x" * (server.house.welcome.max_frame - 1000)
+    for _ in range(4):
+        client.send("/queue/mail", body, transaction="t")
+    assert "commit earlier" in error_of(client.do("SEND", body, destination="/queue/mail", transaction="t"))
+    assert client.version == V12
