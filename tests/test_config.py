@@ -38,7 +38,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
-        "feed_tcp": "127.0.0.1:0", "http_tokens": '[{"token": "12345678"}]',
+        "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "mq_unique": "true", "bridges": '[{"name": "b", "queue": "q"}]',
     }  # fmt: skip
@@ -121,12 +121,13 @@ def test_on_this_machine_none_is_needed(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:8080", ":8080", "[::]:8080", "queue.example:8080"])
-def test_beyond_this_machine_http_needs_a_token_too(address: str) -> None:
+@pytest.mark.parametrize("door", ["http", "stomp"])
+def test_beyond_this_machine_http_and_stomp_need_a_token_too(door: str, address: str) -> None:
     with pytest.raises(BadInput, match="other machines") as caught:
-        load({"http": address}, {}, {})
-    assert caught.value.field == "http"
+        load({door: address}, {}, {})
+    assert caught.value.field == door
     for way in ({"token": "t"}, {"token_file": "t"}, {"http_tokens": [{"tokenFile": "t"}]}, {"insecure": True}):
-        assert load({"http": address, **way}, {}, {}).http == address
+        assert getattr(load({door: address, **way}, {}, {}), door) == address
     with pytest.raises(BadInput, match="other machines"):
         load({}, {"MQ_HOST": "0.0.0.0"}, {})
 
