@@ -1,5 +1,6 @@
 """kill -9 of a server that speaks STOMP: what was receipted is there, and nothing that a client held is stuck."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,10 @@ def port_of(server: Daemon) -> int:
     return int(address.rpartition(":")[2])
 
 
+def has_heard(client: LiveClient, receipts: int) -> bool:
+    return len(client.heard.receipts) >= receipts
+
+
 def test_what_was_receipted_survives(tmp_path: Path) -> None:
     confirmed: list[bytes] = []
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
@@ -24,7 +29,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
             for number in range(300):
                 headers = {"receipt": f"{kill}.{number}", "persistent": "true"}
                 client.line.send("/queue/mail", f"{kill}.{number}", headers=headers)
-            until(lambda kill=kill, client=client: len(client.heard.receipts) >= 50 * kill)
+            until(partial(has_heard, client, 50 * kill))
             server.kill()
             confirmed += [receipt.encode() for receipt in client.heard.receipts]
             client.close()

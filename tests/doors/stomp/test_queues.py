@@ -6,6 +6,7 @@ from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, LEASE_MS, PREFETCH
+from yirangmq.format.jsontext import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import calls
@@ -74,7 +75,8 @@ def test_headers_nobody_knows_are_kept_and_seen_at_other_doors(server: StompServ
 
 
 def test_messages_of_other_doors_are_understood(server: StompServer) -> None:
-    header = '{"type":"order","contentType":"text/plain","groupId":"g","attributes":{"priority":2,"n":7,"yes":true,"no":null,"destination":"x","a\\nb":"c"}}'
+    attributes = {"priority": 2, "n": 7, "yes": True, "no": None, "destination": "x", "a\nb": "c"}
+    header = dumps({"type": "order", "contentType": "text/plain", "groupId": "g", "attributes": attributes}).decode()
     new = calls.Outgoing(b"hi", False, header=header)
     server.client().ask(Kind.PUBLISH, calls.Publish("mail", [new]))
     [message] = server.connected().subscribe("/queue/mail")
@@ -264,14 +266,13 @@ def test_nothing_is_pushed_to_a_client_that_does_not_read(server: StompServer) -
 def test_what_a_clogged_client_was_sent_is_not_done_with_until_it_reads(server: StompServer) -> None:
     client = server.connected()
     client.send("/queue/mail", b"1")
-    client.session.errand.receipts.clear()
     push = client.session.holdings.push
 
     def clogs(taker: object, deliveries: object) -> bool:
         client.session.is_clogged = True
         return push(taker, deliveries)  # type: ignore[arg-type]
 
-    client.session.holdings.push = clogs  # type: ignore[method-assign,assignment]
+    client.session.holdings.push = clogs  # type: ignore[method-assign]
     client.subscribe("/queue/mail", "auto")
     assert len(cards(server, State.LEASED)) == 1
     client.lose()
