@@ -364,6 +364,16 @@ def test_a_log_that_a_server_holds_can_be_looked_at(cli: Cli, server: RunningSer
         assert cli("topic trim --before-seq 2 --log topics").code == 5
 
 
+def test_a_running_server_is_tuned(cli: Cli, server: RunningServer) -> None:
+    at = f"--store {server.unix}"
+    assert cli(f"topic tune {at}").out == "recovery_workers 2\nbuffer_bytes 2097152\nlag_limit 1000\n"
+    found = cli(f"topic tune --recovery-workers 5 --lag-limit 0 --json {at}").json
+    assert found == {"ok": True, "recovery_workers": 5, "buffer_bytes": 2097152, "lag_limit": 0}
+    result = cli(f"topic tune --buffer-bytes 1 --json {at}")
+    assert (result.code, result.complaint["field"]) == (2, "buffer_bytes")
+    assert cli("topic tune").code == 10
+
+
 # -- as processes -----------------------------------------------------------------------------------------------------
 
 

@@ -35,6 +35,7 @@ def settings_of(config: Config) -> Settings:
     age = round(config.topic_retention_seconds * SECOND_NS) or None
     return Settings(
         buffer_bytes=config.topic_buffer_bytes,
+        most_buffer_bytes=config.client_memory_bytes,
         workers=config.recovery_workers,
         masked=config.topic_masks,
         pace=Pace(stall_seconds=config.idle_seconds),

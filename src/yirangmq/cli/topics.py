@@ -4,7 +4,7 @@ of their own."""
 import argparse
 from typing import Any
 
-from yirangmq.cli import exits, topic_follow, topic_place, topic_publish, topic_replay
+from yirangmq.cli import exits, topic_follow, topic_place, topic_publish, topic_replay, topic_tune
 from yirangmq.cli.command import Command
 from yirangmq.cli.feedview import feed_line, show_subscribers
 from yirangmq.cli.records import record_line
@@ -124,6 +124,7 @@ COMMANDS = {
             "tail": ("the last records", topic_follow.TAIL),
             "replay": ("records once more, printed or published", topic_replay.REPLAY),
             "trim": ("give up the oldest records", topic_replay.TRIM),
+            "tune": ("see and change how a running server sends", topic_tune.COMMAND),
         },
     ),
 }

@@ -39,6 +39,7 @@ class Topics:
     subscribers = blocking(AsyncTopics.subscribers)
     drop_subscriber = blocking(AsyncTopics.drop_subscriber)
     trim = blocking(AsyncTopics.trim)
+    tune = blocking(AsyncTopics.tune)
 
 
 class TopicSubscription:

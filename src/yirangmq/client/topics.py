@@ -171,6 +171,14 @@ class AsyncTopics:
         """Give up every record before this sequence, as far as whole segments go; or say what would go."""
         return dict(await self._caller.call("topic_trim", before=before, dry_run=dry_run))
 
+    async def tune(
+        self, *, recovery_workers: int | None = None, buffer_bytes: int | None = None, lag_limit: int | None = None
+    ) -> dict[str, int]:
+        """Change numbers of the running server until it stops; those in force. Nothing given: only look."""
+        given = {"recovery_workers": recovery_workers, "buffer_bytes": buffer_bytes, "lag_limit": lag_limit}
+        changed = {name: value for name, value in given.items() if value is not None}
+        return dict(await self._caller.call("topic_tune", **changed))
+
     async def close(self) -> None:
         """All subscriptions."""
         for subscription in [*self._subscriptions]:

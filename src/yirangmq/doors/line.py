@@ -23,7 +23,7 @@ class SessionLine:
     def __init__(self, sender: Sender, client: Client, topics: Publisher | None) -> None:
         self._sender = sender
         self._client = client
-        self._most = 0 if topics is None else topics.settings.buffer_bytes
+        self._topics = topics
         self.send = sender.send
         self.owed = sender.owed
         self.give_back = sender.give_back
@@ -33,7 +33,7 @@ class SessionLine:
         return self._client.peer
 
     def has_room(self, size: int) -> bool:
-        return self._sender.has_room(size, self._most)
+        return self._topics is not None and self._sender.has_room(size, self._topics.settings.buffer_bytes)
 
     def lend(self, take: Take, wake: Callable[[], None]) -> None:
         self._sender.lend(take, wake)

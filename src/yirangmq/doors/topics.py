@@ -4,6 +4,7 @@ log that nobody has used; what may have to wait for the disk is done aside."""
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -30,6 +31,8 @@ from yirangmq.topics.tail import Live
 from yirangmq.topics.ticking import reached
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
+MOST_WORKERS = 64
+LEAST_BUFFER = 4096
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""
 Tell = Callable[[Sequence[Event]], None]
@@ -55,6 +58,7 @@ class TopicCalls:
             "topic_cursors": self._list_cursors,
             "topic_cursor_drop": self._drop_cursor,
             "topic_trim": self._trim,
+            "topic_tune": self._tune,
         }.items():
             calls.add_entry(name, entry)
         if self._topics is not None:
@@ -162,6 +166,25 @@ class TopicCalls:
             partial(log.trim, before, dry_run=dry_run),
             lambda trimmed, error: done(None, error) if error else done(dict(trimmed._asdict()), None),
         )
+
+    def _tune(self, desk: Desk, given: Given, done: Done) -> None:
+        """Numbers that can be changed while it runs, until it stops; those in force now."""
+        topics = self._there()
+        now = topics.settings
+        changed = reading(
+            given,
+            lambda values: replace(
+                now,
+                workers=values.whole("recovery_workers", now.workers, least=1, most=MOST_WORKERS),
+                buffer_bytes=values.whole(
+                    "buffer_bytes", now.buffer_bytes, least=LEAST_BUFFER, most=now.most_buffer_bytes
+                ),
+                lag_limit=values.whole("lag_limit", now.lag_limit, least=0, most=MOST_SEQUENCE),
+            ),
+        )
+        topics.tune(changed)
+        about = {"recovery_workers": changed.workers, "buffer_bytes": changed.buffer_bytes}
+        done({**about, "lag_limit": changed.lag_limit}, None)
 
     # -- for status, health and metrics ---------------------------------------------------------------------------
 

@@ -44,6 +44,16 @@ class Follows:
     def workers(self) -> list[Worker]:
         return [] if self._pool is None else self._pool.workers
 
+    def resize(self, workers: int) -> None:
+        """So many workers from now on; nobody who recovers notices."""
+        if self._pool is not None:
+            self._pool.resize(workers)
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._pool is not None:
+            self._pool.rest({worker for _, worker in self._runs.values()})
+
     # -- coming and going -----------------------------------------------------------------------------------------
 
     def begin(self, subscriber: Subscriber, next: int, request: int, *, resumed: bool) -> None:
@@ -192,6 +202,10 @@ class Follows:
     def _ended(self, run: Run, outcome: Outcome) -> None:
         """A worker has let go of it."""
         subscriber, worker = self._runs.pop(run)
+        self._take_back(subscriber, worker, run, outcome)
+        self._rest()
+
+    def _take_back(self, subscriber: Subscriber, worker: Worker, run: Run, outcome: Outcome) -> None:
         if subscriber.run is not run:
             run.close()
             return

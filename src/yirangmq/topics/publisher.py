@@ -170,6 +170,14 @@ class Publisher:
         parts.ledger.close()
         parts.feed.log.close()
 
+    def tune(self, settings: Settings) -> None:
+        """Other numbers from now on, until it is stopped."""
+        self.settings = settings
+        if self._open is not None:
+            self._open.feed.settings = settings
+            self._open.feed.tail.resize(settings.buffer_bytes)
+            self._open.follows.resize(settings.workers)
+
     def stop(self) -> None:
         """Takes nothing more; answers what was asked."""
         if self._open is not None:

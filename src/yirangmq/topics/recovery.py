@@ -7,7 +7,7 @@ import os
 import select
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError
@@ -167,8 +167,12 @@ class Recovery:
 
     def __init__(self, workers: int, ended: Ended, call: Callable[[Callable[[], None]], object], pace: Pace) -> None:
         self._call = call
+        self._ended = self._pass_on(ended)
+        self._pace = pace
         self._next = 0
-        self.workers = [Worker(f"recovery-{n}", self._pass_on(ended), pace) for n in range(workers)]
+        self._retired: list[Worker] = []
+        self.workers: list[Worker] = []
+        self.resize(workers)
 
     def _pass_on(self, ended: Ended) -> Ended:
         def tell(run: Run, outcome: Outcome) -> None:
@@ -179,6 +183,19 @@ class Recovery:
 
         return tell
 
+    def resize(self, count: int) -> None:
+        """So many from now on. Those that are too many end what they are at, and are let go of by ``rest``."""
+        while len(self.workers) < count:
+            self.workers.append(Worker(f"recovery-{len(self.workers)}", self._ended, self._pace))
+        self._retired += self.workers[count:]
+        del self.workers[count:]
+
+    def rest(self, busy: Collection[Worker]) -> None:
+        """Those that are not needed any more and have nothing left to do go."""
+        for worker in [worker for worker in self._retired if worker not in busy]:
+            self._retired.remove(worker)
+            worker.stop()
+
     def choose(self) -> Worker:
         """The next one in turn."""
         worker = self.workers[self._next % len(self.workers)]
@@ -186,5 +203,5 @@ class Recovery:
         return worker
 
     def stop(self) -> None:
-        for worker in self.workers:
+        for worker in (*self.workers, *self._retired):
             worker.stop()

@@ -30,6 +30,8 @@ class Loop:
 class Settings:
     buffer_bytes: int = 2 << 20
     """Bytes waiting for one subscriber past which it is sent the rest from the log."""
+    most_buffer_bytes: int = 64 << 20
+    """What that may be set to: a connection with more than this waiting for it is closed."""
     commit_bytes: int = 512 << 10
     """Payload bytes in one commit; past this it only gets later, not cheaper."""
     workers: int = 2

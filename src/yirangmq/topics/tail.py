@@ -83,6 +83,9 @@ class Tail:
         self.first = 0
         """The first sequence it has; 0: none. Read by workers too."""
 
+    def resize(self, most_bytes: int) -> None:
+        self._most = most_bytes
+
     def hold(self) -> None:
         """Somebody recovers from now on."""
         self._users += 1

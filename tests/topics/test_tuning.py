@@ -1,0 +1,117 @@
+"""Threads do not grow with the clients; their number, and the buffers, can be changed while the feed goes on."""
+
+import asyncio
+import threading
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.topics.conftest import MakeStage
+from tests.topics.live import LOOPS, Follower, dial, live, run
+from tests.topics.pipes import Stage, small
+from tests.topics.test_recovering import fill
+from yirangmq.cli.feeding import settings_of
+from yirangmq.config import Config
+from yirangmq.core.feeds import ClientState
+from yirangmq.doors.topics import LEAST_BUFFER, MOST_WORKERS
+from yirangmq.topics.stage import Settings
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+
+def begun(stage: Stage) -> list[int]:
+    return [worker.begun for worker in stage.publisher.opened().follows.workers]
+
+
+def recovery_threads() -> int:
+    return sum(thread.name.startswith("recovery-") for thread in threading.enumerate())
+
+
+def test_the_settings_say_how_many_workers_there_are() -> None:
+    assert settings_of(Config(data="d")).workers == Settings().workers == 2
+    assert settings_of(Config(data="d", recovery_workers=3)).workers == 3
+    assert settings_of(Config(data="d", client_memory_bytes=99_000_000)).most_buffer_bytes == 99_000_000
+
+
+def test_more_workers_share_what_comes_from_then_on(make_stage: MakeStage) -> None:
+    stage = make_stage(small(workers=1))
+    fill(stage, 5)
+    first = stage.client()
+    first.follow()
+    stage.publisher.tune(small(workers=3))
+    others = [stage.client() for _ in range(5)]
+    for client in others:
+        client.follow()
+    assert sorted(begun(stage)) == [2, 2, 2]
+    for number in range(3):
+        stage.work(number)
+    stage.turning.turn()
+    assert all(client.subscriber.state is ClientState.ONLINE for client in (first, *others))
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, AsyncExitStack() as stack:
+            await server.fill(500)
+            before = recovery_threads()
+            clients = [await stack.enter_async_context(dial(server)) for _ in range(20)]
+            await asyncio.gather(*(client.follow() for client in clients))
+            assert recovery_threads() - before <= 2
+            for workers, others in ((4, 20), (1, 20)):
+                assert (await _tune(clients[0], recovery_workers=workers))["recovery_workers"] == workers
+                more = [await stack.enter_async_context(dial(server)) for _ in range(others)]
+                await asyncio.gather(*(client.follow() for client in more))
+                clients += more
+            for client in clients:
+                await client.until(lambda client=client: len(client.records) == 500)  # type: ignore[misc]
+                assert client.sequences == list(range(1, 501))
+            await _tune(clients[0], recovery_workers=1)
+            assert recovery_threads() - before == 1
+            assert len(server.topics.opened().follows.workers) == 1
+
+    run(kind, main())
+
+
+def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as asking, dial(server, receive=4096) as slow:
+            await slow.follow(start="new")
+            found = await _tune(asking, buffer_bytes=LEAST_BUFFER, lag_limit=7)
+            assert found == {"recovery_workers": 2, "buffer_bytes": LEAST_BUFFER, "lag_limit": 7}
+            await server.fill(2000, size=1000)
+            await slow.until(lambda: len(slow.records) == 2000)
+            assert slow.sequences == list(range(1, 2001))
+            assert "recovery_needed" in {state for _, state in server.trace}
+
+    run("asyncio", main())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("recovery_workers", 0),
+        ("recovery_workers", MOST_WORKERS + 1),
+        ("buffer_bytes", LEAST_BUFFER - 1),
+        ("buffer_bytes", Settings().most_buffer_bytes + 1),
+        ("lag_limit", -1),
+        ("workers", 3),
+    ],
+)
+def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as asking:
+            said = await asking.ask(Kind.CALL, calls.Call("topic_tune", {name: value}))
+            assert said.kind is Kind.ERROR
+            assert said.value.field == name
+            assert server.topics.settings == Settings()
+
+    run("asyncio", main())
+
+
+async def _tune(asking: Follower, **values: int) -> dict[str, int]:
+    said = await asking.ask(Kind.CALL, calls.Call("topic_tune", values))
+    assert said.kind is Kind.RESULT, said
+    found: dict[str, int] = said.value.value
+    return found
