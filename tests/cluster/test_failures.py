@@ -1,0 +1,131 @@
+"""Nodes, consumers and members of etcd that die, freeze and wake, as real processes: nothing is lost, and only what a
+consumer had worked on and not yet acked is worked on twice."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, play, until
+from tests.cluster.troupe import AT_ONCE, Troupe, doubled
+
+pytestmark = pytest.mark.process
+MESSAGES = 600
+
+
+def test_the_leading_node_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        async with at(*etcd.endpoints) as client:
+            leader = await troupe.leader(client)
+            troupe.kill(leader)
+            assert await troupe.leader(client, leader) != leader
+
+    with Troupe(etcd, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+
+
+def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        async with at(*etcd.endpoints) as client:
+            leader = await troupe.leader(client)
+            troupe.stop(leader)
+            await troupe.leader(client, leader)
+            troupe.wake(leader)
+
+    with Troupe(etcd, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+        assert "node-0" in troupe.processes
+        assert all(process.poll() is None for process in troupe.processes.values())
+
+
+def test_the_leaders_key_is_deleted_by_hand(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        for _ in range(3):
+            etcd.ctl("del", f"/q/{queue}")
+            await asyncio.sleep(0.2)
+
+    with Troupe(etcd, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+
+
+def test_a_consumer_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        troupe.kill("worker-0")
+
+    with Troupe(etcd, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
+
+
+def test_a_consumer_freezes_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        troupe.stop("worker-0")
+        async with at(*etcd.endpoints) as client:
+
+            async def is_gone() -> bool:
+                return await client.get(troupe.keys.home("worker-0")) is None
+
+            await until(is_gone, "the end of its lease")
+            await asyncio.sleep(0.3)
+        troupe.wake("worker-0")
+
+    with Troupe(etcd, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
+
+
+def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        leader = etcds.leader()
+        leader.kill()
+        await asyncio.to_thread(etcds.leader)
+        leader.start()
+
+    with Troupe(etcds, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+
+
+@pytest.mark.slow
+def test_a_follower_of_etcd_is_killed(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        leader = etcds.leader()
+        next(member for member in etcds.members if member is not leader).kill()
+
+    with Troupe(etcds, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+
+
+@pytest.mark.slow
+def test_all_members_of_etcd_are_killed_and_come_back(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+    async def evil(troupe: Troupe) -> None:
+        for member in etcds.members:
+            member.kill()
+        await asyncio.sleep(1)
+        for member in etcds.members:
+            member.start()
+
+    with Troupe(etcds, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
+
+
+@pytest.mark.slow
+def test_a_mix_of_deaths(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+    """Members, leading nodes and consumers, one after the other; what dies is started anew."""
+
+    async def evil(troupe: Troupe) -> None:
+        async with at(*etcds.endpoints) as client:
+            for turn in range(3):
+                member = await asyncio.to_thread(etcds.leader)
+                member.kill()
+                await asyncio.sleep(1)
+                node = await troupe.leader(client)
+                troupe.kill(node)
+                worker = f"worker-{turn % 2}"
+                troupe.kill(worker)
+                await asyncio.sleep(1)
+                member.start()
+                troupe.start_node(node)
+                troupe.start_worker(worker)
+                await asyncio.to_thread(etcds.wait_well)
+
+    with Troupe(etcds, tmp_path, queue) as troupe:
+        assert doubled(play(troupe.perform(5 * MESSAGES, evil))) <= 3 * AT_ONCE
