@@ -503,8 +503,13 @@ def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
 
     book = ledger.Ledger("q", "n", read_policy({}, "q"))
     for number in range(ledger.REMEMBERED + 10):
-        book.remember(b"", b"%d" % number, b"")
+        book.remember(ledger.Arrival(b"", b"", b"%d" % number, 1, b""), 1_000)
     assert len(book.moved) == ledger.REMEMBERED
+    last = ledger.Arrival(b"", b"", b"%d" % (ledger.REMEMBERED + 9), 2, b"")
+    assert book.is_repeat(last, 1_000 + book.policy.dedup_ms - 1)
+    assert not book.is_repeat(last, 1_000 + book.policy.dedup_ms)
+    assert not book.is_repeat(last._replace(value=b"other"), 1_000)
+    assert not book.is_repeat(last._replace(name=b"0"), 1_000)
 
 
 def test_old_dead_letters_go(etcd: Etcds, queue: str) -> None:

@@ -111,7 +111,7 @@ COMMANDS = {
         "docs/cluster.md for when to use it and when not. Needs yirangmq[etcd].",
         examples=(
             ("serve the queues of three members", "yirangmq cluster serve --store etcd://h1,h2,h3"),
-            ("create a queue", "yirangmq cluster create jobs --store etcd://h1,h2,h3"),
+            ("how the cluster is", "yirangmq cluster status --store etcd://h1,h2,h3"),
         ),
         verbs={
             "serve": (

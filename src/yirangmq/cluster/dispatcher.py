@@ -28,6 +28,8 @@ MOST_HELD = 4_096
 """Messages of the inbox whose content is kept at hand."""
 READ_AT_ONCE = 32
 SWEEP_MS = 60_000
+FULLER = 0.05
+"""When etcd is so much fuller or emptier than was said last, it is said: producers stop and go on by it."""
 READ_AHEAD = 50
 PUT, DELETE = 0, 1
 log = logging.getLogger("yirangmq.cluster")
@@ -61,6 +63,7 @@ class Dispatcher:
         self._most = MOST_MOVES
         self._wrote_at = clock.now_ms()
         self._swept_at = 0
+        self._said_full = 0.0
         self.ledger: Ledger | None = None
 
     async def lead(self, fence: int) -> None:
@@ -93,12 +96,14 @@ class Dispatcher:
         ledger.tick(self._clock.now_ms())
         await self._read_what_is_needed(ledger)
         now = self._clock.now_ms()
-        batch = planning.plan(ledger, fence, now, self._full(), self._most)
+        full = self._full()
+        batch = planning.plan(ledger, fence, now, full, self._most)
         is_late = bool(ledger.inbox) and now - self._wrote_at >= planning.HEARTBEAT_MS
-        if batch.is_empty and (is_late or ledger.unsaid):
-            batch = planning.heartbeat(ledger, fence, now, self._full())
+        has_news = ledger.unsaid or abs(full - self._said_full) >= FULLER
+        if batch.is_empty and (is_late or has_news):
+            batch = planning.heartbeat(ledger, fence, now, full)
         if not batch.is_empty:
-            await self._commit(ledger, batch, fence)
+            await self._commit(ledger, batch, fence, full)
         elif ledger.is_idle() and now - self._wrote_at >= self._manner.idle_ms:
             raise Idle
         elif now - self._swept_at >= SWEEP_MS:
@@ -114,7 +119,7 @@ class Dispatcher:
             async with asyncio.timeout(seconds):  # wait_for forgets a cancellation that comes with the event
                 await self._stir.wait()
 
-    async def _commit(self, ledger: Ledger, batch: Batch, fence: int) -> None:
+    async def _commit(self, ledger: Ledger, batch: Batch, fence: int, full: float) -> None:
         try:
             answer = await self._etcd.txn(batch.compare, batch.success, batch.failure)
         except TooLarge:
@@ -128,7 +133,7 @@ class Dispatcher:
         self._wrote_at = self._clock.now_ms()
         if answer.succeeded:
             planning.settle(ledger, batch, answer.responses)
-            self._most = MOST_MOVES
+            self._most, self._said_full = MOST_MOVES, full
             return
         planning.undo(ledger, batch)
         leader = answer.responses[0].response_range.kvs

@@ -109,7 +109,7 @@ class Ledger:
         self.rewrites: dict[bytes, tuple[int, bytes]] = {}
         self.drops: dict[bytes, int] = {}
         self.loose: deque[bytes] = deque()
-        self.moved: OrderedDict[tuple[bytes, bytes], bytes] = OrderedDict()
+        self.moved: OrderedDict[tuple[bytes, bytes], tuple[bytes, int]] = OrderedDict()
         self.found: set[bytes] = set()
         self._deadlines: list[tuple[int, int, int]] = []
 
@@ -247,12 +247,15 @@ class Ledger:
 
     # keys seen before
 
-    def is_repeat(self, arrival: Arrival) -> bool:
+    def is_repeat(self, arrival: Arrival, now: int) -> bool:
         """The same key with the same content was moved before: its producer did not hear of it."""
         assert arrival.value is not None
         if not self.policy.dedup_ms:
             return False
-        return arrival.name in self.found or self.moved.get((arrival.sender, arrival.name)) == digest(arrival.value)
+        if arrival.name in self.found:
+            return True
+        seen, at = self.moved.get((arrival.sender, arrival.name), (b"", 0))
+        return now - at < self.policy.dedup_ms and seen == digest(arrival.value)
 
     def find(self, name: bytes) -> None:
         """In line at takeover. Who sent it is no longer known, so only a name that nobody else can have says
@@ -260,8 +263,9 @@ class Ledger:
         if UNIQUE.fullmatch(name) and len(self.found) < REMEMBERED:
             self.found.add(name)
 
-    def remember(self, sender: bytes, name: bytes, value: bytes) -> None:
-        self.moved[sender, name] = digest(value)
+    def remember(self, arrival: Arrival, now: int) -> None:
+        sender, name = arrival.sender, arrival.name
+        self.moved[sender, name] = (digest(arrival.value or b""), now)
         self.moved.move_to_end((sender, name))
         if len(self.moved) > REMEMBERED:
             self.moved.popitem(last=False)

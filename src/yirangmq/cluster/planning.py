@@ -36,6 +36,7 @@ class Batch:
     failure: list[Any]
     next: int
     assigned: int
+    at: int = 0
     moves: list[Arrival] = field(default_factory=list)
     lined_up: list[Waiting] = field(default_factory=list)
     """Of the moved those that nobody was given."""
@@ -62,7 +63,7 @@ class Batch:
 
 def plan(ledger: Ledger, fence: int, now: int, full: float, most_moves: int = MOST_MOVES) -> Batch:
     """What can be done now, as one transaction; empty if nothing can."""
-    batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned)
+    batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned, now)
     _remove(ledger, batch)
     _put_right(ledger, batch)
     _return(ledger, batch)
@@ -220,7 +221,7 @@ def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
         size = len(arrival.value)
         if not batch.room(size):
             return
-        if ledger.is_repeat(arrival) or seen.get((arrival.sender, arrival.name)) == arrival.value:
+        if ledger.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
             gone = etcd.nested([etcd.changed_at(arrival.key, arrival.revision)], [etcd.delete(arrival.key)])
             batch.success.append(gone)
             batch.repeats.append(arrival)
@@ -256,7 +257,7 @@ def settle(ledger: Ledger, batch: Batch, responses: Any) -> None:
         if (known := ledger.inbox.get(arrival.key)) is not None and known.revision == arrival.revision:
             del ledger.inbox[arrival.key]
     for arrival in batch.moves:
-        ledger.remember(arrival.sender, arrival.name, arrival.value or b"")
+        ledger.remember(arrival, batch.at)
     for _ in range(batch.from_ahead):
         ledger.ahead_bytes -= len(ledger.ahead.popleft().value)
     _line_up(ledger, batch)

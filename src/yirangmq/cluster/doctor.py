@@ -1,0 +1,119 @@
+"""Is this etcd fit to hold queues? Knows: releases of etcd that lose data, sizes, alarms, how long a write takes.
+Does not know: how to print; it changes nothing but a lease that it grants and revokes."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.maintenance import Health, Maintenance
+from yirangmq.cluster.overview import views
+from yirangmq.core.errors import NotAllowed, QueueError
+
+FINE, WARN, FAIL = "ok", "warn", "fail"
+LEAST = {(3, 4): 22, (3, 5): 6}
+"""The first release of each line without a known loss of data or a crash while it is defragmented."""
+GUARDED = {(3, 4): 42, (3, 5): 28}
+"""The first release in which a transaction inside a transaction does not pass by a user's role."""
+LOSES = ((3, 5, 0), (3, 5, 2))
+NEARLY_FULL, FULL = 0.6, 0.9
+SLOW_MS = 50.0
+LONG_HISTORY = 200_000
+CLOCKS_MS = 5_000
+
+
+class Sign(NamedTuple):
+    level: str
+    code: str
+    text: str
+
+
+async def examine(etcd: Etcd, address: Address, quota: int, now: int) -> list[Sign]:
+    upkeep = Maintenance(address, etcd.lines)
+    members: list[Health] = []
+    signs: list[Sign] = []
+    for endpoint in address.endpoints:
+        try:
+            members.append(await upkeep.health(endpoint))
+        except NotAllowed:
+            signs.append(Sign(WARN, "not_told", f"{endpoint} does not tell us its state; ask as a user with role root"))
+        except QueueError as error:
+            signs.append(Sign(FAIL, "unreachable", str(error)))
+    signs += count(await upkeep.members(), members)
+    for member in members:
+        signs += judge_version(member.version, member.endpoint, bool(address.user))
+        signs += judge_size(member, quota)
+    signs += [Sign(FAIL, "alarm", f"alarm {alarm.alarm} at {alarm.memberID:x}") for alarm in await upkeep.alarms()]
+    signs += await _history(etcd)
+    signs += await _speed(etcd)
+    signs += [
+        Sign(WARN, "clocks_differ", f"{one.queue}: its leader's clock is {(one.at - now) / 1000:.0f} s before ours")
+        for one in await views(etcd)
+        if one.at - now > CLOCKS_MS
+    ]
+    return signs
+
+
+def read_version(text: str) -> tuple[int, int, int]:
+    parts = [int(part) if part.isdecimal() else 0 for part in text.split("-")[0].split(".")[:3]]
+    major, minor, patch = (*parts, 0, 0, 0)[:3]
+    return major, minor, patch
+
+
+def judge_version(text: str, endpoint: str, has_users: bool) -> list[Sign]:
+    major, minor, patch = version = read_version(text)
+    line, signs = (major, minor), []
+    if LOSES[0] <= version <= LOSES[1]:
+        signs.append(Sign(FAIL, "loses_data", f"{endpoint}: etcd {text} loses what it confirmed; take 3.5.6 or later"))
+    elif line < (3, 4) or patch < LEAST.get(line, 0):
+        signs.append(Sign(FAIL, "known_bad", f"{endpoint}: etcd {text} has known faults; take 3.4.22, 3.5.6 or later"))
+    if has_users and (line < (3, 4) or patch < GUARDED.get(line, 0)):
+        least = "3.4.42" if line == (3, 4) else "3.5.28"
+        signs.append(Sign(FAIL, "roles_void", f"{endpoint}: in etcd {text} users pass by their roles; take {least}"))
+    if line == (3, 4):
+        signs.append(Sign(WARN, "end_of_life", f"{endpoint}: etcd {text} is of a line that is no longer mended"))
+    return signs or [Sign(FINE, "version", f"{endpoint}: etcd {text}")]
+
+
+def judge_size(member: Health, quota: int) -> list[Sign]:
+    most = member.quota or quota
+    part = member.size / most
+    level = FAIL if part >= FULL else WARN if part >= NEARLY_FULL else FINE
+    text = f"{member.endpoint}: {member.size >> 20} MiB of {most >> 20} ({part:.0%}), {member.in_use >> 20} in use"
+    return [Sign(level, "size", text)]
+
+
+def count(known: Sequence[object], seen: Sequence[Health]) -> list[Sign]:
+    total, leaders = len(known), sum(member.leads for member in seen)
+    signs = [] if leaders == 1 or len(seen) < total else [Sign(FAIL, "no_leader", f"{leaders} members say they lead")]
+    if total == 1:
+        return [*signs, Sign(WARN, "alone", "one member: its machine's end is the end of the queues")]
+    if total % 2 == 0:
+        return [*signs, Sign(WARN, "even", f"{total} members bear no more losses than {total - 1}")]
+    return [*signs, Sign(FINE, "members", f"{total} members, {(total - 1) // 2} may be lost")]
+
+
+async def _history(etcd: Etcd) -> list[Sign]:
+    revision = int((await etcd.range(b"/q/", limit=1, keys_only=True)).header.revision)
+    if revision > LONG_HISTORY:
+        try:
+            await etcd.range(b"/q/", limit=1, keys_only=True, revision=revision - LONG_HISTORY)
+            text = f"the last {LONG_HISTORY} changes are all kept; set --auto-compaction-retention or --compact"
+            return [Sign(WARN, "history", text)]
+        except Compacted:
+            pass
+    return [Sign(FINE, "history", f"revision {revision}, old history goes or is short")]
+
+
+async def _speed(etcd: Etcd) -> list[Sign]:
+    """A lease is granted by more than half of the members, on disk, as every message is."""
+    taken = []
+    for _ in range(5):
+        begun = time.perf_counter()
+        lease, _ = await etcd.grant(10)
+        taken.append((time.perf_counter() - begun) * 1000)
+        await etcd.revoke(lease)
+    middle = sorted(taken)[len(taken) // 2]
+    return [Sign(WARN if middle > SLOW_MS else FINE, "latency", f"a write takes {middle:.1f} ms")]

@@ -1,0 +1,127 @@
+"""``yirangmq cluster`` as a user types it, against real members and a node."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, play, until
+from tests.cluster.troupe import Troupe
+from yirangmq.cli import exits
+from yirangmq.cluster.doctor import judge_version
+from yirangmq.cluster.keys import Keys
+from yirangmq.format.jsontext import loads
+
+pytestmark = pytest.mark.process
+
+
+class Commands:
+    def __init__(self, etcds: Etcds) -> None:
+        self._store = f"etcd://{','.join(etcds.endpoints)}"
+
+    def __call__(self, *words: str, code: int = exits.OK) -> Any:
+        command = [sys.executable, "-m", "yirangmq", "cluster", *words, "--store", self._store, "--json"]
+        done = subprocess.run(command, capture_output=True, timeout=60)
+        assert done.returncode == code, done.stderr.decode()
+        return loads((done.stdout or done.stderr).splitlines()[-1])
+
+    def text(self, *words: str) -> str:
+        command = [sys.executable, "-m", "yirangmq", "cluster", *words, "--store", self._store]
+        return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
+
+
+@pytest.fixture
+def commands(etcd: Etcds) -> Commands:
+    return Commands(etcd)
+
+
+def test_a_queue_from_its_creation_to_another_leader(
+    etcd: Etcds, commands: Commands, tmp_path: Path, queue: str
+) -> None:
+    (tmp_path / "policy.json").write_text('{"retry": {"limit": 1}}')
+    assert commands("create", queue, "--policy", str(tmp_path / "policy.json"))["created"] is True
+    assert commands("create", queue)["created"] is False
+    (tmp_path / "policy.json").write_text('{"ttlSec": 1}')
+    refused = commands("create", queue, "--policy", str(tmp_path / "policy.json"), code=2)
+    assert (refused["code"], refused["field"]) == ("bad_policy", "ttlSec")
+    assert commands("leader", queue, code=3)["code"] == "not_found"
+    with Troupe(etcd, tmp_path / "troupe", queue, consumers=0) as troupe:
+        etcd.ctl("put", f"/q/{queue}/p/ann/k1", "1")
+        etcd.ctl("put", f"/queue/{queue}/input/ann/k2", "2")
+
+        async def in_line() -> None:
+            async with at(*etcd.endpoints) as client:
+
+                async def both() -> bool:
+                    found = await client.range(Keys(queue).base + b"0", Keys(queue).ordered_end, count_only=True)
+                    return bool(found.count == 2)
+
+                await until(both, troupe.logs())
+
+        play(in_line())
+        [found] = [one for one in commands("status")["queues"] if one["queue"] == queue]
+        wanted = {"inbox": 0, "line": 2, "waiting": 2, "given": 0, "again": 0, "dead": 0, "consumers": 0, "moved": 2}
+        assert {name: found[name] for name in wanted} == wanted
+        before = commands("leader", queue)["queues"][queue]
+        assert before == found["leader"]
+        moved = commands("move-leader", queue)
+        assert moved["before"] == before
+        assert moved["after"] != before
+        assert commands("leader", queue)["queues"][queue] == moved["after"]
+        assert queue in commands.text("status")
+
+
+def test_members_and_doctor(etcd: Etcds, commands: Commands) -> None:
+    [member] = commands("members")["members"]
+    assert (member["name"], member["leads"], member["endpoint"]) == ("n0", True, etcd.endpoints[0])
+    assert "leads" in commands.text("members")
+    answer = commands("doctor")
+    codes = {sign["code"]: sign["level"] for sign in answer["signs"]}
+    assert codes["alone"] == "warn"
+    assert codes["size"] == "ok"
+    assert "latency" in codes
+    nearly = commands("doctor", "--quota", "20000", code=exits.UNWELL)
+    assert {"level": "fail", "code": "size"}.items() <= next(
+        sign for sign in nearly["signs"] if sign["code"] == "size"
+    ).items()
+
+
+def test_repair_frees_what_history_held(commands: Commands, etcd: Etcds, queue: str) -> None:
+    async def fill() -> None:
+        async with at(*etcd.endpoints) as client:
+            for _ in range(40):
+                await client.put(f"/t/{queue}".encode(), bytes(200_000))
+
+    play(fill())
+    done = commands("repair")
+    [endpoint] = done["before"]
+    assert done["after"][endpoint] < done["before"][endpoint]
+
+
+def test_nobody_there(queue: str) -> None:
+    command = [sys.executable, "-m", "yirangmq", "cluster", "status", "--store", "etcd://127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert done.returncode == 10
+    assert b"no member" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("version", "users", "codes"),
+    [
+        ("3.5.1", False, ["loses_data"]),
+        ("3.5.5", False, ["known_bad"]),
+        ("3.4.21", False, ["known_bad", "end_of_life"]),
+        ("3.4.23", False, ["end_of_life"]),
+        ("3.4.23", True, ["roles_void", "end_of_life"]),
+        ("3.5.16", True, ["roles_void"]),
+        ("3.5.16", False, ["version"]),
+        ("3.5.28", True, ["version"]),
+        ("3.6.0-rc.1", True, ["version"]),
+        ("3.3.25", True, ["known_bad", "roles_void"]),
+    ],
+)
+def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None:
+    assert [sign.code for sign in judge_version(version, "h1", users)] == codes

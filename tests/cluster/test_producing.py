@@ -1,0 +1,171 @@
+"""How sure a producer is: the three levels, with members that die; and what happens when etcd is nearly or quite
+full."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, keys_of, play, running, until
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.consuming import Consumer
+from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.producing import LEVELS, Producer
+from yirangmq.cluster.repairing import repair
+from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: str, level: str) -> None:
+    async def game(etcd: Etcds) -> None:
+        async with at(*etcd.endpoints) as client:
+            producer = Producer(client, queue, "me", TimeOrderedIds(), level)
+            sent = [await producer.publish(b"%d" % number) for number in range(50)]
+            await producer.flush()
+            etcd.members[0].kill()
+            if level == "none":
+                await producer.publish(b"into the void")
+                await producer.flush()
+                assert producer.failed == 1
+            etcd.members[0].start()
+            assert etcd.wait_well()
+            there = {key.rsplit(b"/", 1)[1].decode() for key in await keys_of(client, Keys(queue).base + b"p/")}
+            assert set(sent) <= there
+
+    with Etcds(tmp_path / "etcd") as cluster:
+        play(game(cluster))
+
+
+def test_few_and_none_have_many_on_their_way_and_few_tells_of_faults_later(
+    queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.cluster.producing.TRIES", 1)
+
+    async def game() -> None:
+        async with at("127.0.0.1:1") as client:
+            few = Producer(client, queue, "me", TimeOrderedIds(), "few")
+            await few.publish(b"1")
+            with pytest.raises(Unavailable):
+                await few.flush()
+            await few.flush()
+            none = Producer(client, queue, "me", TimeOrderedIds(), "none")
+            await none.publish_many([b"1", b"2"])
+            await none.flush()
+            assert none.failed == 2
+            with pytest.raises(Unavailable):
+                await Producer(client, queue, "me", TimeOrderedIds()).publish(b"1")
+            with pytest.raises(BadInput, match="reliability"):
+                Producer(client, queue, "me", TimeOrderedIds(), "some")
+
+    play(game())
+
+
+def test_producing_takes_one_call(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            calls = 0
+            call = client.lines.call
+
+            async def counted(*words: object, **more: object) -> object:
+                nonlocal calls
+                calls += 1
+                return await call(*words, **more)  # type: ignore[arg-type]
+
+            client.lines.call = counted  # type: ignore[method-assign]
+            producer = Producer(client, queue, "me", TimeOrderedIds())
+            await producer.publish_many([b"1"] * 100)
+            assert calls == 1
+            await producer.publish(b"2")
+            assert calls == 2
+
+    play(game())
+
+
+def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) -> None:
+    quota = 32 * 1024**2
+
+    async def game(etcd: Etcds) -> None:
+        async with (
+            running(etcd.endpoints, quota=quota, look=0.02, compact=0.2),
+            at(*etcd.endpoints) as client,
+        ):
+            producer = Producer(client, queue, "me", TimeOrderedIds())
+            sent = 0
+
+            async def send_on() -> None:
+                nonlocal sent
+                for _ in range(400):
+                    await producer.publish_many([bytes(20_000)] * 10)
+                    sent += 10
+                    await asyncio.sleep(0.02)
+
+            with pytest.raises(QuotaExceeded, match="60%"):
+                await send_on()
+            async with Consumer(client, queue, "bob") as consumer:
+                taken = 0
+                async for batch in consumer.batches():
+                    await consumer.ack(batch)
+                    taken += len(batch)
+                    if taken >= sent:
+                        break
+                assert taken == sent
+                await repair(client, Address(endpoints=tuple(etcd.endpoints)), lambda text: None)
+
+                async def has_room() -> bool:
+                    try:
+                        await producer.publish(b"again")
+                        return True
+                    except QuotaExceeded:
+                        return False
+
+                await until(has_room, "room")
+
+    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+        play(game(cluster))
+
+
+def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None:
+    """A plain client cannot be refused before the hard end: acks go on, and after the repair everything does."""
+    quota = 16 * 1024**2
+
+    async def game(etcd: Etcds) -> None:
+        address = Address(endpoints=tuple(etcd.endpoints))
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client:
+            seen: set[bytes] = set()
+            put: set[bytes] = set()
+            async with running(etcd.endpoints, quota=quota), Consumer(client, queue, "bob") as consumer:
+
+                async def work() -> None:
+                    async for batch in consumer.batches(10):
+                        seen.update(one.name.encode() for one in batch)
+                        await consumer.ack(batch)
+
+                await client.put(keys.inbox("ann", "first"), b"")
+
+                async def fill() -> None:
+                    for number in range(1000):
+                        await client.put(keys.inbox("ann", f"k{number}"), bytes(50_000))
+                        put.add(b"k%d" % number)
+
+                with pytest.raises(StoreFull):
+                    await fill()
+                working = asyncio.ensure_future(work())
+
+                async def has_room() -> bool:
+                    """What has been moved is acked and removed; what has not cannot move until there is room."""
+                    await repair(client, address, lambda text: None)
+                    return put <= seen
+
+                await until(has_room, "all of them")
+                await client.put(keys.inbox("ann", "last"), b"")
+                await until(lambda: b"last" in seen)
+                working.cancel()
+                await asyncio.gather(working, return_exceptions=True)
+
+    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+        play(game(cluster))
