@@ -40,7 +40,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
         "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
-        "mq_unique": "true", "bridges": '[{"name": "b", "queue": "q"}]',
+        "mq_unique": "true", "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
     }  # fmt: skip
     value = given.get(name, "7")
     other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}}.get(name, {})
@@ -71,6 +71,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"insecure": "perhaps"}, {}, {}, "insecure", "true or false"),
         ({"node": "a b"}, {}, {}, "node", "not allowed"),
         ({"tcp": "7411"}, {}, {}, "tcp", "HOST:PORT"),
+        ({"syslog": "localhost"}, {}, {}, "syslog", "unix:PATH or udp:HOST:PORT"),
         ({"tcp": "localhost:99999"}, {}, {}, "tcp", "HOST:PORT"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
         ({"token": "a", "token_file": "b"}, {}, {}, "token", "one of them"),

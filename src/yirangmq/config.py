@@ -26,6 +26,7 @@ from yirangmq.core.settings import (
     file_mode,
     one_of,
     plain_name,
+    syslog_or_nothing,
     token_rules,
     topic_names,
     topic_or_nothing,
@@ -239,6 +240,9 @@ class Config:
     )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
+    syslog: str = _setting(
+        "", syslog_or_nothing, "where log lines go as well: `unix:PATH`, such as `unix:/dev/log`, or `udp:HOST:PORT`"
+    )
 
     @property
     def store_url(self) -> str:

@@ -3,11 +3,14 @@
 import io
 import json
 import logging
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from yirangmq.observe.logs import begin, log, values
+from yirangmq.core.errors import BadInput
+from yirangmq.observe.logs import begin, begin_syslog, log, values
 
 
 @pytest.fixture
@@ -57,3 +60,40 @@ def test_for_people_it_is_text() -> None:
     finally:
         logging.getLogger().removeHandler(handler)
     assert stream.getvalue().endswith(" info    ready  clients=3\n")
+
+
+@pytest.mark.parametrize("kind", ["unix", "udp"])
+def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path, kind: str) -> None:
+    with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_DGRAM) as system:
+        system.bind(str(tmp_path / "log") if kind == "unix" else ("127.0.0.1", 0))
+        system.settimeout(10)
+        place = system.getsockname()
+        handler = begin_syslog(f"unix:{place}" if kind == "unix" else f"udp:127.0.0.1:{place[1]}")
+        try:
+            log.warning("a subscriber is late", extra=values(name="ledger", lag=1001))
+            heard = system.recv(4096).decode()
+        finally:
+            logging.getLogger().removeHandler(handler)
+            handler.close()
+    rank, _, text = heard.partition("yirangmq: ")
+    assert rank == "<28>"  # daemon, warning
+    assert text == lines.getvalue().strip()
+    assert json.loads(text)["lag"] == 1001
+
+
+def test_a_systems_log_that_has_gone_disturbs_nobody(
+    lines: io.StringIO, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput, match=r"^syslog: unix:.* cannot be reached"):
+        begin_syslog(f"unix:{tmp_path / 'nobody'}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as system:
+        system.bind(str(tmp_path / "log"))
+        handler = begin_syslog(f"unix:{tmp_path / 'log'}")
+    try:
+        for n in range(3):
+            log.warning("here", extra=values(n=n))
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+    assert len(lines.getvalue().splitlines()) == 3
+    assert capsys.readouterr().err == ""

@@ -57,7 +57,9 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
 def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None:
     async def main() -> None:
         settings = Settings(buffer_bytes=100_000, lag_limit=100)
+        late: list[tuple[str, int]] = []
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as follower:
+            server.topics.lag_heard.append(lambda one, lag: late.append((one.name, lag)))
             await follower.follow(name="ledger", start="new")
             assert server.about.reasons() == []
             await server.fill(2000, 1000)
@@ -65,6 +67,8 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             [reason] = server.about.reasons()
             assert (reason.level, reason.code) == ("degraded", "lag")
             assert "ledger" in reason.text
+            [(name, lag)] = late
+            assert (name, lag > 100) == ("ledger", True)
             told = told_by(server)
             assert told["yirangmq_subscriber_late"] == 1
             assert told['yirangmq_subscriber_lag{subscriber="ledger"}'] > 100

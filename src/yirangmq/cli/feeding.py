@@ -28,6 +28,7 @@ def publisher_of(config: Config) -> Publisher | None:
     made = Publisher(_opening(config), stage, settings_of(config))
     made.state_heard.append(_publisher_moved)
     made.moved_heard.append(_subscriber_moved)
+    made.lag_heard.append(_subscriber_is_late)
     return made
 
 
@@ -77,3 +78,8 @@ def _publisher_moved(before: PublisherState | None, after: PublisherState, why: 
 def _subscriber_moved(subscriber: Subscriber, before: ClientState, after: ClientState) -> None:
     about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
     log.debug("subscriber", extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about))
+
+
+def _subscriber_is_late(subscriber: Subscriber, lag: int) -> None:
+    about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
+    log.warning("a subscriber is late", extra=values(lag=lag, **about))

@@ -64,6 +64,8 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
     document = loads(read_input(args.config, MOST_CONFIG)) if args.config else {}
     chosen = config.load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
     logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
+    if chosen.syslog:
+        logs.begin_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
         token = _token(chosen)
         secrets = Secrets(token, _tls(chosen), _grants(chosen, token))

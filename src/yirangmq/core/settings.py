@@ -111,6 +111,13 @@ def topic_or_nothing(value: object) -> str:
         raise ValueError(str(error)) from None
 
 
+def syslog_or_nothing(value: object) -> str:
+    text = a_text(value)
+    if text and not re.fullmatch(r"unix:.+|udp:.+:\d{1,5}", text):
+        raise ValueError(f"must be unix:PATH or udp:HOST:PORT, not {text!r}")
+    return text
+
+
 def bridge_rules(value: object) -> tuple[NewBridge, ...]:
     if isinstance(value, str):
         value = json.loads(value) if value.strip() else []

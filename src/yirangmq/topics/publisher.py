@@ -20,7 +20,7 @@ from yirangmq.topics.ledger import Ledger
 from yirangmq.topics.lines import Dialect, Line
 from yirangmq.topics.stage import Loop, Settings
 from yirangmq.topics.subscriber import Moved, Subscriber
-from yirangmq.topics.ticking import Hold, Ticking
+from yirangmq.topics.ticking import Hold, LagHeard, Ticking
 
 AGAIN_SECONDS = 1.0
 """A log that could not be opened is not tried again before: everybody who asks would wait for it."""
@@ -61,6 +61,8 @@ class Publisher:
         """Told how many seconds each commit took."""
         self.state_heard: list[StateHeard] = []
         self.moved_heard: list[Moved] = []
+        self.lag_heard: list[LagHeard] = []
+        """Told of a subscriber that is too far behind, once, and by how much."""
         self.holds: list[Hold] = []
         """Who else needs records to be kept, besides durable subscribers."""
         self._numbers = count(1)
@@ -136,7 +138,9 @@ class Publisher:
         feed.after_turn, feed.hearers, feed.took = self.after_turn, self.hearers, self.took
         feed.troubled = self._troubled
         follows = Follows(feed)
-        return Open(feed, follows, ledger, Ticking(feed, follows, ledger, self.aside, self.holds))
+        ticking = Ticking(feed, follows, ledger, self.aside, self.holds)
+        ticking.lag_heard = self.lag_heard
+        return Open(feed, follows, ledger, ticking)
 
     def _recovered(self) -> None:
         """What was wrong is right again."""

@@ -19,6 +19,7 @@ from yirangmq.topics.subscriber import Subscriber
 TICK_SECONDS = 0.25
 """The smallest distance between two words of progress."""
 SECOND_NS = 1_000_000_000
+LagHeard = Callable[[Subscriber, int], None]
 Hold = Callable[[str, int], int | None]
 """(epoch, the oldest moment in nanoseconds at which one who is away may have been heard of) → the first sequence that
 somebody needs; None: nobody needs any."""
@@ -36,7 +37,7 @@ class Ticking:
         self.alarms: set[int] = set()
         """Numbers of subscribers that are too far behind."""
         self.trimmed_heard: list[Callable[[Trimmed], None]] = []
-        self.lag_heard: list[Callable[[Subscriber, int], None]] = []
+        self.lag_heard: list[LagHeard] = []
         self._plan_retention()
 
     def begin(self) -> None:
