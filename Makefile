@@ -62,8 +62,9 @@ bench: bench-store bench-topics bench-http bench-peers ## all benchmarks
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
 
-bench-topics: setup ## how fast topics are: the log beside the bare disk (BENCH_FLAGS=--quick: a tenth)
+bench-topics: setup $(PEERS) ## how fast topics are: beside the bare disk, plain sendfile and Redis Streams, about ten minutes (BENCH_FLAGS=--quick: one)
 	$(BIN)/python benchmarks/topics_log.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/topics_feed.py $(BENCH_FLAGS)
 
 bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=--quick: one)
 	$(BIN)/python benchmarks/http_door.py $(BENCH_FLAGS)
