@@ -14,7 +14,8 @@ PEERS  := .venv-bench/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers soak-store soak-daemon soak-topics fuzz \
+.PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \
+    spark-cluster-demo soak-store soak-daemon soak-topics fuzz \
     torture lock clean browser pictures
 
 help: ## print this list
@@ -74,6 +75,15 @@ bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half 
 
 soak-store: setup ## eight producers and eight consumers on one store for a minute, for each store
 	YIRANGMQ_SOAK_SECONDS=60 $(BIN)/pytest -m process tests/scenarios/test_crowd.py
+
+spark-cluster-demo: setup ## a pipeline on a real Spark cluster (master, two workers), and kill -9 of an executor
+	$(BIN)/python tools/spark_cluster_demo.py
+
+bench-spark: setup ## reading and writing by Spark beside Spark's own sources (BENCH_FLAGS=--quick: a fiftieth)
+	$(BIN)/python benchmarks/spark.py $(BENCH_FLAGS)
+
+soak-spark: setup ## kill the driver of a stream twenty times, and the server ten times, under a live producer
+	YIRANGMQ_SPARK_KILLS=20 $(BIN)/pytest -s -m process tests/pipeline/test_driver_kill.py
 
 soak-daemon: setup ## kill the server a hundred times under load from eight producers and eight consumers
 	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py

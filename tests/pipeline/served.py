@@ -1,6 +1,7 @@
 """A server with HTTP for tests of the pipeline, and short ways to put something in and to look."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,14 +19,23 @@ class Served:
 
     def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.daemon = Daemon(folder, "--http", "127.0.0.1:0", "--durability", "os", *options)
+        address = () if "--http" in options else ("--http", "127.0.0.1:0")
+        self.daemon = Daemon(folder, "--durability", "os", *address, *options)
         self.data = str(folder / "d")
         self.start()
 
+    @property
+    def http(self) -> HttpBroker:
+        """Of this thread alone."""
+        found: HttpBroker | None = getattr(self._local, "http", None)
+        if found is None:
+            found = self._local.http = HttpBroker(self.url, None, 60)
+        return found
+
     def start(self) -> None:
+        self._local = threading.local()
         self.daemon.start()
         self.url: str = next(one for one in self.daemon.ready["addresses"] if one.startswith("http:"))
-        self.http = HttpBroker(self.url, None, 20)
 
     def stop(self) -> None:
         self.http.close()

@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
+from zipfile import ZipFile
 
 from yirangmq.core.errors import MissingExtra
 from yirangmq.pipeline.java import find_java
@@ -71,6 +73,20 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
         cloudpickle.register_pickle_by_value(source)  # type: ignore[no-untyped-call]
     spark.dataSource.register(PushingSource)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def source_archive(path: Path | str) -> Path:
+    """The data source alone as a zip, for ``spark-submit --py-files`` and ``addPyFile``: executors that have no
+    yirangmq find it there. The driver has it installed."""
+    from yirangmq.pipeline import source
+
+    made, package = Path(path), "yirangmq/pipeline"
+    with ZipFile(made, "w") as archive:
+        for name in ("yirangmq", package):
+            archive.writestr(f"{name}/__init__.py", "")
+        for file in sorted(Path(str(source.__file__)).parent.glob("*.py")):
+            archive.write(file, f"{package}/source/{file.name}")
+    return made
 
 
 def _prepare_environment(master: str) -> None:

@@ -1,0 +1,348 @@
+"""How fast Spark reads and writes through us, beside its own sources on the same messages: ``make bench-spark``.
+
+1 000 000 messages of 2000 bytes, local[2], warm: every figure is the median of three runs after one that does not
+count, and rivals take turns. ``--quick`` takes a fiftieth, to see that it runs; its figures mean nothing. Each target
+line at the end has: name | figure | wanted | reached or short."""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from yirangmq.core.topics import NewRecord
+from yirangmq.pipeline.cluster import LocalCluster
+from yirangmq.pipeline.session import session
+from yirangmq.pipeline.source.broker import HttpBroker
+from yirangmq.pipeline.steps import parse_envelope, validate
+from yirangmq.stores.segments import LogSettings, SegmentLog
+
+SIZE = 2000
+ROWS, QUICK_ROWS = 1_000_000, 20_000
+QUEUE_SHARE = 4
+"""One message of so many goes to the queue: all of a batch write is one transaction."""
+PER_SECOND = 50
+RUNS = 3
+SCHEMA = {
+    "type": "object",
+    "required": ["messageId", "payload"],
+    "properties": {"payload": {"type": "object", "required": ["id", "amount"]}},
+}
+JSON_SCHEMA = "messageId string, type string, timestamp string, payload struct<id bigint, amount bigint, text string>"
+SENT_AT = "2026-01-13T09:21:00Z"
+TARGETS: list[str] = []
+
+
+def target(name: str, figure: float, wanted: str, reached: bool, unit: str = "") -> None:
+    TARGETS.append(f"target: {name} | {figure:,.3g}{unit} | {wanted} | {'reached' if reached else 'short'}")
+
+
+# -- the messages -----------------------------------------------------------------------------------------------------
+
+
+def messages(count: int) -> Iterator[bytes]:
+    chance = random.Random(1)
+    fill = ["".join(chance.choices("abcdefghijklmnop ", k=SIZE)) for _ in range(64)]
+    for number in range(count):
+        payload = {"id": number, "amount": number % 997, "text": ""}
+        envelope = {
+            "messageId": f"m-{number}",
+            "type": "order",
+            "timestamp": "2026-01-13T09:21:00Z",
+            "payload": payload,
+        }
+        text = json.dumps(envelope)
+        yield (text[:-3] + fill[number % 64][: SIZE - len(text)] + text[-3:]).encode()
+
+
+def make_messages(folder: Path, count: int) -> None:
+    """The same ones as a topic and as lines of files."""
+    (folder / "data").mkdir(parents=True)
+    (folder / "lines").mkdir()
+    found = messages(count)
+    with SegmentLog(folder / "data" / "topics", LogSettings(durability="os")) as log:
+        for part in range(4):
+            with (folder / "lines" / f"part-{part}.json").open("wb") as lines:
+                for begin in range(0, count // 4, 1000):
+                    some = [next(found) for _ in range(min(1000, count // 4 - begin))]
+                    log.append([NewRecord("orders", one) for one in some])
+                    lines.writelines(one + b"\n" for one in some)
+
+
+class Server:
+    """``yirangmq serve`` on the folder's data, durability full."""
+
+    def __init__(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "yirangmq", "serve", "--json", "--data", str(folder / "data")]
+        self._process = subprocess.Popen(
+            [*command, "--http", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+        assert self._process.stdout is not None
+        addresses = json.loads(self._process.stdout.readline())["addresses"]
+        self.url: str = next(one for one in addresses if one.startswith("http:"))
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+
+
+# -- row by row, as most Python sources do it -------------------------------------------------------------------------
+
+
+class RowByRow(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "row_by_row"
+
+    def schema(self) -> str:
+        return "value binary, topic string, global_seq bigint"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return RowReader(self.options["path"])
+
+
+class RowReader(DataSourceReader):
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def partitions(self) -> list[InputPartition]:
+        names = sorted(os.listdir(self._path))
+        return [InputPartition(name) for name in names if name.endswith(".log")]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """A record at a time."""
+        import struct
+
+        data = memoryview(Path(self._path, partition.value).read_bytes())
+        at = struct.unpack_from(">Q", data, 64)[0]
+        while at + 48 <= len(data):
+            length, sign, _, sequence, _, _, _, topic, key, headers = struct.unpack_from(">I8sIQQQHHHH", data, at)
+            if sign != bytes((1, 20, 0, 0, 0, 0, 0, 0)):
+                return
+            body = at + 48
+            payload = body + topic + key + headers
+            at += length + 12
+            yield bytes(data[payload:at]), str(data[body : body + topic], "utf-8"), sequence
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    def __init__(self, spark: SparkSession, folder: Path, url: str, rows: int, runs: int) -> None:
+        self.spark, self.folder, self.url, self.rows, self.runs = spark, folder, url, rows, runs
+
+    def rates(self, title: str, works: dict[str, Callable[[], object]], rows: int = 0) -> dict[str, float]:
+        """Rows per second of each, in turns; one round is for warming up."""
+        print(f"\n{title}")
+        seconds: dict[str, list[float]] = {name: [] for name in works}
+        for number in range(self.runs + 1):
+            for name, work in works.items():
+                begin = time.perf_counter()
+                work()
+                if number:
+                    seconds[name].append(time.perf_counter() - begin)
+        found = {name: (rows or self.rows) / statistics.median(taken) for name, taken in seconds.items()}
+        for name, rate in found.items():
+            spread = max(seconds[name]) / min(seconds[name])
+            print(f"  {name:44} {rate:12,.0f} rows/s  {rate * SIZE / 1e6:8,.0f} MB/s  spread {spread:.2f}")
+        return found
+
+    def topic(self, **options: str) -> DataFrame:
+        way = {} if "broker" in options else {"path": str(self.folder / "data")}
+        return self.spark.read.format("yirangmq").options(subscribe="orders", **way, **options).load()
+
+    def count(self, found: DataFrame, column: str = "value") -> None:
+        [row] = found.agg(F.sum(F.length(column)), F.count("*")).collect()
+        assert row[1] == self.rows, row
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def reading(self) -> None:
+        lines, log = str(self.folder / "lines"), str(self.folder / "data" / "topics")
+        self.spark.dataSource.register(RowByRow)
+        found = self.rates(
+            "Reading: sum of lengths, count",
+            {
+                "a topic, from its files": lambda: self.count(self.topic()),
+                "a topic, over TCP from the server": lambda: self.count(self.topic(broker=self.url)),
+                "Spark's text reader": lambda: self.count(self.spark.read.text(lines)),
+                "Spark's JSON reader, schema given": lambda: self.count(
+                    self.spark.read.schema(JSON_SCHEMA).json(lines), "payload.text"
+                ),
+                "row by row tuples": lambda: self.count(
+                    self.spark.read.format("row_by_row").option("path", log).load()
+                ),
+            },
+        )
+        direct, tcp, text, parsed, tuples = found.values()
+        target("read a topic, beside Spark's text reader", direct / text, "≥ 2.5 ×", direct >= 2.5 * text, " ×")
+        target("read a topic, beside Spark's JSON reader", direct / parsed, "≥ 3 ×", direct >= 3 * parsed, " ×")
+        target("read a topic, beside row by row tuples", direct / tuples, "≥ 4 ×", direct >= 4 * tuples, " ×")
+        target("read over TCP, beside direct", tcp / direct, "≥ 0.5 ×", tcp >= 0.5 * direct, " ×")
+
+    # -- a whole pipeline ---------------------------------------------------------------------------------------------
+
+    def pipeline(self) -> None:
+        def whole(found: DataFrame) -> None:
+            checked = validate(parse_envelope(found.select(F.col("value").cast("binary").alias("value"))), SCHEMA)
+            amount = F.get_json_object("payload", "$.amount").cast("bigint")
+            rows = checked.groupBy("type", F.size("errors")).agg(F.count("*"), F.sum(amount)).collect()
+            assert sum(row[2] for row in rows) == self.rows
+
+        lines = str(self.folder / "lines")
+        ours, theirs = self.rates(
+            "Pipeline: read, parse envelope, validate, aggregate",
+            {
+                "from a topic": lambda: whole(self.topic(columns="value")),
+                "from Spark's text reader": lambda: whole(self.spark.read.text(lines)),
+            },
+        ).values()
+        target("pipeline, beside Spark's text source", ours / theirs, "≥ 0.8 ×", ours >= 0.8 * theirs, " ×")
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def writing(self) -> None:
+        few = self.rows // QUEUE_SHARE
+        every = self.topic(columns="value")
+        some = self.topic(columns="value", endingOffsets=json.dumps({"global_seq": few}))
+        out = str(self.folder / "out")
+
+        def ours(found: DataFrame, **place: str) -> None:
+            found.write.format("yirangmq").mode("append").options(broker=self.url, **place).save()
+
+        def theirs(found: DataFrame) -> None:
+            found.select(F.col("value").cast("string")).write.mode("overwrite").text(out)
+
+        topic, text = self.rates(
+            "Writing to a topic, durability full",
+            {"a topic": lambda: ours(every, topic="copied"), "Spark's text sink": lambda: theirs(every)},
+        ).values()
+        queue, small = self.rates(
+            f"Writing to a SQLite queue, durability full, {few} rows",
+            {"a queue": lambda: ours(some, queue="copied"), "Spark's text sink": lambda: theirs(some)},
+            few,
+        ).values()
+        target("sink to a topic", topic, "≥ 80,000 rows/s", topic >= 80_000, " rows/s")
+        target("sink to a topic, share of Spark's text sink", topic / text, "told", True, " ×")
+        target("sink to a SQLite queue", queue, "≥ 30,000 rows/s", queue >= 30_000, " rows/s")
+        target("sink to a SQLite queue, share of Spark's text sink", queue / small, "told", True, " ×")
+
+    # -- how long a record takes --------------------------------------------------------------------------------------
+
+    def latency(self, seconds: float) -> None:
+        """From publishing a record to the commit of its copy in another topic, both by the log's own clock."""
+        found = self.spark.readStream.format("yirangmq").options(
+            broker=self.url, subscribe="ticks", startingOffsets="latest"
+        )
+        ticks = found.load().selectExpr("cast(unix_micros(timestamp) as string) value")
+        sink = ticks.writeStream.format("yirangmq").option("checkpointLocation", str(self.folder / "checkpoint"))
+        query = sink.options(broker=self.url, topic="ticked").trigger(processingTime="0 seconds").start()
+        warm = 3 * PER_SECOND
+        try:
+            while query.lastProgress is None:
+                time.sleep(0.05)
+            Trickle(self.url, round(seconds * PER_SECOND) + warm).run()
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        copies = self.spark.read.format("yirangmq").options(path=str(self.folder / "data"), subscribe="ticked").load()
+        took = copies.selectExpr("offset", "(unix_micros(timestamp) - cast(cast(value as string) as bigint)) / 1e3 ms")
+        late = sorted(row.ms for row in took.where(f"offset > {warm}").collect())
+        p50, p95 = (late[round(share * (len(late) - 1))] for share in (0.5, 0.95))
+        print(
+            f"\nMicro-batch latency at {PER_SECOND} a second: p50 {p50:.0f} ms, p95 {p95:.0f} ms, {len(late)} records"
+        )
+        target("micro-batch latency p95 at 50 msg/s", p95 / 1000, "< 1 s", p95 < 1000, " s")
+
+
+class Trickle:
+    """So many records at an even pace, from a thread of their own."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self._broker = HttpBroker(url, None, 60)
+        self._count = count
+
+    def run(self) -> None:
+        thread = threading.Thread(target=self._publish)
+        thread.start()
+        thread.join()
+
+    def _publish(self) -> None:
+        begin = time.monotonic()
+        for number in range(self._count):
+            time.sleep(max(0.0, begin + number / PER_SECOND - time.monotonic()))
+            self._broker.document("POST", "/v1/topics/ticks/records", {"n": number})
+        self._broker.close()
+
+
+def on_cluster(folder: Path, url: str, rows: int, runs: int, workers: int) -> float:
+    with LocalCluster(folder / f"cluster-{workers}", workers) as cluster:
+        spark = session("bench", cluster.master, cluster.settings())
+        try:
+            bench = Bench(spark, folder, url, rows, runs)
+            options = {"broker": url, "columns": "value", "minPartitions": "8"}
+
+            def work() -> None:
+                found = parse_envelope(bench.topic(**options))
+                [row] = found.agg(F.count("*"), F.max("type")).collect()
+                assert row[0] == rows
+
+            name = f"{workers} worker{'s' * (workers > 1)} of one core"
+            [rate] = bench.rates("On a standalone cluster: read over TCP, parse", {name: work}).values()
+            return rate
+        finally:
+            spark.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a fiftieth of the messages, one run")
+    parser.add_argument("--only", default="reading,pipeline,writing,latency,cluster", help="which parts, with commas")
+    parser.add_argument("--folder", type=Path, default=None, help="where to put the data (default: a temporary folder)")
+    chosen = parser.parse_args()
+    rows, runs = (QUICK_ROWS, 1) if chosen.quick else (ROWS, RUNS)
+    parts = chosen.only.split(",")
+    folder = Path(tempfile.mkdtemp(prefix="bench-spark-", dir=chosen.folder))
+    server = None
+    try:
+        print(f"making {rows:,} messages of {SIZE} bytes in {folder}")
+        make_messages(folder, rows)
+        server = Server(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            spark = session("bench", "local[2]")
+        bench = Bench(spark, folder, server.url, rows, runs)
+        for name, work in (("reading", bench.reading), ("pipeline", bench.pipeline), ("writing", bench.writing),
+                           ("latency", lambda: bench.latency(3 if chosen.quick else 30))):  # fmt: skip
+            if name in parts:
+                work()
+        spark.stop()
+        if "cluster" in parts:
+            one, two = (on_cluster(folder, server.url, rows, 1 if chosen.quick else 2, n) for n in (1, 2))
+            target("two workers beside one, standalone cluster", two / one, "told", True, " ×")
+    finally:
+        if server is not None:
+            server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    print()
+    print("\n".join(TARGETS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,140 @@
+"""A standalone Spark cluster on this machine's loopback, from the pip package: one master, some workers.
+
+For trying things out: the same jobs, sent over sockets to processes of their own. Knows: Spark's daemons and how to
+start and end them. Does not know: jobs."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+
+from yirangmq.core.errors import MissingExtra, Unavailable
+from yirangmq.pipeline.java import find_java
+
+PATIENCE = 120.0
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.executor.memory": "700m",
+    "spark.executor.cores": "1",
+}
+"""For a session on such a cluster."""
+
+
+class LocalCluster:
+    """From ``with`` to its end; its logs and work are in ``folder``."""
+
+    def __init__(self, folder: Path, workers: int = 2, *, cores: int = 1, memory: str = "1g") -> None:
+        self._folder = folder
+        self._wanted = workers
+        self._cores, self._memory = cores, memory
+        self._daemons: list[subprocess.Popen[bytes]] = []
+        self._port = free_port()
+
+    @property
+    def master(self) -> str:
+        return f"spark://127.0.0.1:{self._port}"
+
+    def settings(self) -> dict[str, str]:
+        return {**SETTINGS, "spark.cores.max": str(self._wanted * self._cores)}
+
+    def __enter__(self) -> "LocalCluster":
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._start("master", "master.Master", "--port", str(self._port), "--webui-port", "0")
+            self._until(lambda: "I have been elected leader" in self._log("master"), "the master")
+            for number in range(self._wanted):
+                name = f"worker-{number}"
+                self._start(
+                    name, "worker.Worker", self.master, "--cores", str(self._cores), "--memory", self._memory,
+                    "--work-dir", str(self._folder / name), "--webui-port", "0",
+                )  # fmt: skip
+            self._until(lambda: self._log("master").count("Registering worker") >= self._wanted, "the workers")
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Workers first: one that loses its master looks for it for a while."""
+        for daemon in reversed(self._daemons):
+            try:
+                os.killpg(daemon.pid, signal.SIGKILL)  # its executors and their Python too
+            except ProcessLookupError:
+                continue
+        for daemon in self._daemons:
+            daemon.wait()
+        self._daemons.clear()
+
+    def executors(self) -> list[int]:
+        """Process ids of the Java processes that run tasks now."""
+        found = []
+        groups = {daemon.pid for daemon in self._daemons}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                words = (path / "cmdline").read_bytes().split(b"\0")
+                is_ours = os.getpgid(int(path.name)) in groups
+            except (OSError, ProcessLookupError):
+                continue
+            if is_ours and any(b"CoarseGrainedExecutorBackend" in word for word in words):
+                found.append(int(path.name))
+        return found
+
+    def _start(self, name: str, kind: str, *words: str) -> None:
+        home = spark_home()
+        command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *words]
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._daemons.append(
+                subprocess.Popen(command, stdout=log, stderr=log, env=_environment(home), start_new_session=True)
+            )
+
+    def _log(self, name: str) -> str:
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def _until(self, is_so: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not is_so():
+            fallen = any(daemon.poll() is not None for daemon in self._daemons)
+            if fallen or time.monotonic() > end:
+                raise Unavailable(f"{what} of the Spark cluster did not start; see the logs in {self._folder}")
+            time.sleep(0.05)
+
+
+def spark_home() -> Path:
+    found = find_spec("pyspark")
+    if found is None or found.origin is None:
+        raise MissingExtra("Spark is not installed; pip install 'yirangmq[spark]'")
+    return Path(found.origin).parent
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+def _environment(home: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Nothing of our own: what runs on the executors must have come from the driver, or be installed."""
+    kept = {name: value for name, value in base.items() if not re.match(r"SPARK_|PYSPARK_|PYTHONPATH$", name)}
+    return {
+        **kept,
+        "JAVA_HOME": str(find_java(base).home),
+        "SPARK_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_NO_DAEMONIZE": "1",
+        "PYSPARK_PYTHON": sys.executable,
+    }

@@ -1,0 +1,37 @@
+"""What docs/spark.md and docs/spark-options.md say is so."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline.served import Served
+from tools.spark_docs import PAGE, page
+from yirangmq.pipeline.source.options import OPTIONS
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/spark.md").read_text(), re.DOTALL)
+
+
+def test_the_page_of_options_is_current() -> None:
+    assert PAGE.read_text() == page(), "run tools/spark_docs.py"
+    for option in OPTIONS:
+        assert f"`{option.name}`" in page()
+
+
+@pytest.mark.spark
+@pytest.mark.xdist_group("spark")
+def test_the_programs_of_the_page_run(spark: SparkSession, served: Served) -> None:
+    served.append("trades", '{"price": 71200}')
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for program in PROGRAMS:
+            exec(program, {"DATA": served.data, "BROKER": served.url, "spark": spark})
+    assert '{"price": 71200}|     1|' in shown.getvalue()
+    assert served.payloads("mail") == [b'{"to": "ann"}']
+    assert served.values("audit") == [b"sent"]
+    [dead] = served.ask("GET", "/v1/queues/mail/dead-letters")["messages"]
+    assert dead["failure"]["reasonMessage"] == "no address"
