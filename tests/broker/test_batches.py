@@ -340,10 +340,14 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
     monkeypatch.setattr("yirangmq.broker.batch_rows.KEPT_BYTES", 40)
     monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 7)
     rows = [row("queue:a" if n % 10 == 3 else "topic:t", n) for n in range(100)]
-    entry, _ = house.commit(0, house.stage(0, "0-0", *rows, pieces=4), house.stage(0, "1-0", row("topic:t", 100)))
-    assert (entry.queue_rows, entry.topic_rows) == (10, 91)
+    more = [row("topic:t", n, **({"h": str(n)} if n > 150 else {})) for n in range(100, 200)]
+    entry, _ = house.commit(0, house.stage(0, "0-0", *rows, pieces=4), house.stage(0, "1-0", *more, pieces=4))
+    assert (entry.queue_rows, entry.topic_rows) == (10, 190)
     assert house.topics is not None
-    assert house.topics.seen() == [("t", str(n).encode()) for n in range(101) if n % 10 != 3 or n == 100]
+    assert house.topics.seen() == [("t", str(n).encode()) for n in range(200) if n % 10 != 3 or n >= 100]
+    bad = house.stage(1, "0-0", *more, row("topic:.t", 1), pieces=5)
+    with pytest.raises(BadInput, match=r"rows\[100\].target"):
+        house.commit(1, bad)
 
 
 @pytest.mark.parametrize("told", ["yes", "maybe", ""])

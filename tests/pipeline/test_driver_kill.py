@@ -42,6 +42,7 @@ def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path)
         served.stop()
 
 
+@pytest.mark.slow
 def test_a_server_killed_under_a_query_loses_and_repeats_nothing(tmp_path: Path) -> None:
     served = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
     driver = Driver(tmp_path, broker=served.url)

@@ -14,7 +14,7 @@ from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
 from yirangmq.wire import records
 from yirangmq.wire.frames import MAX_FRAME, FrameReader
-from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head
+from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head, read_many
 
 WRITTEN = dict(re.split(r" {2,}", line, maxsplit=1) for line in golden("wire/records.txt").decode().splitlines())
 STREAM = b"".join(frame_of(name) for name in EXAMPLES)
@@ -174,3 +174,21 @@ def test_sequences_end_where_sixty_four_bits_do() -> None:
     assert len(encode_batch([NewRecord("t", b"")], MOST_SEQUENCE, 1, known, synced=False).offsets) == 1
     with pytest.raises(TooLarge):
         encode_batch([NewRecord("t", b"")] * 2, MOST_SEQUENCE, 1, known, synced=False)
+
+
+def test_many_are_read_at_once_as_they_are_one_by_one() -> None:
+    assert read_many(STREAM) == RECORDS == fed(STREAM)
+    assert read_many(b"") == []
+    for cut in (1, len(STREAM) // 2, len(STREAM) - 1):
+        with pytest.raises(BadInput, match="no whole record begins at byte"):
+            read_many(STREAM[:cut])
+
+
+def test_records_that_share_their_headers_are_written_as_those_that_do_not() -> None:
+    shared = {"a": "1"}
+    some = [NewRecord("t", b"x", None, shared), NewRecord("t", b"y", "k", shared), NewRecord("t", b"z")]
+    apart = [NewRecord("t", one.payload, one.key, dict(one.headers)) for one in some]
+    records.check_batch(some, {"t"})
+    assert encode_batch(some, 1, 1, {}, synced=True) == encode_batch(apart, 1, 1, {}, synced=True)
+    with pytest.raises(BadInput, match="headers"):
+        records.check_batch([NewRecord("t", b"x", None, {"a": 1})] * 2, {"t"})  # type: ignore[dict-item]

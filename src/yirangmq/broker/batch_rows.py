@@ -10,9 +10,9 @@ from zlib import crc32
 from yirangmq.core.batches import MARK, Stage, check_rows
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Ids
-from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.rows import Rows, Sorter
-from yirangmq.wire.records import HEAD, RecordReader, check_record, is_sound, read_head
+from yirangmq.core.topics import NewRecord
+from yirangmq.format.rows import LARGE, Rows, Sorter, are_for_topics
+from yirangmq.wire.records import HEAD, check_record, is_sound, read_head, read_many
 
 KEPT_BYTES = 32 << 20
 """Payloads for topics that are kept in memory between the two halves of a commit; more are read again."""
@@ -50,31 +50,36 @@ class StagedRows:
         self._batch = batch
         self._named = named
         self._bad_queue = bad_queue
+        self._makes_all = True
+        """Rows that are plain and for topics are made too; once there are too many they are only counted."""
 
     def load(self) -> Loaded:
         """In the order of the stages, each checked against what its task said of it."""
-        all, count, size, is_kept = Rows({}, {}, []), 0, 0, True
-        for rows in self._sorted():
+        all, count, size = Rows({}, {}, []), 0, 0
+        for rows, passed in self._sorted():
+            count += passed
             for queue, envelopes in rows.queues.items():
                 all.queues.setdefault(queue, []).extend(envelopes)
             for queue, found in rows.dead.items():
                 all.dead.setdefault(queue, []).extend(found)
             count += len(rows.records)
             size += sum(len(record.payload) for record in rows.records)
-            is_kept = is_kept and size <= KEPT_BYTES
-            all.records.extend(rows.records if is_kept else ())
-        if not is_kept:
+            self._makes_all = self._makes_all and size <= KEPT_BYTES
+            all.records.extend(rows.records if self._makes_all else ())
+        if not self._makes_all:
             all.records.clear()
         return Loaded(all, count)
 
     def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
         """Those for topics, piece by piece, without the first so many."""
-        for rows in self._sorted():
+        self._makes_all = True
+        for rows, _ in self._sorted():
             if passed < len(rows.records):
                 yield rows.records[passed:]
             passed = max(0, passed - len(rows.records))
 
-    def _sorted(self) -> Iterator[Rows]:
+    def _sorted(self) -> Iterator[tuple[Rows, int]]:
+        """Piece by piece, with how many of it were counted and not made."""
         mark = MARK, f"{self._query}/{self._batch}"
         sorter = Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._bad_queue)
         for stage in self._named:
@@ -82,9 +87,11 @@ class StagedRows:
             for piece in range(stage.pieces):
                 data = self._stages.read(self._query, self._batch, stage.id, piece)
                 checksum = crc32(data, checksum)
-                found = _records(data)
-                rows += len(found)
-                yield sorter.sort(found)
+                passed = 0 if self._makes_all else count_plain(data)
+                found = [] if passed else read_many(data)
+                sorter.passed(passed)
+                rows += passed or len(found)
+                yield sorter.sort(found), passed
             check_rows(stage, rows, checksum)
 
 
@@ -101,9 +108,15 @@ def count_rows(data: bytes) -> int:
     return rows
 
 
-def _records(data: bytes) -> list[Record]:
-    reader = RecordReader()
-    found = list(reader.feed(data))
-    if reader.held:
-        raise BadInput(f"the last {reader.held} bytes are no whole record", field="body")
-    return found
+def count_plain(data: bytes) -> int:
+    """Rows that are all for topics and have nothing that could be wrong; 0 if they must be looked at one by one."""
+    at, rows, end = 0, 0, len(data)
+    targets: set[bytes] = set()
+    while at < end:
+        head = read_head(data, at) if end - at >= HEAD else None
+        if head is None or head.headers_size or head.size > LARGE or at + head.size > end:
+            return 0
+        targets.add(data[at + HEAD : at + HEAD + head.topic_size])
+        at += head.size
+        rows += 1
+    return rows if are_for_topics(targets) else 0

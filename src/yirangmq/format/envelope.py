@@ -89,6 +89,11 @@ def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
     return _checked(queue, identifier, given, payload, is_json, now, new.delay, new.ttl)
 
 
+def plain(queue: str, id: str, payload: bytes, now: int, *, is_json: bool = False) -> Envelope:
+    """A payload and nothing else; ``id`` and ``payload`` are as they must be."""
+    return Envelope(queue, id, RANK_LAST, now, now, 0, None, "", payload, is_json)
+
+
 def read(
     queue: str, text: bytes, fallback_id: str, now: int, *, delay: float = 0, ttl: float | None = None
 ) -> Envelope:

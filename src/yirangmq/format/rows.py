@@ -3,7 +3,7 @@ headers are the members of an envelope. From rows to what the broker stores.
 
 Knows: the forms of both. Does not know: stores, ledgers."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from yirangmq.core import names
@@ -12,7 +12,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.content import is_plain_json
-from yirangmq.format.envelope import JSON_TYPE, NewMessage, build
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, plain
 from yirangmq.format.jsontext import loads
 
 TEXTS = {
@@ -33,6 +33,7 @@ REASON = "reason"
 IS_JSON = "isJson"
 """A header of a row for a queue: ``yes``, the payload is JSON; ``maybe``: it is if it can be read as such."""
 MAX_REASON = 1000
+IDS_AT_ONCE = 500
 LARGE = 1 << 20
 """A payload that may be too large for a record."""
 BAD = "bad row: "
@@ -70,7 +71,11 @@ class Sorter:
         self._mark = mark
         self._bad_queue = bad_queue
         self._number = 0
-        self._topics: set[str] = set()
+        self._spare: list[str] = []
+        self._places: dict[str, tuple[str, str]] = {}
+        self._plain: Mapping[str, str] | None = None
+        """Headers that were seen last among rows for topics, and with the mark."""
+        self._marked: dict[str, str] = {}
 
     def sort(self, records: Iterable[Record]) -> Rows:
         rows = Rows({}, {}, [])
@@ -86,24 +91,34 @@ class Sorter:
                 self._bury(record, f"{BAD}{field}: {words}", rows)
         return rows
 
+    def passed(self, count: int) -> None:
+        """So many were looked at elsewhere."""
+        self._number += count
+
     def _take(self, record: Record, rows: Rows) -> None:
-        kind, _, place = record.topic.partition(":")
+        known = self._places.get(record.topic)
+        if known is None:
+            known = _place(record.topic)
+        kind, place = known
         if kind == "topic":
-            name, value = self._mark
-            new = NewRecord(place, record.payload, record.key, {**record.headers, name: value})
-            if record.headers or place not in self._topics or len(record.payload) > LARGE:
-                self._check(new)
-                self._topics.add(place)
-            rows.records.append(new)
+            rows.records.append(self._record(place, record))
         elif kind == "queue":
-            queue = names.check_queue(place, "target")
-            rows.queues.setdefault(queue, []).append(self._envelope(queue, record))
-        elif kind == "dlq":
-            queue = names.check_queue(place, "target")
-            why = record.headers.get(REASON, "")[:MAX_REASON] or "refused by a pipeline"
-            rows.dead.setdefault(queue, []).append((self._envelope(queue, record), why))
+            rows.queues.setdefault(place, []).append(self._envelope(place, record))
         else:
-            raise BadInput(f"{record.topic[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME", field="target")
+            why = record.headers.get(REASON, "")[:MAX_REASON] or "refused by a pipeline"
+            rows.dead.setdefault(place, []).append((self._envelope(place, record), why))
+        self._places[record.topic] = known
+
+    def _record(self, topic: str, record: Record) -> NewRecord:
+        """Those with the same headers share them, and are checked once."""
+        is_same = record.headers is self._plain
+        if not is_same:
+            name, value = self._mark
+            self._plain, self._marked = record.headers, {**record.headers, name: value}
+        new = NewRecord(topic, record.payload, record.key, self._marked)
+        if not is_same or len(record.payload) > LARGE or record.topic not in self._places:
+            self._check(new)
+        return new
 
     def _bury(self, record: Record, why: str, rows: Rows) -> None:
         """Its bytes, under a fresh id; whatever else it said may be what was wrong with it."""
@@ -112,11 +127,36 @@ class Sorter:
             queue = names.check_queue(place, "target")
         except BadInput:
             queue = self._bad_queue
-        envelope = build(queue, NewMessage(payload=record.payload), self._ids.new(1)[0], self._now)
+        envelope = plain(queue, self._id(), record.payload, self._now)
         rows.dead.setdefault(queue, []).append((envelope, why[:MAX_REASON]))
 
     def _envelope(self, queue: str, record: Record) -> Envelope:
-        return _envelope(queue, record, self._ids.new(1)[0], self._now)
+        told = record.headers.get(IS_JSON, "")
+        if record.key is None and told != "yes" and len(record.headers) == (1 if told else 0):
+            is_json = told == "maybe" and is_plain_json(record.payload)
+            return plain(queue, self._id(), record.payload, self._now, is_json=is_json)
+        return _envelope(queue, record, self._id(), self._now)
+
+    def _id(self) -> str:
+        if not self._spare:
+            self._spare = self._ids.new(IDS_AT_ONCE)[::-1]
+        return self._spare.pop()
+
+
+def _place(target: str) -> tuple[str, str]:
+    """queue, topic or dlq, and the name."""
+    kind, _, place = target.partition(":")
+    if kind not in ("queue", "topic", "dlq"):
+        raise BadInput(f"{target[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME", field="target")
+    return kind, names.check_queue(place, "target")
+
+
+def are_for_topics(targets: Iterable[bytes]) -> bool:
+    """Whether all of these are topics with names that are allowed."""
+    try:
+        return all(_place(target.decode())[0] == "topic" for target in targets)
+    except (BadInput, UnicodeDecodeError):
+        return False
 
 
 def set_aside(rows: Rows, queue: str, largest: int) -> None:

@@ -100,10 +100,14 @@ def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
     if not batch:
         raise BadInput("must hold at least one record", field="records")
     size = 0
+    same: Mapping[str, str] = NO_HEADERS  # records made together may share their headers
     for record in batch:
         topic, payload, key, headers = record
-        if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None or headers:
+        if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None:
             check_record(record)
+        elif headers and headers is not same:
+            check_record(record)
+            same = headers
         elif topic not in known:
             check_topic(topic)
         size += len(payload)
@@ -149,13 +153,16 @@ def encode_batch(
     topics: dict[str, int] = {}
     at = 0
     marks = SYNCED if synced else 0
+    same, told = NO_HEADERS, b""
     for topic, payload, key, headers in records:
         number = topics[topic] = (topics.get(topic) or known.get(topic, 0)) + 1
         name = topic.encode()
         if key is None and not headers:
             inner = _pack_inner(sequence, number, at_ns, marks, len(name), 0, 0) + name
         else:
-            inner = _inner_of_more(sequence, number, at_ns, marks, name, key, headers)
+            if headers is not same:
+                same, told = headers, _encode_headers(dict(headers)) if headers else b""
+            inner = _inner_of_more(sequence, number, at_ns, marks, name, key, told)
         size = CRC_FROM + len(inner) + len(payload)
         parts += (_pack_outer(size - LENGTH_FROM, SIGN, crc32(payload, crc32(inner))), inner, payload)
         offsets.append(at)
@@ -166,9 +173,8 @@ def encode_batch(
 
 
 def _inner_of_more(
-    sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str | None, headers: Mapping[str, str]
+    sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str | None, told: bytes
 ) -> bytes:
-    told = _encode_headers(dict(headers)) if headers else b""
     spelt = b"" if key is None else key.encode()
     marks |= 0 if key is None else HAS_KEY
     head = _pack_inner(sequence, number, at_ns, marks, len(name), len(spelt), len(told))
@@ -235,6 +241,37 @@ def _decode(
     except (UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
     return make((sequence, number, at_ns, topic, key, headers, data[payload_from:end].tobytes()))
+
+
+def read_many(data: bytes) -> list[Record]:
+    """Frames in a row whose bytes are known to be what was written: no checksum is compared. Those with the same
+    headers share them. ``BadInput`` where it is not whole records."""
+    at, end = 0, len(data)
+    found: list[Record] = []
+    topics: dict[bytes, str] = {}
+    maps: dict[bytes, Mapping[str, str]] = {b"": NO_HEADERS}
+    while at < end:
+        head = read_head(data, at) if end - at >= HEAD else None
+        if head is None or at + head.size > end:
+            raise BadInput(f"no whole record begins at byte {at}", field="body")
+        size, _, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
+        key_from = at + HEAD + topic_size
+        headers_from = key_from + key_size
+        payload_from = headers_from + headers_size
+        name, raw = data[at + HEAD : key_from], data[headers_from:payload_from]
+        try:
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = name.decode()
+            headers = maps.get(raw)
+            if headers is None:
+                headers = maps[raw] = _decode_headers(raw)
+            key = data[key_from:headers_from].decode() if marks & HAS_KEY else None
+        except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+            raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
+        at += size
+        found.append(new_record((sequence, number, at_ns, topic, key, headers, data[payload_from:at])))
+    return found
 
 
 class RecordReader:

@@ -4,11 +4,11 @@
 Knows: columns, frames. Does not know: servers, stages, Spark's writers."""
 
 import json
-import zlib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from struct import pack
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.frames import HAS_KEY, MOST_RECORD, SIGN
@@ -41,6 +41,8 @@ TARGETS = ("queue:", "topic:", "dlq:")
 IS_JSON = "isJson"
 """A header for the broker: ``yes``, or ``maybe`` where it should look for itself."""
 KEPT_PREFIXES = 1000
+OUTER = ">I8sI"
+"""Length, sign, checksum."""
 
 
 class Bad(Exception):
@@ -61,14 +63,14 @@ class Prefix:
         marks = 0 if key is None else HAS_KEY
         inner = pack(">QQQHHHH", 1, 1, 0, marks, len(name), len(spelt), len(told))
         self.data = b"".join((inner, name, spelt, told))
-        self.crc = zlib.crc32(self.data)
+        self.crc = crc32(self.data)
         self.room = MOST_RECORD - 16 - len(self.data)
 
     def frame(self, value: bytes) -> bytes:
         if len(value) > self.room:
             raise Bad(f"a value of {len(value)} bytes, there is room for {self.room}")
         size = len(self.data) + len(value) + 4
-        return b"".join((pack(">I8sI", size, SIGN, zlib.crc32(value, self.crc)), self.data, value))
+        return b"".join((pack(OUTER, size, SIGN, crc32(value, self.crc)), self.data, value))
 
 
 class RowEncoder:
@@ -117,12 +119,22 @@ class RowEncoder:
         columns = {name: found.column(name).to_pylist() for name in found.schema.names if name in KNOWN}
         values = columns.pop("value")
         if not columns and self._default is not None:
-            row: dict[str, Any] = {}
-            for value in values:
-                yield self._frame(row, value)
+            yield from self._plain_frames(values, self._default)
         else:
             for number, value in enumerate(values):
                 yield self._frame({name: cells[number] for name, cells in columns.items()}, value)
+
+    def _plain_frames(self, values: list[Any], target: str) -> Iterator[bytes]:
+        """Rows that are a value and nothing else, all for one place."""
+        is_told = self._is_json and not target.startswith("topic:")
+        prefix = Prefix(target, None, {IS_JSON: self._is_json} if is_told else {})
+        data, crc, outer, inner = prefix.data, prefix.crc, OUTER, len(prefix.data) + 4
+        for value in values:
+            raw = value.encode() if type(value) is str else value
+            if type(raw) is bytes and len(raw) <= prefix.room:
+                yield b"".join((pack(outer, inner + len(raw), SIGN, crc32(raw, crc)), data, raw))
+            else:
+                yield self._frame({}, value)
 
     def _frame(self, row: dict[str, Any], value: Any) -> bytes:
         target = ""
