@@ -118,12 +118,17 @@ class Connection:
             return too_large(route)
         if self._shared.held + (head.length or 0) > self._shared.limits.total_memory:
             return Unavailable("too much is being sent by all clients together; try again later")
-        for admit in (self._shared.admit, route.admit):
-            if admit is not None:
-                try:
-                    admit(Request(head.method, head.path, head.query, head.headers, b"", self._peer))
-                except QueueError as error:
-                    return error
+        everybody, those_here = self._shared.admit, route.admit
+        if everybody is None and those_here is None:
+            return None
+        request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
+        try:
+            if everybody is not None:
+                everybody(request)
+            if those_here is not None:
+                those_here(request)
+        except QueueError as error:
+            return error
         return None
 
     def _decline(self, turn: Turn, error: QueueError, *, is_read: bool) -> None:

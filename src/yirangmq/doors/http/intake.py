@@ -86,7 +86,9 @@ class Intake:
         """How many bytes were taken: all of them, unless the taker is full."""
         at, end = 0, len(data)
         while at < end and self.is_open and not self._taker.is_full:
-            step = min(end - at, max(SLICE, self._missing()))
+            step = end - at
+            if step > SLICE:
+                step = min(step, max(SLICE, self._missing()))
             self._moved = False
             self._parse(data if step == end else data[at : at + step])
             at += step
@@ -117,15 +119,15 @@ class Intake:
             trouble = Refused(501, "this is no method known here, or no HTTP at all")
         except httptools.HttpParserError as error:
             trouble = Refused(400, f"this is not HTTP/1.1 as it should be: {error}")
-        self._hand_over()
+        if self._done:
+            self._hand_over()
         if trouble is not None and self.is_open:
             raise trouble
 
     def _hand_over(self) -> None:
-        if self._done:
-            done, self._done = self._done, []
-            for begun, head, body in done:
-                self._taker.complete(begun, head, body)
+        done, self._done = self._done, []
+        for begun, head, body in done:
+            self._taker.complete(begun, head, body)
 
     # -- called by the parser; what is raised here stops it -------------------------------------------------------
 
@@ -188,7 +190,7 @@ class Intake:
         except Exception as error:
             self._fail(error)
         if not self._body:
-            self._body = piece
+            self._body = piece  # nearly always all of it
         elif isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
             self._body = bytearray(self._body) + piece
         else:

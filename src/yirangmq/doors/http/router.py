@@ -35,6 +35,11 @@ Refuse = Callable[[QueueError], Response]
 HEX = frozenset("0123456789abcdefABCDEF")
 
 
+MOST_KNOWN = 1000
+LONGEST_KNOWN = 100
+"""Routes of an API that are kept, and characters of their paths: what is asked for is mostly asked for again."""
+
+
 class Spot(NamedTuple):
     handler: Handler
     max_body: int
@@ -66,6 +71,7 @@ class Api:
         self._admit = admit
         self._options = options
         self._root = Node()
+        self._known: dict[tuple[str, str], Route] = {}
 
     def add(
         self, method: str, template: str, handler: Handler, *, max_body: int = 0, head: Handler | None = None
@@ -82,6 +88,9 @@ class Api:
             node.spots["HEAD"] = Spot(head or handler, max_body)
 
     def find(self, method: str, path: str) -> Route:
+        return self._known.get((method, path)) or self._find(method, path)
+
+    def _find(self, method: str, path: str) -> Route:
         try:
             parts = segments(path)
         except BadInput as error:
@@ -96,9 +105,14 @@ class Api:
         if spot is None:
             return self._always(self._nowhere(method, path, allowed(node)))
         handler = spot.handler
-        return Route(
+        route = Route(
             lambda request, exchange: handler(request, exchange, params), spot.max_body, self._refuse, self._admit
         )
+        if len(params) < 2 and len(path) <= LONGEST_KNOWN:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[method, path] = route
+        return route
 
     def _preflight(self, found: tuple[Node, Params] | None) -> Route:
         node, params = found or (Node(), ())
