@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import certificate, server_context
 from tests.client.parts import PATIENCE
 from tests.client.topic_parts import InLoopTopics, Tampering
 from tests.servers import RunningServer
 from tests.topics.live import SMALL
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, NewEpoch
-from yirangmq.core.errors import BadInput, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
+from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
 from yirangmq.core.feeds import ClientState
 from yirangmq.core.topics import NewRecord
 from yirangmq.stores.memory import MemoryStore
@@ -407,6 +408,66 @@ def test_one_that_was_never_there_is_not_waited_for(server: RunningServer, topic
     with pytest.raises(Unreachable):
         topics.subscribe(reconnect=SOON).next(PATIENCE)
     server.start()
+
+
+class OffDuty:
+    is_on = False
+
+    def refusal(self) -> NotActive:
+        return NotActive("this is the standby")
+
+
+def test_one_of_two_serves_and_the_other_takes_over(server: RunningServer, connecting: Connect, tmp_path: Path) -> None:
+    """As a pair does: the one that is not active says so, whoever follows goes on with the other."""
+    (tmp_path / "other").mkdir()
+    other = RunningServer(MemoryStore(), tmp_path / "other", topics=Settings()).start()
+    try:
+        assert server.topics is not None
+        assert other.topics is not None
+        other.topics.duty = OffDuty()
+        fill(connecting(server.unix).topics, 3)
+        topics = connecting(f"{other.unix},{server.unix}").topics
+        with topics.subscribe(start="beginning", reconnect=SOON, new_epoch="follow") as subscription:
+            assert sequences(subscription, 3) == [1, 2, 3]
+            server.topics.duty, other.topics.duty = other.topics.duty, server.topics.duty
+            server.cut()
+            fill(connecting(other.unix).topics, 2)
+            assert sequences(subscription, 2) == [1, 2]
+    finally:
+        other.stop()
+
+
+def test_a_feed_that_is_in_trouble_is_waited_for(server: RunningServer, connecting: Connect, topics: Any) -> None:
+    fill(topics, 3)
+    with topics.subscribe(start="beginning", reconnect=SOON) as subscription:
+        assert sequences(subscription, 3) == [1, 2, 3]
+        assert server.topics is not None
+        duty, server.topics.duty = server.topics.duty, OffDuty()
+        server.cut()
+        assert subscription.next(0.3) is None
+        assert subscription.state is ClientState.OFFLINE
+        server.topics.duty = duty
+        fill(topics, 1)
+        assert sequences(subscription, 1) == [4]
+
+
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_over_tcp_and_over_tls(connecting: Connect, tmp_path: Path, kind: str) -> None:
+    is_tls = kind == "tls"
+    tls = server_context(tmp_path) if is_tls else None
+    made = RunningServer(MemoryStore(), tmp_path, tls=tls, token="sesame", topics=Settings()).start()
+    try:
+        trust = f"&ca={certificate(tmp_path)[0]}" if is_tls else ""
+        topics = connecting(f"{made.tcp}?token=sesame{trust}").topics
+        sizes = (0, 1, 4064, 4065, 1 << 20)
+        topics.publish_many([("a", bytes(size)) for size in sizes])
+        with topics.subscribe("a", start="beginning", name="n", reconnect=SOON) as subscription:
+            assert [len(subscription.next(PATIENCE).payload) for _ in sizes] == list(sizes)
+            made.cut()
+            topics.publish_many([("a", bytes(size)) for size in sizes])
+            assert [len(subscription.next(PATIENCE).payload) for _ in sizes] == list(sizes)
+    finally:
+        made.stop()
 
 
 def test_what_is_no_longer_kept_is_said_with_both_numbers(server: RunningServer, topics: Any, tmp_path: Path) -> None:

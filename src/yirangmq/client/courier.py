@@ -197,9 +197,10 @@ class Courier:
         if line is not None:
             await line.close()
 
-    async def hang_up(self) -> None:
-        """The next request is on another connection."""
+    async def hang_up(self, *, onward: bool = False) -> None:
+        """The next request is on another connection; ``onward``: to the next address."""
         line, self._line = self._line, None
+        self._next = (self._next + onward) % len(self.terms.addresses)
         if line is not None:
             await line.close()
 

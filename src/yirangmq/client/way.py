@@ -14,7 +14,17 @@ from yirangmq.client.feed import Feed
 from yirangmq.client.keeping import Keeping
 from yirangmq.client.topic_values import Event, Moved
 from yirangmq.client.tracking import Tracker
-from yirangmq.core.errors import QueueError, Replaced, StoreDamaged, Unavailable, Unreachable, WrongEpoch, WrongState
+from yirangmq.core.errors import (
+    NotActive,
+    QueueError,
+    Replaced,
+    StoreDamaged,
+    StoreError,
+    Unavailable,
+    Unreachable,
+    WrongEpoch,
+    WrongState,
+)
 from yirangmq.core.feeds import ClientState, ClientVerb, Start, client_after
 from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import Kind
@@ -91,7 +101,16 @@ class Way:
             await line.answer(slot, self._courier.terms.timeout)
 
     async def _begin(self) -> Line:
-        """Connect, and say what is wanted."""
+        """Connect, and say what is wanted: to each address in turn, where some of them do not serve."""
+        for _ in self._courier.terms.addresses[1:]:
+            try:
+                return await self._begin_here()
+            except Lost as lost:
+                if not isinstance(lost.__cause__, NotActive):
+                    raise
+        return await self._begin_here()
+
+    async def _begin_here(self) -> Line:
         self.feed.clear()
         self._keeping.forget()
         self._is_asked = False
@@ -101,7 +120,8 @@ class Way:
             line.follow(self.feed)
             await self._follow(line)
         except BaseException as error:
-            await self.drop(str(error))
+            cause = error.__cause__ if isinstance(error, Lost) else None
+            await self.drop(str(error), onward=isinstance(cause, NotActive))
             raise
         self._line = line
         return line
@@ -117,7 +137,12 @@ class Way:
 
     async def _subscribe(self, line: Line, body: feeds.TopicSubscribe) -> None:
         slot = await line.ask(Kind.TOPIC_SUBSCRIBE, body)
-        (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.TOPIC_SUBSCRIBED)
+        try:
+            (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.TOPIC_SUBSCRIBED)
+        except WrongEpoch:
+            raise
+        except (Unavailable, StoreError) as error:  # asking later may help
+            raise Lost(str(error)) from error
 
     def _whom(self) -> dict[str, Any]:
         terms = self._terms
@@ -218,10 +243,10 @@ class Way:
             await self._courier.sleep(min(end - now, until - now, NAP_SECONDS))
         return False
 
-    async def drop(self, why: str) -> None:
+    async def drop(self, why: str, *, onward: bool = False) -> None:
         self._line = None
         self.feed.clear()
-        await self._courier.hang_up()
+        await self._courier.hang_up(onward=onward)
         self._become(ClientState.OFFLINE, why)
 
     # -- the end ----------------------------------------------------------------------------------------------------
