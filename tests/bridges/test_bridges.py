@@ -9,6 +9,7 @@ from yirangmq.core.bridges import MOST_GROUP, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.feeds import Start
 from yirangmq.core.topics import NewRecord, Retention
+from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.format.envelope import header_of
 
 PAYLOADS = (b"", b"\x00", b"hello", b'{"b": 1,  "a": [2.50]}', b' {"a":1}\n', b"\xff\xfe" * 2000, b"x" * 70_000)
@@ -351,3 +352,47 @@ def test_events_of_queues_are_records_and_never_feed_themselves(make_house: Make
     assert kinds == ["published", "leased", "acked", "leased", "acked"]
     assert {header_of(one)["groupId"] for one in told} == {"mail"}
     assert all(b'"queue":"mail"' in one.payload for one in told)
+
+
+def test_events_that_cannot_be_told_are_counted_and_told_later(
+    make_house: MakeHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.doors.event_topic.MOST_WAITING", 1)
+    house = make_house(events="happenings")
+    house.add("b", "mail", "orders")
+    house.add("c", "post", "orders")
+    house.publish(*numbered(1))
+    house.settle()
+    assert house.events.missed == 2  # both queues were fed in one commit, and one event may wait
+    assert len(house.take("mail")) == 1
+    house.settle()
+    told = [record.payload for record in house.stage.publisher.opened().feed.log.reader().records(1)]
+    assert any(b'"missed":2' in payload for payload in told)
+
+
+# -- what is told of them ---------------------------------------------------------------------------------------------
+
+
+def test_health_names_those_that_wait_or_lag_and_metrics_count_them(make_house: MakeHouse) -> None:
+    house = make_house()
+    calls = BridgeCalls(house.bridges, lag_limit=3)
+    house.add("b", "mail")
+    assert calls.reasons() == []
+    house.full = StoreFull("3 MiB left")
+    house.publish(*numbered(5))
+    house.settle()
+    [reason] = calls.reasons()
+    assert reason == ("degraded", "bridge", "bridge b is waiting: 3 MiB left")
+    assert calls.facts() == [{"name": "b", "queue": "mail", "state": "waiting", "lag": 5}]
+    samples = calls.samples()
+    assert samples["yirangmq_bridge_lag"] == [({"bridge": "b"}, 5)]
+    assert samples["yirangmq_bridge_running"] == [({"bridge": "b"}, 0.0)]
+    house.full = None
+    house.later(1)
+    assert calls.reasons() == []
+    assert calls.samples()["yirangmq_bridge_records_total"] == [({"bridge": "b"}, 5)]
+
+
+def test_a_server_without_topics_has_no_bridges() -> None:
+    calls = BridgeCalls(None)
+    assert (calls.facts(), calls.reasons(), calls.samples()) == (None, [], {})

@@ -32,18 +32,21 @@ def test_topics_subscribers_and_bridges_with_their_lag(page: Page, queue: str) -
 def test_records_appear_as_they_are_published_and_can_be_held(page: Page, queue: str) -> None:
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 1}, "key": "ann", "headers": {"site": "north"}}])
     page.open(f"/topics/{queue}").live()
-    page.find(".tail tr", '{"n":1}')
+    page.find(".tail tr", '{"n": 1}')
     page.click(".tail summary")
     page.find(".tail details[open] dd", "north")
     page.api("POST", f"topics/{queue}/records", [{"payload": {"n": 2}}])
-    page.find(".tail tbody tr:first-child", '{"n":2}')
+    page.find(".tail tbody tr:first-child", '{"n": 2}')
     page.click("button", "Hold")
     page.api("POST", f"topics/{queue}/records", [3, 4])
     page.find(".tail-part .muted", "2 records waiting")
     page.click("button", "Go on")
     page.find(".tail tbody tr:first-child code", "4")
+    page.find("nav a[aria-current]", "Topics")
+    page.api("POST", f"topics/{queue}/records", {"payload": 12345678901234567890, "headers": {"payload": "payload"}})
+    page.find(".tail tbody tr:first-child code", "12345678901234567890")
     sequences = page.browser.texts(".tail tbody td[data-label='in topic']")
-    assert sequences == ["4", "3", "2", "1"]
+    assert sequences == ["5", "4", "3", "2", "1"]
 
 
 def test_a_record_is_published_from_the_keyboard(page: Page, queue: str) -> None:
@@ -62,6 +65,12 @@ def test_a_record_is_published_from_the_keyboard(page: Page, queue: str) -> None
     page.find(".tail tr", "plain words, no JSON")
     [record] = page.api("GET", f"topics/{queue}/records")["records"]
     assert (record["key"], record["headers"]) == ("ann", {"site": "north"})
+
+
+def test_a_name_that_cannot_be_is_told(page: Page) -> None:
+    page.forgive("400")
+    page.open("/topics/no%20name").live()
+    page.find(".tail-part p", "is not allowed")
 
 
 def test_what_is_in_a_record_stays_text(page: Page, queue: str) -> None:

@@ -19,6 +19,8 @@ from yirangmq.stores.segments_view import SegmentView
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"))
 PATIENCE = 60.0
+BEGIN_SECONDS = 2.0
+"""A slow publisher may have sent little when the first thing happens."""
 
 
 class ProcessRun:
@@ -60,7 +62,12 @@ class ProcessRun:
             self._stall,
             self._trim,
         )
+        enough = self._chance.randint(1, 200)
         try:
+            until = time.monotonic() + BEGIN_SECONDS
+            while self._last < enough and time.monotonic() < until:
+                time.sleep(0.02)
+                self._witness()
             for _ in range(self._chance.randint(2, 5)):
                 time.sleep(self._chance.uniform(0.05, 0.4))  # the moment is the point
                 self._chance.choice(deeds)()

@@ -39,7 +39,8 @@ async function revealNav() {
 
 router.changed = (page) => {
   for (const [other, node] of links) {
-    mark(node, "aria-current", other === page || (other.route === "/" && page.tab) ? "page" : null);
+    const isInside = other.route === "/" ? Boolean(page.tab) : page.route?.startsWith(`${other.route}/`);
+    mark(node, "aria-current", other === page || isInside ? "page" : null);
   }
 };
 

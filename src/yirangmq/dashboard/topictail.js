@@ -40,22 +40,19 @@ export class Tail {
     put(this.empty, text);
   }
 
-  /** From after this event on, until the page is left. */
-  follow(after) {
-    const where = withQuery(path`topics/${this.topic}/events`, { after });
+  /** From this sequence on, until the page is left. */
+  follow(fromSeq) {
+    const where = withQuery(path`topics/${this.topic}/events`, { fromSeq });
     const stream = follow(where, (data) => this.#hear(data), () => {});
     this.signal.addEventListener("abort", () => stream.close());
   }
 
-  add(records) {
-    this.waiting.push(...records);
-    if (this.waiting.length > KEPT) this.waiting.splice(0, this.waiting.length - KEPT);
-    this.timer ||= setTimeout(() => this.#draw(), this.body.firstChild === null ? 0 : DRAW_MS);
-  }
-
   #hear(data) {
-    const told = JSON.parse(data);
-    if (told.sequence !== undefined) this.add([told]);
+    const record = JSON.parse(data);
+    if (record.sequence === undefined) return;
+    this.waiting.push({ ...record, text: payloadText(record, data) });
+    if (this.waiting.length > KEPT) this.waiting.shift();
+    this.timer ||= setTimeout(() => this.#draw(), this.body.firstChild === null ? 0 : DRAW_MS);
   }
 
   #turn() {
@@ -91,7 +88,7 @@ function row(record) {
 }
 
 function content(record) {
-  const text = payloadText(record);
+  const { text } = record;
   const headers = Object.entries(record.headers);
   if (text.length <= PREVIEW && !headers.length && !text.includes("\n")) return h("code", {}, text || "empty");
   const whole = text.length > WHOLE ? `${text.slice(0, WHOLE)}\n… ${count(text.length - WHOLE)} characters more` : text;
@@ -106,13 +103,27 @@ function content(record) {
   );
 }
 
-/** JSON as it is; other bytes as text where they are some, else how many there are. */
-function payloadText(record) {
-  if (record.payloadBase64 === undefined) return JSON.stringify(record.payload);
+/** JSON with the very digits it was written in; other bytes as text where they are some, else how many there are. */
+function payloadText(record, data) {
+  if (record.payloadBase64 === undefined) return lastMember(data, "payload");
   const raw = Uint8Array.from(atob(record.payloadBase64), (letter) => letter.charCodeAt(0));
   try {
     return new TextDecoder("utf-8", { fatal: true }).decode(raw);
   } catch {
     return `${bytes(raw.length)} that are no text: ${record.payloadBase64}`;
   }
+}
+
+/** The text of the last member of an object, by its name. */
+function lastMember(text, name) {
+  let depth = 0;
+  for (const token of text.matchAll(/"(?:[^"\\]|\\.)*"|[{}[\]]/g)) {
+    if (token[0] === "{" || token[0] === "[") depth += 1;
+    else if (token[0] === "}" || token[0] === "]") depth -= 1;
+    else if (depth === 1 && token[0] === `"${name}"`) {
+      const colon = token.index + token[0].length;
+      if (text[colon] === ":") return text.slice(colon + 1, -1).trim();
+    }
+  }
+  return "";
 }

@@ -9,7 +9,6 @@ import { Tail } from "../topictail.js";
 const EVERY_MS = 1000;
 const LOOK_BACK = 1000;
 /* Sequences of the log before its end that are looked through for records of this topic. */
-const SHOWN = 50;
 
 export default {
   route: "/topics/{topic}",
@@ -43,12 +42,9 @@ class TopicPage {
     const { signal } = this.view;
     for (;;) {
       try {
+        await get(withQuery(path`topics/${this.topic}/records`, { limit: 1 }), { signal });
         const { first, last } = await get("topics", { signal });
-        const from = Math.max(first, last - LOOK_BACK + 1);
-        const where = withQuery(path`topics/${this.topic}/records`, { fromSeq: Math.max(1, from), limit: LOOK_BACK });
-        const page = await get(where, { signal });
-        this.tail.add(page.records.slice(-SHOWN));
-        this.tail.follow(`${page.epoch}-${page.next - 1}`);
+        this.tail.follow(Math.max(1, first, last - LOOK_BACK + 1));
         return;
       } catch (error) {
         if (error.name === "AbortError") return;
