@@ -11,11 +11,12 @@ LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 SOAK_FLAGS   ?=
 PEERS  := .venv-bench/.ready
+ACTIVEMQ := .bench-activemq/.ready
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \
-    spark-cluster-demo soak-store soak-daemon soak-topics fuzz \
+    spark-cluster-demo bench-gateway stomp-same soak-store soak-daemon soak-topics fuzz \
     torture lock clean browser pictures
 
 help: ## print this list
@@ -73,6 +74,12 @@ bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=-
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
 
+bench-gateway: setup $(ACTIVEMQ) ## our STOMP beside ActiveMQ's: rates, memory, delay (BENCH_FLAGS=--quick: a tenth)
+	$(BIN)/python benchmarks/gateway.py $(BENCH_FLAGS)
+
+stomp-same: setup $(ACTIVEMQ) ## one STOMP script against ActiveMQ and our server: the answers must be equal
+	$(BIN)/python benchmarks/stomp_same.py
+
 soak-store: setup ## eight producers and eight consumers on one store for a minute, for each store
 	YIRANGMQ_SOAK_SECONDS=60 $(BIN)/pytest -m process tests/scenarios/test_crowd.py
 
@@ -108,7 +115,7 @@ lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer
 	    --constraint requirements.lock --output-file requirements-dev.lock $(LOCK_FLAGS)
 
 clean: ## remove .venv, caches and builds
-	rm -rf $(VENV) .venv-bench .bench-peers build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-bench .bench-peers .bench-activemq build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
@@ -142,4 +149,8 @@ $(PEERS): benchmarks/requirements.txt benchmarks/peers_fetch.py
 	$(PYTHON) -m venv --clear .venv-bench
 	.venv-bench/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt
 	.venv-bench/bin/python benchmarks/peers_fetch.py
+	@touch $@
+
+$(ACTIVEMQ): benchmarks/activemq.py
+	$(BIN)/python benchmarks/activemq.py
 	@touch $@

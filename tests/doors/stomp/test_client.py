@@ -94,7 +94,7 @@ def test_heart_beats_in_both_directions(server: LiveServer) -> None:
 
 def test_an_error_says_what_to_do(server: LiveServer) -> None:
     client = server.connected()
-    client.line.send("nowhere", b"x")
+    client.line.send("/nowhere/x", b"x")
     until(lambda: client.heard.errors)
     [error] = client.heard.errors
     assert "must begin with /queue/, /topic/" in error.headers["message"]

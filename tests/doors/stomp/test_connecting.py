@@ -157,7 +157,7 @@ def test_an_error_is_said_after_the_receipts_of_what_came_before(server: StompSe
     client = server.connected()
     frames = [
         client.write("SEND", b"1", destination="/queue/mail", receipt="1"),
-        client.write("SEND", b"2", destination="nowhere", receipt="2"),
+        client.write("SEND", b"2", destination="/nowhere/x", receipt="2"),
         client.write("SEND", b"3", destination="/queue/mail", receipt="3"),
     ]
     said = client.raw(b"".join(frames))

@@ -144,6 +144,14 @@ def test_a_message_past_its_time_is_not_delivered(server: StompServer) -> None:
     assert bodies(client.subscribe("/queue/mail")) == [b"for ever"]
 
 
+@pytest.mark.parametrize("name", ["mail", "/queue/mail"])
+def test_a_bare_name_is_a_queue_as_activemq_has_it(server: StompServer, name: str) -> None:
+    client = server.connected()
+    client.send(name, b"x")
+    [message] = client.subscribe(name, "auto")
+    assert message.headers["destination"] == "/queue/mail"
+
+
 def test_messages_of_a_group_come_one_at_a_time(server: StompServer) -> None:
     client = server.connected()
     for body in (b"1", b"2"):
@@ -318,7 +326,7 @@ def test_a_client_keeps_what_it_holds_for_as_long_as_it_is_there(server: StompSe
 TOO_LONG = "g" * 300
 REFUSALS = {
     "send-without-destination": (b"SEND\n\nx\0", "destination: is missing"),
-    "send-to-nowhere": (b"SEND\ndestination:mail\n\nx\0", "must begin with /queue/, /topic/ or /temp-queue/"),
+    "send-to-nowhere": (b"SEND\ndestination:/mail/x\n\nx\0", "must begin with /queue/, /topic/ or /temp-queue/"),
     "send-to-a-bad-name": (b"SEND\ndestination:/queue/a b\n\nx\0", "destination: 'a b' is not allowed"),
     "send-to-several": (b"SEND\ndestination:/queue/a,/queue/b\n\nx\0", "names several"),
     "send-to-a-pattern": (b"SEND\ndestination:/topic/a.>\n\nx\0", "destination: 'a.>' is not allowed"),

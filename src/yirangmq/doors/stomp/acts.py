@@ -150,7 +150,7 @@ def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
         access.check(session.grant, CONSUME, queue)
         if destination.kind is Kind.TEMPORARY:
             session.temporary.add(queue)
-        shown = escape(headers["destination"], session.version)
+        shown = escape(destination.kind.value + destination.name, session.version)
         session.holdings.subscribe(name, QueueTaker(queue, shown, mode, credit, address, session.holdings))
         _done(session, headers)
     if not session.started_at:

@@ -1,4 +1,4 @@
-"""Where a frame wants to go: ``/queue/x``, ``/topic/x``, ``/temp-queue/x``.
+"""Where a frame wants to go: ``/queue/x``, ``/topic/x``, ``/temp-queue/x``; a bare ``x`` is a queue.
 
 Knows: names. Does not know: sessions, but for the number that makes a temporary queue one's own."""
 
@@ -36,6 +36,8 @@ def parse(text: str | None) -> Destination:
     for kind in Kind:
         if text.startswith(kind.value):
             return Destination(kind, text[len(kind.value) :])
+    if text and "/" not in text:  # as ActiveMQ has it
+        return Destination(Kind.QUEUE, text)
     raise BadInput(f"{text[:60]!r} must begin with /queue/, /topic/ or /temp-queue/", field=FIELD)
 
 
