@@ -42,6 +42,10 @@ test-all: check browser etcd ## check, then all tests
 browser: ## chromium and its driver, for the tests of the dashboard; installed if they are not here
 	@tools/browser.sh
 
+.PHONY: cluster-demo
+cluster-demo: setup etcd ## three members of etcd and two nodes; leaders are killed while messages flow
+	$(BIN)/python tools/cluster_demo.py
+
 .PHONY: etcd
 etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if they are not here
 	@tools/etcd.sh
@@ -59,7 +63,7 @@ fmt: setup ## format, and mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: bench-store bench-topics bench-http bench-peers ## all benchmarks
+bench: bench-store bench-topics bench-http bench-cluster bench-peers ## all benchmarks
 
 bench-store: setup ## how fast the stores are on this machine
 	$(BIN)/python benchmarks/store.py
@@ -70,6 +74,10 @@ bench-topics: setup $(PEERS) ## how fast topics are: beside the bare disk, plain
 
 bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=--quick: one)
 	$(BIN)/python benchmarks/http_door.py $(BENCH_FLAGS)
+
+.PHONY: bench-cluster
+bench-cluster: setup etcd ## how fast queues on etcd are, about five minutes (BENCH_FLAGS=--quick: one)
+	$(BIN)/python benchmarks/cluster.py $(BENCH_FLAGS)
 
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)

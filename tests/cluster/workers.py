@@ -2,6 +2,7 @@
 worked on stands in its file, a line each, before it is acked."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from yirangmq.cluster.consuming import Consumer
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.core.errors import Unavailable
 
-AT_ONCE = 20
+AT_ONCE = int(os.environ.get("YIRANGMQ_WORKER_BATCH", "20"))
 LEASE = 2
 
 

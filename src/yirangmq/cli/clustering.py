@@ -6,7 +6,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
-from yirangmq.cli import cluster_looks, exits
+from yirangmq.cli import cluster_looks, cluster_roles, exits
 from yirangmq.cli.cluster_options import etcd_options, run_with
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
@@ -145,6 +145,7 @@ COMMANDS = {
                 ),
             ),
             **cluster_looks.VERBS,
+            **cluster_roles.VERBS,
         },
     ),
 }

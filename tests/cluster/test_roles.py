@@ -1,0 +1,98 @@
+"""A cluster with users: each may do what its role says, through our producer, consumer and node, and no more."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import play, until
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.consuming import Consumer
+from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.producing import Producer
+from yirangmq.cluster.roles import as_commands, roles_of
+from yirangmq.core.errors import NotAllowed
+
+pytestmark = pytest.mark.process
+
+
+def cli(etcds: Etcds, *words: str) -> bytes:
+    store = f"etcd://{','.join(etcds.endpoints)}"
+    command = [sys.executable, "-m", "yirangmq", "cluster", "roles", *words, "--store", store]
+    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+
+
+def set_up(etcds: Etcds, queue: str) -> None:
+    """Twice is the same as once."""
+    names = ["--producer", "ann", "--consumer", "bob"]
+    assert cli(etcds, "apply", queue, *names) == cli(etcds, "apply", queue, *names)
+    for user, role in (
+        ("root", "root"),
+        ("node", "yirangmq-node"),
+        ("ann", f"yirangmq-{queue}-producer-ann"),
+        ("bob", f"yirangmq-{queue}-consumer-bob"),
+    ):
+        etcds.ctl("user", "add", f"{user}:{user}-word")
+        if user == "root":
+            etcds.ctl("role", "add", "root")
+        etcds.ctl("user", "grant-role", user, role)
+    etcds.ctl("auth", "enable")
+
+
+def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
+    async def game(etcds: Etcds) -> None:
+        import asyncio
+
+        def of(user: str) -> Address:
+            return Address(endpoints=tuple(etcds.endpoints), user=user, password=f"{user}-word")
+
+        stop = asyncio.Event()
+        keys = Keys(queue)
+        async with Etcd(of("node")) as nodes, Etcd(of("ann")) as ann, Etcd(of("bob")) as bob:
+            settings = Settings(name="here", look=0.05, compact=0.05)
+            node = Node(nodes, of("node"), SystemClock(), TimeOrderedIds(), settings)
+            task = asyncio.ensure_future(node.run(stop))
+            producer = Producer(ann, queue, "ann", TimeOrderedIds())
+            async with Consumer(bob, queue, "bob") as consumer:
+                await producer.publish_many([b"1", b"2"])
+                taken: list[bytes] = []
+                async for batch in consumer.batches():
+                    taken += [one.value for one in batch]
+                    await consumer.ack(batch)
+                    if len(taken) == 2:
+                        break
+                assert taken == [b"1", b"2"]
+
+                async def is_drained() -> bool:
+                    found = await nodes.range(keys.base + b"0", keys.ordered_end, count_only=True)
+                    return bool(found.count == 0)
+
+                await until(is_drained)
+            for client, key in ((ann, keys.inbox("joe", "k")), (ann, keys.home("ann")), (bob, keys.inbox("bob", "k"))):
+                with pytest.raises(NotAllowed):
+                    await client.put(key, b"")
+            for client, key in ((bob, keys.home("joe")), (bob, keys.leader), (ann, keys.ordered(1, b""))):
+                with pytest.raises(NotAllowed):
+                    await client.delete(key)
+            stop.set()
+            await task
+
+    with Etcds(tmp_path / "etcd") as cluster:
+        set_up(cluster, queue)
+        play(game(cluster))
+
+
+def test_the_commands_of_etcdctl() -> None:
+    assert as_commands(roles_of("jobs", ["ann"], [])) == [
+        "etcdctl role add yirangmq-node",
+        "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /q/",
+        "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /queue/",
+        "etcdctl role add yirangmq-jobs-producer-ann",
+        "etcdctl role grant-permission --prefix=true yirangmq-jobs-producer-ann write /q/jobs/p/ann/",
+        "etcdctl role grant-permission yirangmq-jobs-producer-ann read /q/jobs/s",
+    ]
