@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from yirangmq.cluster.etcd import Etcd
 
 ABOUT = (
-    "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and deletes "
-    "under its own path, a node does all. 'print' shows the commands of etcdctl, 'apply' makes the roles; users and their "
-    "passwords are yours to make (etcdctl user add, user grant-role, auth enable). With etcd below 3.5.28 (3.4: below "
-    "3.4.42) users can pass by their roles."
+    "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
+    "deletes under its own path, a node does all. 'print' shows the commands of etcdctl, 'apply' makes the "
+    "roles; users and their passwords are yours to make (etcdctl user add, user grant-role, auth enable). With "
+    "etcd below 3.5.28 (3.4: below 3.4.42) users can pass by their roles."
 )
 
 
