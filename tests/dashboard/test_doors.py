@@ -1,20 +1,55 @@
 """One message through every door: the command line, HTTP, the dashboard, the socket."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
+from tests.dashboard.parts import Page
 from tests.scenarios.daemons import daemon, run_command
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 
 
-def test_publish_by_command_lease_over_http_redrive_in_the_dashboard_ack_over_the_socket(
-    browser: Browser, tmp_path: Path
+def lease_and_refuse(page: Page) -> str:
+    """The message's id, when it is among the dead letters."""
+    [taken] = page.api.lease("mail", consumer="printer-1")
+    assert taken["message"]["payload"] == {"to": "ann"}
+    page.count("leased", 1)
+    leases = [taken["lease"]["leaseId"]]
+    page.api("POST", "queues/mail/nack", {"leases": leases, "reason": "REJECTED", "text": "no paper"})
+    return str(taken["message"]["messageId"])
+
+
+def order_and_fail(page: Page) -> str:
+    """The same by the calls of the document."""
+    place = urlsplit(page.url)
+    with closing(HTTPConnection(place.hostname or "", place.port, timeout=30)) as line:
+
+        def ask(method: str, path: str) -> bytes:
+            line.request(method, path)
+            answer = line.getresponse()
+            assert answer.status in (200, 204)
+            return answer.read()
+
+        id = ask("GET", "/mq/mail/messages").decode()
+        page.count("claimed", 1)
+        assert json.loads(ask("GET", f"/mq/mail/messages/{id}")) == {"to": "ann"}
+        page.count("leased", 1)
+        ask("PATCH", f"/mq/mail/messages/{id}/fail")
+    return id
+
+
+@pytest.mark.parametrize("fail", [lease_and_refuse, order_and_fail])
+def test_publish_by_command_fail_over_http_redrive_in_the_dashboard_ack_over_the_socket(
+    fail: Callable[[Page], str], browser: Browser, tmp_path: Path
 ) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
         page = next(shown := looking(browser, http_url(server)))
@@ -24,20 +59,16 @@ def test_publish_by_command_lease_over_http_redrive_in_the_dashboard_ack_over_th
         assert told.returncode == 0, told.stderr
         page.click("a.queue-name", "mail")
         page.count("ready", 1)
-        [taken] = page.api.lease("mail", consumer="printer-1")
-        assert taken["message"]["payload"] == {"to": "ann"}
-        page.count("leased", 1)
-        leases = [taken["lease"]["leaseId"]]
-        page.api("POST", "queues/mail/nack", {"leases": leases, "reason": "REJECTED", "text": "no paper"})
+        id = fail(page)
         page.count("dead", 1)
         page.click(".tabs a", "Dead letters")
-        page.find("td", "no paper")
+        page.find("td", "no paper" if fail is lease_and_refuse else "the consumer said that it failed")
         page.click("button", "Redrive all…")
         page.click("dialog button.primary", "Redrive")
         page.count("ready", 1)
         with connect(server.address, consumer="socket-1") as client:
             [again] = client.lease("mail")
-            assert again.id == taken["message"]["messageId"]
+            assert again.id == id
             assert json.loads(again.payload) == {"to": "ann"}
             client.ack(again.lease_id)
         page.count("done", 1)

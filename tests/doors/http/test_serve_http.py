@@ -112,6 +112,25 @@ def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Li
             assert get(line, "/metrics", {"Authorization": f"Bearer {token}"})[0].status == 200
 
 
+def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds_one(
+    tmp_path: Path, lines: Lines
+) -> None:
+    (tmp_path / "token").write_text("chief-token")
+    with daemon(tmp_path, *HERE, "--token-file", str(tmp_path / "token"), "--log-level", "debug") as server:
+        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        for address in ("/v1/events", "/v1/events?token=chief-token", "/v1/events?access_token=chief-token"):
+            assert get(line, address)[0].status == 401
+        line.request("GET", "/v1/events", headers={"Authorization": "Bearer chief-token"})
+        stream = line.getresponse()
+        assert (stream.status, stream.getheader("content-type")) == (200, "text/event-stream")
+        with connect(server.address) as client:
+            client.publish("mail", {"to": "ann"})
+        while b'"mail"' not in (told := stream.readline()):
+            assert told
+        stream.close()
+    assert "chief-token" not in server.log.read_text()
+
+
 def test_over_tls(tmp_path: Path, lines: Lines) -> None:
     made, key = certificate(tmp_path)
     with daemon(tmp_path, *HERE, "--tls-cert", str(made), "--tls-key", str(key)) as server:

@@ -1,5 +1,7 @@
 """The server's own endpoints, paths that lead nowhere, and who may come in."""
 
+import re
+
 import pytest
 
 from tests.doors.http.v1.parts import Web
@@ -76,6 +78,27 @@ def test_a_method_that_is_not_for_a_path_names_those_that_are(web: Web) -> None:
 def test_head_is_a_get(web: Web) -> None:
     assert web.ask("HEAD", "/v1/queues").status == 200
     assert web.refused("HEAD", "/v1/queues/mail/lease") == (405, "bad_input", "method")
+
+
+def test_asking_for_a_head_changes_nothing(web: Web) -> None:
+    """Wherever there is a GET, of whatever it speaks; and nobody follows or waits because of it."""
+
+    def state() -> tuple[object, ...]:
+        queues, counts = web.server.desk.read(lambda transaction: (transaction.queues(), transaction.counts("mail")))
+        return queues, counts, web.api.following, web.api.waiting
+
+    web.good("POST", "/v1/queues/mail/messages", [1, 2])
+    [taken] = web.good("POST", "/v1/queues/mail/lease", {})["messages"]
+    before, id = state(), taken["message"]["messageId"]
+    paths = [one.path for one in web.api.table.endpoints if one.method == "GET"]
+    assert len(paths) > 20
+    for path in paths:
+        asked = path.replace("{queue}", "mail").replace("{id}", id)
+        asked = re.sub(r"{\w+}", "other", asked)
+        line = web.ask("HEAD", asked)
+        assert line.status < 500 or line.document["error"]["code"] == "unavailable", (asked, line.body)
+        line.leave()
+    assert state() == before
 
 
 # -- who may --------------------------------------------------------------------------------------------------------
