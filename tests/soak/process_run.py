@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from tests.scenarios.workers import Crew, Worker
-from tests.soak import roles
+from tests.soak import bridged, roles
 from tests.soak.judge import Seen, Verdict, judge, seen
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotFound, QueueError
@@ -23,6 +23,13 @@ BEGIN_SECONDS = 2.0
 """A slow publisher may have sent little when the first thing happens."""
 
 
+def free_port() -> int:
+    with socket.socket() as line:
+        line.bind(("127.0.0.1", 0))
+        port: int = line.getsockname()[1]
+        return port
+
+
 class ProcessRun:
     def __init__(self, seed: int, folder: Path, team: Crew) -> None:
         self._chance = chance = random.Random(seed)
@@ -30,8 +37,12 @@ class ProcessRun:
         self._team = team
         self._stop = folder / "stop"
         buffer = chance.choice((4096, 65_536, 2 << 20))
+        self._port = free_port()
+        self._is_bridged = chance.random() < 0.4
+        store = f"sqlite:{folder / 'queue.db'}" if self._is_bridged else "memory:"
         self._options = (
-            "--http", "off", "--log-level", "warning", "--store", "memory:", "--stop-seconds", "0",
+            "--http", "off", "--log-level", "warning", "--store", store, "--stop-seconds", "0", "--durability", "os",
+            "--tcp", f"127.0.0.1:{self._port}",
             "--topic-buffer-bytes", str(buffer), "--recovery-workers", str(chance.randint(1, 3)),
             "--topic-durability", chance.choice(("full", "os")),
         )  # fmt: skip
@@ -46,10 +57,14 @@ class ProcessRun:
 
     @property
     def _address(self) -> str:
-        return f"unix:{self._folder / 'd' / 'yirangmq.sock'}"
+        """Over either door."""
+        unix, tcp = f"unix:{self._folder / 'd' / 'yirangmq.sock'}", f"tcp://127.0.0.1:{self._port}"
+        return self._chance.choice((unix, tcp))
 
     def play(self) -> list[Verdict]:
         self._serve()
+        if self._is_bridged:
+            bridged.build(self._address, "a*")
         for name in self._names:
             self._follow(name)
         for _ in range(self._chance.randint(1, 2)):
@@ -88,6 +103,8 @@ class ProcessRun:
         for name in self._names:
             self._hear(self._followers[name].kill())
             verdicts.append(judge(self._truth, self._filter(name), roles.read_output(self._output(name))))
+        if self._is_bridged:
+            verdicts.append(judge(self._truth, make_filter(["a*"]), bridged.taken(self._address, self._last)))
         again = sum(1 for one in self.troubles if isinstance(one, tuple) and one[0] == "again")
         return [verdict._replace(duplicates=verdict.duplicates + again) for verdict in verdicts]
 
@@ -159,8 +176,9 @@ class ProcessRun:
             with connect(self._address, retries=2, timeout=5) as client:
                 rows = client.topics.subscribers()
                 confirmed = {row["name"]: row["confirmed"] for row in rows if row["name"] in self._names}
+                needed = [*confirmed.values(), *(row["sequence"] for row in client.call("bridges"))]
                 if confirmed.keys() == self._names.keys():
-                    client.topics.trim(before=min(*confirmed.values(), self._last) + 1)
+                    client.topics.trim(before=min(*needed, self._last) + 1)
         except QueueError as error:
             self.troubles.append(("trim", str(error)))
 

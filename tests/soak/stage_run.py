@@ -4,6 +4,7 @@ cut off while they recover; the log is trimmed as far as nobody needs it. The sa
 
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.soak.judge import Seen, Verdict, judge, seen
@@ -12,7 +13,7 @@ from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import NewRecord, Retention
 from yirangmq.stores.segments import LogSettings
-from yirangmq.topics.recovery import Pace
+from yirangmq.topics.recovery import Pace, Worker
 from yirangmq.topics.stage import Settings
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
@@ -90,6 +91,7 @@ class StageRun:
         self._truth: dict[int, Seen] = {}
         self._last = 0
         self._number = 0
+        self._retired: list[Worker] = []
         filters = chance.sample(FILTERS, chance.randint(1, 3))
         self._durables = [Durable(f"s{n}", make_filter(filter)) for n, filter in enumerate(filters)]
         for one in self._durables:
@@ -102,7 +104,7 @@ class StageRun:
 
     def play(self) -> list[Verdict]:
         deeds = [self._publish] * 4 + [self._turn] * 8 + [self._read] * 10 + [self._work] * 8 + [self._confirm] * 4
-        deeds += [self._kill_subscriber, self._kill_server, self._trim]
+        deeds += [self._kill_subscriber, self._kill_server, self._trim, self._tune]
         try:
             for _ in range(self._chance.randint(60, 300)):
                 self._chance.choice(deeds)()
@@ -117,8 +119,9 @@ class StageRun:
                 if not one.is_there:
                     one.connect(self._stage, self._chance)
                 one.read(1 << 20)
-            for worker in range(self._settings.workers):
-                self._stage.work(worker)
+            for worker in self._workers:
+                if not worker.is_over:
+                    worker.turn(0)
             if all(one.has_all for one in self._durables) and self._stage.publisher.is_idle:
                 break
         self._witness()
@@ -145,8 +148,15 @@ class StageRun:
         else:
             self._stage.turning.turn()
 
+    @property
+    def _workers(self) -> list[Worker]:
+        """Those that are let go of end what they are at."""
+        now = self._stage.publisher.opened().follows.workers
+        return [*now, *(one for one in self._retired if one not in now and not one.is_over)]
+
     def _work(self) -> None:
-        self._stage.work(self._chance.randrange(self._settings.workers))
+        if self._workers:
+            self._chance.choice(self._workers).turn(0)
 
     def _read(self) -> None:
         self._chance.choice(self._durables).read(self._chance.choice((7, 500, 4000, 1 << 20)))
@@ -167,6 +177,13 @@ class StageRun:
         self._stage.publisher.opened().ticking.retain(lambda trimmed, error: None)
         self._stage.turning.turn()
 
+    def _tune(self) -> None:
+        """Fewer workers or more, while some of them are at work."""
+        self._retired += self._stage.publisher.opened().follows.workers
+        buffer = self._chance.choice((600, 1500, 20_000))
+        self._settings = replace(self._settings, workers=self._chance.randint(1, 3), buffer_bytes=buffer)
+        self._stage.publisher.tune(self._settings)
+
     def _kill_server(self) -> None:
         self._witness()
         before = self._home
@@ -174,6 +191,7 @@ class StageRun:
         shutil.copytree(before, self._home)
         for one in self._durables:
             one.kill()
+        self._retired.clear()
         self._stage.publisher.close()
         self._stage = Stage(self._home, self._settings, self._log)
         for one in self._durables:

@@ -79,6 +79,11 @@ class Worker:
         os.close(self._bell)
         self._bell = -1
 
+    @property
+    def is_over(self) -> bool:
+        """It was stopped, and does nothing any more."""
+        return self._bell < 0
+
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
