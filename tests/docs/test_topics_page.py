@@ -12,7 +12,8 @@ from yirangmq.client import topics
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
-PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "topics.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
@@ -46,6 +47,18 @@ def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tm
         assert done.returncode == 0, done.stderr
         assert "replayed to queue:audit: " in done.stdout
     assert (tmp_path / "yirang-data" / "topics").is_dir()
+
+
+def test_the_ledger_goes_on_where_it_was(folder: Path) -> None:
+    line = [sys.executable, str(ROOT / "examples" / "ledger.py"), "unix:yirang-data/yirangmq.sock", "books", "book.txt"]
+    with connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}") as client:
+        expected = []
+        for n in range(2):
+            receipts = client.topics.publish_many([("books", f"{n}.{line}") for line in range(3)])
+            expected += [f"{one.sequence} books {n}.{line}" for line, one in enumerate(receipts)]
+            done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60)
+            assert (done.returncode, done.stdout) == (0, "online, 0 behind\n"), done.stderr
+            assert (folder / "book.txt").read_text().splitlines() == expected
 
 
 def test_the_numbers_of_the_page_are_those_in_force() -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.certificates import client_context, server_context
 from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run, until
 from yirangmq.core.topics import NewRecord
+from yirangmq.doors.topics import PAGE_LOOK
 from yirangmq.topics.recovery import Pace
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import calls, feeds
@@ -221,6 +222,21 @@ async def _look(server: Live, follower: Follower) -> None:
     rest = await _call(follower, "topic_read", start=6, topics=["b*"])
     assert [record[0] for record in rest["records"]] == [8]
     assert rest["next"] == 11
+
+
+def test_a_page_of_what_is_rare_ends_after_a_while_and_says_where_to_go_on(kind: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as server, dial(server) as asking:
+            await server.fill(PAGE_LOOK + 10, size=10, topics=("a",))
+            await server.fill(1, topics=("rare",))
+            page = await _call(asking, "topic_read", topics=["rare"])
+            assert (page["records"], page["next"], page["last"]) == ([], PAGE_LOOK + 1, PAGE_LOOK + 11)
+            page = await _call(asking, "topic_read", topics=["rare"], start=page["next"])
+            assert ([one[0] for one in page["records"]], page["next"]) == ([PAGE_LOOK + 11], PAGE_LOOK + 12)
+            page = await _call(asking, "topic_read", topics=["rare"], start=page["next"])
+            assert (page["records"], page["next"]) == ([], PAGE_LOOK + 12)
+
+    run(kind, main())
 
 
 def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path: Path) -> None:

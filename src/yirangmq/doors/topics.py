@@ -35,6 +35,8 @@ MOST_WORKERS = 64
 LEAST_BUFFER = 4096
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""
+PAGE_LOOK = 20_000
+"""Records looked at for one page: others, confirmations among them, wait for the same thread."""
 Tell = Callable[[Sequence[Event]], None]
 
 
@@ -317,10 +319,11 @@ def _page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit:
         if start is None:
             start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
         last = reader.last
+        stop = min(last + 1, start + PAGE_LOOK)
         about = {"epoch": reader.epoch, "first": reader.first, "last": last}
-        found = list(_some(islice(reader.records(start, None, filter.wants), limit)))
+        found = list(_some(islice(reader.records(start, stop, filter.wants), limit)))
     is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
-    after = last + 1 if is_all or not found else found[-1].sequence + 1
+    after = max(start, stop) if is_all or not found else found[-1].sequence + 1
     return {**about, "next": after, "records": [[*one[:5], dict(one.headers), one.payload] for one in found]}
 
 
