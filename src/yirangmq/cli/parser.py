@@ -38,6 +38,8 @@ TABLE: dict[str, tuple[str, str]] = {
     "topic": ("topics", "publish to topics, follow them, replay them"),
     "bridge": ("bridges", "topics that feed queues"),
     "log": ("logbook", "check and print the files of a log of topics"),
+    "pipeline": ("pipelines", "work on messages in bulk, with Spark"),
+    "spark": ("sparking", "is Spark ready here? a quicker start for it"),
     "torture": ("torture", "cut the power of a store again and again, and count what was promised"),
     "completion": ("completion", "print a completion script for your shell"),
 }

@@ -22,6 +22,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from yirangmq.core.errors import BadInput, StoreBusy
 from yirangmq.pipeline import places, steps
 from yirangmq.pipeline.places import Place, Reach
+from yirangmq.pipeline.seen import QUALITY
 
 Steps = Callable[[DataFrame], DataFrame]
 LOCK = "yirangmq.lock"
@@ -38,6 +39,8 @@ class Work:
     trigger: str | None = "1 second"
     start: str = "latest"
     most: int | None = None
+    bury: bool = True
+    """Rows that cannot be written go to the dead letters with the reason; else the query stops at the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +97,20 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
         raise BadInput(f"the column value is {kind}, neither string nor binary; try to_json(…)", field="steps")
     own = F.lit(work.target)
     target = F.coalesce(F.col(steps.TARGET), own) if steps.TARGET in rows.columns else own
-    return rows.withColumn(steps.TARGET, target)
+    return counted(rows.withColumn(steps.TARGET, target))
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    """What Spark is asked to count of the rows of each micro-batch."""
+    is_dead = F.col(steps.TARGET).startswith("dlq:")
+    told = {"rows": F.count(F.lit(1)), "dead": F.count_if(is_dead), "empty": F.count_if(F.col("value").isNull())}
+    return rows.observe(QUALITY, *(column.alias(name) for name, column in told.items()))
 
 
 def begin(rows: DataFrame, work: Work, name: str) -> StreamingQuery:
     writer: DataStreamWriter = rows.writeStream.format("yirangmq").queryName(name).outputMode("append")
     writer = writer.options(**work.reach.options(topics=False)).option("checkpointLocation", str(work.checkpoint))
+    writer = writer.option("onBadRow", "dlq" if work.bury else "fail")
     if work.trigger is None:
         return writer.trigger(availableNow=True).start()
     try:

@@ -6,6 +6,7 @@ Knows: files. Does not know: Spark."""
 import json
 import os
 import re
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,15 @@ class Status:
     command: str
     error: str | None = None
     rows: int = 0
+
+
+def begun(name: str, kind: str, command: str, pid: int) -> Status:
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return Status(name, kind, "starting", pid, at, command)
+
+
+def document(status: Status) -> dict[str, Any]:
+    return asdict(status)
 
 
 def home(given: str | None) -> Path:

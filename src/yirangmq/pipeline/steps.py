@@ -36,6 +36,7 @@ ERRORS = "errors"
 TARGET = "target"
 REASON = "reason"
 NULL, NOT_JSON, UNFIT = "the value is null", "the value is not JSON", "the payload does not fit its schema"
+AHEAD = "the time is in the future"
 MAX_ERRORS = 5
 HASHED = 2**32
 MAX_REASON = 1000
@@ -138,6 +139,19 @@ def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small
     if clash:
         raise BadInput(f"both have the column {clash[0]!r}; rename it in the table", field="table")
     return frame.join(F.broadcast(table) if small else table, keys, "left")
+
+
+def guard_time(frame: DataFrame, *, time: str = "timestamp", ahead: str = "1 minute") -> DataFrame:
+    """A clock that runs ahead must not make everybody else late: the time of a row from the future is set to now, and
+    the row gets an error. Goes before ``deduplicate`` and ``aggregate`` where the time is the sender's."""
+    _need(frame, time)
+    limit = F.current_timestamp() + F.expr(f"interval {ahead}")
+    is_ahead = F.coalesce(F.col(time) > limit, F.lit(False))
+    made = {
+        ERRORS: F.concat(_errors(frame), _if_any(F.when(is_ahead, F.lit(AHEAD)))),
+        time: F.when(is_ahead, F.current_timestamp()).otherwise(F.col(time)),
+    }
+    return _checked(lambda: frame.withColumns(made), "ahead")
 
 
 def deduplicate(

@@ -77,7 +77,7 @@ def load(folder: Path) -> Manifest:
         days = {day: tuple(_file(one) for one in files) for day, files in value["days"].items()}
         return Manifest(value["of"], value["last"], days)
     except FileNotFoundError:
-        raise NotFound(f"there is no archive in {folder}; 'yirangmq pipeline job archive' makes one") from None
+        raise NotFound(f"there is no archive in {folder}; 'yirangmq pipeline archive' makes one") from None
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(f"{folder / LIST} cannot be read: {error}") from None
 

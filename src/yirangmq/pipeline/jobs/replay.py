@@ -78,11 +78,10 @@ OF_ITS_LIFE = ("messageId", "deduplicationKey", "timestamp", "delaySec", "ttlSec
 """Headers that belong to the one that was, and not to its replay."""
 
 
-def for_load(table: DataFrame, queue: str, id: str | None = None) -> DataFrame:
-    """Any table for the sink: its column ``value``, or each row as a JSON object. ``id``: the column with the message's
-    id, which must be unique for good."""
-    steps.check_target(f"queue:{queue}")
-    target = F.lit(f"queue:{queue}").alias("target")
+def for_load(table: DataFrame, to: str, id: str | None = None) -> DataFrame:
+    """Any table for the sink: its column ``value``, or each row as a JSON object. ``to``: ``queue:NAME`` or
+    ``topic:NAME``. ``id``: the column with the message's id, which must be unique for good."""
+    target = F.lit(steps.check_target(to)).alias("target")
     if id is not None and id not in table.columns:
         raise BadInput(f"there is no column {id!r} among {', '.join(table.columns)}", field="id")
     if "value" in table.columns:

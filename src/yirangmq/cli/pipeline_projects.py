@@ -1,0 +1,161 @@
+"""``pipeline init | dry-run | run``: projects of Spark's declarative pipelines."""
+
+import argparse
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from yirangmq.cli import exits, sparkwork
+from yirangmq.cli.command import Command
+from yirangmq.cli.screen import Screen
+from yirangmq.cli.table import Column
+from yirangmq.pipeline import project, running
+from yirangmq.pipeline.flows import Flow
+from yirangmq.pipeline.sparklog import SparkLog
+
+if TYPE_CHECKING:
+    from yirangmq.pipeline.declared import Runner
+
+
+def init_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the project, and the folder that is made for it")
+    parser.add_argument("--in", dest="parent", default=".", metavar="FOLDER", help="where (default: here)")
+
+
+def run_init(args: argparse.Namespace, screen: Screen) -> int:
+    made = project.init(args.name, Path(args.parent))
+    folder = Path(args.parent) / args.name
+    lines = [f"made {folder} with {len(made)} files; next:"]
+    lines.append(
+        f"  yirangmq pipeline load --table {folder}/sample/orders.jsonl --format text --to topic:orders --name sample"
+    )
+    lines += [f"  yirangmq pipeline {verb} {folder}" for verb in ("dry-run", "run")]
+    screen.answer({"folder": str(folder), "files": [str(path) for path in made]}, "\n".join(lines))
+    return exits.OK
+
+
+def project_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "project", metavar="PROJECT", nargs="?", default=".", help="its folder, or its spark-pipeline.yml"
+    )
+    sparkwork.reach_options(parser, path=False)
+    sparkwork.spark_options(parser)
+
+
+def run_options(parser: argparse.ArgumentParser) -> None:
+    project_options(parser)
+    parser.add_argument(
+        "--refresh", action="append", default=[], metavar="TABLE", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--afresh", action="append", default=[], metavar="TABLE", help="this one from the beginning; '*' for all"
+    )
+    parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
+
+
+HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES or ./{running.FOLDER})"
+
+
+def run_dry(args: argparse.Namespace, screen: Screen) -> int:
+    args.refresh, args.afresh = [], []
+    runner = _runner(args, screen, is_dry=True)
+    runner.run()
+    elements = [{"kind": one.kind, "name": one.name, "place": one.place} for one in runner.elements]
+    if screen.json:
+        screen.document({"ok": True, "elements": elements})
+        return exits.OK
+    screen.table([Column("kind"), Column("name"), Column("place")], [[*one.values()] for one in elements])
+    screen.say("it fits together; nothing was read or written")
+    return exits.OK
+
+
+def run_run(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline.declared import find_spec
+
+    spec = find_spec(args.project)
+    folder = running.folder_of(running.home(args.home), spec.parent.name)
+    runner = _runner(args, screen, is_dry=False)
+    status = running.begun(spec.parent.name, "pipeline", " ".join(sys.argv[1:]), os.getpid())
+    running.save(folder, replace(status, state="running"))
+    try:
+        runner.run()
+    except BaseException as error:
+        running.save(folder, replace(status, state="failed", error=str(error)[:1000], rows=_rows(runner)))
+        raise
+    running.save(folder, replace(status, state="done", rows=_rows(runner)))
+    flows = [] if runner.flows is None else [*runner.flows.all.values()]
+    if screen.json:
+        screen.document({"ok": True, "pipeline": spec.parent.name, "flows": [flow.document() for flow in flows]})
+        return exits.OK
+    screen.say(f"{spec.parent.name}: {len(flows)} flows are done, {_rows(runner):,} rows came in")
+    return exits.OK
+
+
+def _rows(runner: "Runner") -> int:
+    return 0 if runner.flows is None else runner.flows.rows
+
+
+def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runner":
+    from yirangmq.pipeline.declared import STATE, Plan, Runner, find_spec
+
+    spec = find_spec(args.project)
+    sparkwork.need(pipelines=True)
+    os.environ["YIRANGMQ_BROKER"] = sparkwork.reach_of(args).broker or ""
+    plan = Plan(spec, args.master, sparkwork.settings_of(args), is_dry, args.refresh, args.afresh, args.ui)
+    shown: dict[str, str] = {}
+
+    def tell(flow: Flow) -> None:
+        line = flow.line()
+        if shown.get(flow.name) != line:
+            shown[flow.name] = line
+            if not screen.json:
+                screen.say(line)
+                screen.flush()
+
+    return Runner(plan, tell, SparkLog(spec.parent / STATE / "spark.log"))
+
+
+VERBS = {
+    "init": (
+        "lay out a project",
+        Command(
+            about="Lay out a project of a declarative pipeline: its spec, definitions in Python and SQL, sample data "
+            "and a test. Everything in it is meant to be changed.",
+            examples=(
+                ("here", "yirangmq pipeline init shop"),
+                ("elsewhere", "yirangmq pipeline init shop --in pipelines"),
+            ),
+            options=init_options,
+            run=run_init,
+        ),
+    ),
+    "dry-run": (
+        "check a project, without any data",
+        Command(
+            about="Read the definitions of a project and let Spark check that they fit together: names, columns, "
+            "types, SQL. Nothing is read or written.",
+            examples=(
+                ("a project", "yirangmq pipeline dry-run shop"),
+                ("with a server elsewhere", "yirangmq pipeline dry-run shop --broker http://10.0.0.7:8080"),
+            ),
+            options=project_options,
+            run=run_dry,
+        ),
+    ),
+    "run": (
+        "run a project: what is new, and then it ends",
+        Command(
+            about="Run a project of a declarative pipeline: every flow reads what is new since the last run, and the "
+            "run ends when all are done. One line for each flow that says how far it is.",
+            examples=(
+                ("a project", "yirangmq pipeline run shop"),
+                ("one table from the beginning", "yirangmq pipeline run shop --afresh good_orders"),
+                ("on a cluster", "yirangmq pipeline run shop --master spark://10.0.0.1:7077"),
+            ),
+            options=run_options,
+            run=run_run,
+        ),
+    ),
+}

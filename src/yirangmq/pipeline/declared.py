@@ -1,0 +1,281 @@
+"""A project of Spark's declarative pipelines, checked or run: Spark's own parts do the work, with our settings.
+
+Spark runs such a pipeline behind a server in its own Java process; the session here is a client of that. Tables are
+kept under the project's folder, and so is the list of them, so that a second run goes on where the first one ended.
+
+Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line."""
+
+import os
+import re
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.pipeline import faults
+from yirangmq.pipeline.flows import Flow, Flows, short
+from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS
+from yirangmq.pipeline.sparklog import SparkLog
+
+SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
+STATE = ".yirangmq"
+"""Beside the definitions: the tables, the list of them and Spark's log."""
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``refresh``: only these; ``afresh``: these from the beginning, ``*`` for all."""
+
+    spec: Path
+    master: str
+    settings: Mapping[str, str]
+    is_dry: bool = False
+    refresh: Sequence[str] = ()
+    afresh: Sequence[str] = ()
+    ui: bool = False
+
+    @property
+    def folder(self) -> Path:
+        return self.spec.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """Of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
+
+    kind: str
+    name: str
+    place: str
+
+
+def find_spec(given: str) -> Path:
+    """A project's folder, or its spec itself."""
+    path = Path(given).absolute()
+    if path.is_file():
+        return path
+    found = [path / name for name in SPECS if (path / name).is_file()]
+    if not found:
+        raise NotFound(f"there is no {SPECS[0]} in {path}; 'yirangmq pipeline init NAME' makes a project", field="spec")
+    return found[0]
+
+
+def settings_of(plan: Plan, events: Path) -> dict[str, str]:
+    """A table must be there again at the next run, hence a list of tables on disk, in the project."""
+    state = plan.folder / STATE
+    is_local = plan.master.startswith("local")
+    told = {
+        **SETTINGS,
+        **(ON_THIS_MACHINE if is_local else {}),
+        "spark.api.mode": "connect",
+        "spark.sql.connect.serverStacktrace.enabled": "false",
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": (state / "tables").as_uri(),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={state / 'list'};create=true",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": "0",
+        **plan.settings,
+    }
+    java = told.get("spark.driver.extraJavaOptions", "")
+    told["spark.driver.extraJavaOptions"] = f"{java} -Dderby.system.home={state}".strip()
+    if plan.ui:
+        told["spark.ui.enabled"] = "true"
+    return told
+
+
+class Runner:
+    """``run`` once. ``tell`` hears of each flow that changed; ``elements`` are known after the definitions are read."""
+
+    def __init__(self, plan: Plan, tell: Callable[[Flow], None], log: SparkLog) -> None:
+        self._plan = plan
+        self._tell = tell
+        self._log = log
+        self._lock = threading.Lock()
+        self.elements: list[Element] = []
+        self.flows: Flows | None = None
+
+    def run(self) -> None:
+        """An error points at the file; nothing has moved if it came from the definitions."""
+        from pyspark.pipelines import cli
+
+        with faults.plain("spec"):
+            spec = cli.load_pipeline_spec(self._plan.spec)
+        with tempfile.TemporaryDirectory(prefix="yirangmq-") as events, self._session(Path(events)) as spark:
+            self.flows = Flows(Path(events))
+            with _at_place(self._plan.folder):
+                graph = self._define(spark, spec)
+            self._start(spark, graph, spec)
+
+    @contextmanager
+    def _session(self, events: Path) -> Iterator[Any]:
+        from pyspark.sql import SparkSession
+
+        from yirangmq.pipeline.session import _prepare_environment
+
+        (self._plan.folder / STATE).mkdir(exist_ok=True)
+        _prepare_environment(self._plan.master)
+        builder = SparkSession.builder.master(self._plan.master).appName(f"pipeline {self._plan.folder.name}")
+        for name, value in settings_of(self._plan, events).items():
+            builder = builder.config(name, value)
+        with warnings.catch_warnings(), self._log.taking():
+            warnings.simplefilter("ignore")  # Spark warns of settings that it was started with already
+            spark = builder.getOrCreate()
+        try:
+            yield spark
+        finally:
+            with self._log.taking():
+                spark.stop()
+
+    def _define(self, spark: Any, spec: Any) -> str:
+        from pyspark.pipelines import cli
+        from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
+        from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph
+
+        graph = create_dataflow_graph(
+            spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
+        )
+        registry = _noting(SparkConnectGraphElementRegistry, self.elements, self._plan.folder)(spark, graph)
+        with _quiet(), _importing(self._plan.folder):
+            cli.register_definitions(self._plan.spec, registry, spec, spark, graph)
+        return graph
+
+    def _start(self, spark: Any, graph: str, spec: Any) -> None:
+        from pyspark.pipelines.spark_connect_pipeline import start_run
+
+        plan = self._plan
+        events = start_run(
+            spark,
+            graph,
+            full_refresh=[] if "*" in plan.afresh else [*plan.afresh],
+            full_refresh_all="*" in plan.afresh,
+            refresh=[*plan.refresh],
+            dry=plan.is_dry,
+            storage=_storage(spec.storage, plan.folder),
+        )
+        is_over = threading.Event()
+        watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
+        watcher.start()
+        try:
+            with faults.plain("definitions"):
+                for event in events:
+                    if "pipeline_event_result" in event:
+                        self._hear(event["pipeline_event_result"].event.message)
+        finally:
+            is_over.set()
+            watcher.join()
+
+    def _watch(self, is_over: threading.Event) -> None:
+        """Spark says when a flow begins and ends; how far it is stands in the log of events."""
+        while not is_over.wait(LOOK_SECONDS):
+            self._read()
+
+    def _hear(self, text: str) -> None:
+        assert self.flows is not None
+        self._read()
+        with self._lock:
+            heard = self.flows.hear(text)
+        if heard is not None:
+            self._tell(heard)
+
+    def _read(self) -> None:
+        assert self.flows is not None
+        with self._lock:
+            changed = self.flows.read()
+        for flow in changed:
+            if not flow.is_over:
+                self._tell(flow)
+
+
+def _storage(text: str, folder: Path) -> str:
+    """Spark wants a whole address; a path is meant from the project."""
+    return text if re.match(r"[a-z][a-z0-9+.-]+:", text) else (folder / text).resolve().as_uri()
+
+
+def _noting(base: Any, elements: list[Element], folder: Path) -> Any:
+    """Spark's registry, that also remembers what was registered and where."""
+
+    def place(thing: Any) -> str:
+        at = thing.source_code_location
+        path = Path(at.filename)
+        shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+        return f"{shown}:{at.line_number}" if at.line_number else str(shown)
+
+    class Noting(base):  # type: ignore[misc]
+        def register_output(self, output: Any) -> None:
+            elements.append(Element(KINDS.get(type(output).__name__, "output"), output.name, place(output)))
+            super().register_output(output)
+
+        def register_flow(self, flow: Any) -> None:
+            elements.append(Element("flow", f"{short(flow.name)} → {short(flow.target)}", place(flow)))
+            super().register_flow(flow)
+
+        def register_sql(self, sql_text: str, file_path: Path) -> None:
+            elements.append(Element("sql", file_path.stem, str(file_path)))
+            super().register_sql(sql_text, file_path)
+
+    return Noting
+
+
+KINDS = {
+    "MaterializedView": "materialized view",
+    "StreamingTable": "streaming table",
+    "TemporaryView": "temporary view",
+    "Sink": "sink",
+}
+
+
+@contextmanager
+def _at_place(folder: Path) -> Iterator[None]:
+    """An error in a definition names its file and line."""
+    try:
+        yield
+    except Exception as error:
+        place = _place_of(error, folder)
+        made = faults.as_queue_error(error)
+        words = str(made) if made is not None else f"{type(error).__name__}: {error}"
+        raise BadInput(words, field=place or "definitions") from None
+
+
+def _place_of(error: BaseException, folder: Path) -> str | None:
+    """The innermost line of the project's own that the error went through."""
+    found = None
+    if isinstance(error, SyntaxError) and error.filename:
+        found = f"{error.filename}:{error.lineno}"
+    step = error.__traceback__
+    while step is not None:
+        name = step.tb_frame.f_code.co_filename
+        if Path(name).is_relative_to(folder) and STATE not in name:
+            found = f"{name}:{step.tb_lineno}"
+        step = step.tb_next
+    return found.removeprefix(f"{folder}{os.sep}") if found else None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Spark prints what it reads; we have lines of our own."""
+    kept, sys.stdout = sys.stdout, Path(os.devnull).open("w")  # noqa: SIM115
+    try:
+        yield
+    finally:
+        sys.stdout.close()
+        sys.stdout = kept
+
+
+@contextmanager
+def _importing(folder: Path) -> Iterator[None]:
+    """Definitions may import modules that lie in their project."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))

@@ -1,0 +1,68 @@
+"""What Spark raises, as one of our errors: the line that says what is wrong, without the stack of two languages.
+
+Knows: how Spark's texts look. Does not know: jobs."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Retired, StoreDamaged, Unavailable
+
+OURS = re.compile(r"(?:SourceError|Retired|Refused|BadInput): ([^\n]+)")
+"""How an error of the data source, or of a step, ends up in a text of Spark's."""
+CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
+PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+MOST = 600
+
+
+@contextmanager
+def plain(field: str | None = None) -> Iterator[None]:
+    """``field`` names the place where it is known."""
+    try:
+        yield
+    except QueueError:
+        raise
+    except Exception as error:
+        made = as_queue_error(error, field)
+        if made is None:
+            raise
+        raise made from None
+
+
+def as_queue_error(error: Exception, field: str | None = None) -> QueueError | None:
+    """None: it is not Spark's."""
+    text = str(error)
+    ours = OURS.findall(text)
+    if ours:
+        return _ours(ours[-1].strip()[:MOST], field)
+    module = type(error).__module__
+    if not module.startswith(("pyspark", "py4j", "grpc")):
+        return None
+    words = line_of(text)
+    if type(error).__name__ in ("AnalysisException", "ParseException") or CONDITION.search(words):
+        return BadInput(words, field=field)
+    return QueueError(f"Spark: {words}")
+
+
+def _ours(words: str, field: str | None) -> QueueError:
+    if "no longer kept" in words or "are gone" in words:
+        return Retired(words)
+    if "does not answer" in words:
+        return Unavailable(words)
+    if "token" in words or ("not allowed" in words and "name" not in words):
+        return NotAllowed(words)
+    if "checksum" in words:
+        return StoreDamaged(words)
+    return BadInput(words, field=field)
+
+
+def line_of(text: str) -> str:
+    """The line that says most: one with Spark's name for what is wrong, else the last of Python's, else the first."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    for line in lines:
+        if CONDITION.search(line) and "STREAM_FAILED" not in line:
+            return CONDITION.sub("", line, count=1)[:MOST] if line.startswith("[") else line[:MOST]
+    python = PYTHON.findall(text)
+    if python:
+        return ": ".join(python[-1])[:MOST]
+    return (lines[0] if lines else "no words")[:MOST]

@@ -1,0 +1,113 @@
+"""What the flows of a declarative pipeline do: from the lines of its events and the log of events that Spark keeps.
+
+Knows: the two texts. Does not know: who runs the pipeline."""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from yirangmq.pipeline.seen import Seen, seen_of
+
+SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
+"""Such as ``Flow spark_catalog.default.orders is RUNNING.``"""
+HOME = "spark_catalog.default."
+PROGRESS = "QueryProgressEvent"
+OVER = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """``rows`` is None of a flow that is no stream."""
+
+    name: str
+    state: str = "QUEUED"
+    rows: int | None = None
+    batches: int = 0
+    ms: int = 0
+    last: Seen | None = None
+    error: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in OVER
+
+    def line(self) -> str:
+        words = f"{self.name}  {self.state.lower()}"
+        if self.rows is not None:
+            speed = f"  {self.rows * 1000 / self.ms:,.0f}/s" if self.ms else ""
+            words += f"  {self.rows:,} rows in {self.batches} batches{speed}"
+        if self.last is not None and self.last.position is not None:
+            words += f"  at {self.last.position:,}  lag {self.last.lag:,}"
+        return words + (f"  {self.error}" if self.error else "")
+
+    def document(self) -> dict[str, Any]:
+        last = self.last
+        return {
+            "flow": self.name,
+            "state": self.state.lower(),
+            "rows": self.rows,
+            "batches": self.batches,
+            "milliseconds": self.ms,
+            "position": last.position if last else None,
+            "lag": last.lag if last else None,
+            "error": self.error,
+        }
+
+
+class Flows:
+    """``hear`` an event's text, ``read`` what Spark wrote since; both say which flows changed."""
+
+    def __init__(self, events: Path) -> None:
+        self._events = events
+        self._at: dict[Path, int] = {}
+        self.all: dict[str, Flow] = {}
+
+    def hear(self, text: str) -> Flow | None:
+        found = SAID.match(text)
+        if not found:
+            return None
+        name = short(found[1])
+        before = self.all.get(name, Flow(name))
+        error = " ".join(found[3].split())[:400] or None
+        self.all[name] = replace(before, state=found[2], error=error if found[2] == "FAILED" else before.error)
+        return self.all[name]
+
+    def read(self) -> list[Flow]:
+        changed = {}
+        for path in sorted(self._events.glob("*")):
+            for progress in self._fresh(path):
+                flow = self._with(progress)
+                changed[flow.name] = flow
+        return list(changed.values())
+
+    def _fresh(self, path: Path) -> list[dict[str, Any]]:
+        with path.open("rb") as file:
+            file.seek(self._at.get(path, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at[path] = self._at.get(path, 0) + len(whole)
+        return [json.loads(line)["progress"] for line in whole.splitlines() if PROGRESS.encode() in line[:120]]
+
+    def _with(self, progress: dict[str, Any]) -> Flow:
+        seen = seen_of(progress)
+        name = short(str(progress.get("name")))
+        before = self.all.get(name, Flow(name))
+        self.all[name] = replace(
+            before,
+            rows=(before.rows or 0) + seen.rows,
+            batches=before.batches + (seen.rows > 0),
+            ms=before.ms + seen.batch_ms,
+            last=seen,
+        )
+        return self.all[name]
+
+    @property
+    def rows(self) -> int:
+        return sum(flow.rows or 0 for flow in self.all.values())
+
+
+def short(name: str) -> str:
+    """Without the catalog and the database that everything is in."""
+    return name.replace("`", "").removeprefix(HOME)
