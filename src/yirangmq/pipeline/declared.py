@@ -73,7 +73,6 @@ def settings_of(plan: Plan, events: Path) -> dict[str, str]:
     told = {
         **SETTINGS,
         **(ON_THIS_MACHINE if is_local else {}),
-        "spark.api.mode": "connect",
         "spark.sql.connect.serverStacktrace.enabled": "false",
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (state / "tables").as_uri(),
@@ -118,18 +117,14 @@ class Runner:
 
     @contextmanager
     def _session(self, events: Path) -> Iterator[Any]:
-        from pyspark.sql import SparkSession
-
         from yirangmq.pipeline.session import _prepare_environment
 
         (self._plan.folder / STATE).mkdir(exist_ok=True)
         _prepare_environment(self._plan.master)
-        builder = SparkSession.builder.master(self._plan.master).appName(f"pipeline {self._plan.folder.name}")
-        for name, value in settings_of(self._plan, events).items():
-            builder = builder.config(name, value)
+        settings = settings_of(self._plan, events)
         with warnings.catch_warnings(), self._log.taking():
-            warnings.simplefilter("ignore")  # Spark warns of settings that it was started with already
-            spark = builder.getOrCreate()
+            warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
+            spark = _connected(self._plan.master, {**settings, "spark.app.name": f"pipeline {self._plan.folder.name}"})
         try:
             yield spark
         finally:
@@ -194,6 +189,19 @@ class Runner:
         for flow in changed:
             if not flow.is_over:
                 self._tell(flow)
+
+
+def _connected(master: str, settings: dict[str, Any]) -> Any:
+    """A client of a server of Spark's in this process' Java, at a port of its own: two runs do not meet."""
+    from pyspark.sql import SparkSession
+    from pyspark.sql.connect.session import SparkSession as Client
+
+    os.environ["SPARK_LOCAL_REMOTE"] = os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    Client._start_connect_server(master, settings)  # leaves those settings that a client may have
+    session: Any = SparkSession._instantiatedSession
+    service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    port = getattr(service, "MODULE$").localPort()
+    return Client.builder.config(map=settings).remote(f"sc://localhost:{port}").getOrCreate()
 
 
 def _storage(text: str, folder: Path) -> str:

@@ -81,7 +81,7 @@ class Keeper:
             "late": self.listener.late,
             "batch": None if last is None else last.batch,
             "batchMs": None if last is None else last.batch_ms,
-            "rowsPerSecond": None if last is None else round(last.rows_per_second, 1),
+            "rowsPerSecond": None if last is None else round(last.rows_per_second),
             "position": None if last is None else last.position,
             "lag": None if last is None else last.lag,
             "error": self.status.error,

@@ -33,7 +33,7 @@ class Teller:
             return
         self._last, self._at = card, now
         try:
-            self._broker.document("PUT", self._path, card)
+            self._broker.document("PUT", self._path, {name: value for name, value in card.items() if value is not None})
             self.trouble = None
         except (SourceError, OSError, ValueError) as error:
             self.trouble = str(error)

@@ -19,6 +19,7 @@ from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.events import Events
 from yirangmq.doors.http.v1.leasing import Leasing
 from yirangmq.doors.http.v1.log import LogRoutes
+from yirangmq.doors.http.v1.pipelines import PipelineRoutes
 from yirangmq.doors.http.v1.table import Guard, Table, let_all
 from yirangmq.doors.http.v1.topic_events import TopicEvents
 from yirangmq.doors.session import House
@@ -63,6 +64,7 @@ class Api:
             *self._topic_events.endpoints,
             *self._log.endpoints,
             *BatchRoutes(house.batches).endpoints(max_body),
+            *PipelineRoutes().endpoints,
             *self._events.endpoints,
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),
         ):

@@ -23,6 +23,7 @@ TAGS = {
     "consumers": "who is at work",
     "topics": "records that every subscriber gets, in order",
     "batches": "of a pipeline, each in once",
+    "pipelines": "queries on Spark, and how they do",
     "events": "what happens, as it happens",
     "server": "the server itself",
 }

@@ -14,6 +14,7 @@ from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
+from yirangmq.doors.http.v1.pipelines import NAME as PIPELINE
 from yirangmq.doors.session import House
 
 WORK = ("publish", "consume")
@@ -150,6 +151,8 @@ def path_field(endpoint: Endpoint, name: str) -> Field:
         return NAMED[name]
     if endpoint.path.startswith("/v1/batches/"):
         return BATCH_PATH[name]
+    if endpoint.path.startswith("/v1/pipelines/"):
+        return PIPELINE
     return CONSUMER if "/consumers/" in endpoint.path else ID
 
 
