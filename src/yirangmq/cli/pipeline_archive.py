@@ -30,7 +30,7 @@ def run_archive(args: argparse.Namespace, screen: Screen) -> int:
         from yirangmq.pipeline import places
         from yirangmq.pipeline.jobs.archive import archive
 
-        made = archive(places.read(spark, place, reach), Path(args.to), str(place))
+        made = archive(places.read(spark, place, reach), Path(args.to).absolute(), str(place))
     value = {"from": str(place), "to": args.to, **asdict(made.sums), "archivedUpTo": made.last, "files": made.files}
     days = f" in {made.files} files of {', '.join(made.days)}" if made.days else ""
     screen.answer(value | {"days": [*made.days]}, f"archived {made.sums.rows:,} rows of {place}{days}")
@@ -51,7 +51,7 @@ def compact_options(parser: argparse.ArgumentParser) -> None:
 def run_compact(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.pipeline.jobs import manifest
 
-    folder = Path(args.archive)
+    folder = Path(args.archive).absolute()
     if args.dry_run:
         files = manifest.load(folder).files(args.day)
         sums = manifest.Sums.together(file.sums for file in files)
@@ -78,7 +78,7 @@ def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     with sparkwork.working(args, screen, "housekeep") as spark:
         from yirangmq.pipeline.jobs.compact import housekeep
 
-        made = housekeep(spark, Path(args.archive), _today(), args.keep_days, dry_run=args.dry_run)
+        made = housekeep(spark, Path(args.archive).absolute(), _today(), args.keep_days, dry_run=args.dry_run)
     value = {
         "removed": [*made.removed],
         "rowsRemoved": made.rows_removed,

@@ -1,6 +1,7 @@
 """``pipeline replay | redrive | load``: rows into queues and topics, all of them or none."""
 
 import argparse
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -70,7 +71,7 @@ def run_load(args: argparse.Namespace, screen: Screen) -> int:
     with sparkwork.working(args, screen, "load") as spark:
         from yirangmq.pipeline.jobs import replay
 
-        table = spark.read.format(args.format).options(**_options(args.option)).load(args.table)
+        table = spark.read.format(args.format).options(**_options(args.option)).load(_address(args.table))
         table = table if args.where is None else replay.where(table, args.where)
         rows = replay.for_load(table, args.to, args.id)
         count = None if args.dry_run else _known(args, name)
@@ -112,9 +113,9 @@ def run_redrive(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _name(args: argparse.Namespace) -> str:
+    sparkwork.need()
     from yirangmq.pipeline.steps import check_target
 
-    sparkwork.need()
     check_target(args.to)
     if not args.name and not args.dry_run:
         raise BadInput("give it a name; run again under the same name, it does nothing", field="name")
@@ -155,6 +156,11 @@ def _moved(args: argparse.Namespace, screen: Screen, did: str, count: int, is_fi
         text = f"{args.name} was {did} already, with {count:,} rows; nothing was written"
     screen.answer(value, text)
     return exits.OK
+
+
+def _address(table: str) -> str:
+    """Java may have been started elsewhere."""
+    return table if ":" in table else str(Path(table).absolute())
 
 
 def _options(given: list[str]) -> dict[str, str]:
@@ -198,9 +204,8 @@ VERBS: dict[str, tuple[str, Command]] = {
                     "yirangmq pipeline redrive --from dlq:mail --where \"failure_reason = 'TIMEOUT'\"",
                 ),
                 (
-                    "how many have an amount",
-                    "yirangmq pipeline redrive --from 'dlq:*' "
-                    "--where \"get_json_object(cast(value as string), '$.amount') > 10\" --dry-run",
+                    "how many failed again and again",
+                    "yirangmq pipeline redrive --from 'dlq:*' --where 'attempt >= 3' --dry-run",
                 ),
             ),
             options=redrive_options,

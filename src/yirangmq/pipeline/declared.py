@@ -5,6 +5,7 @@ kept under the project's folder, and so is the list of them, so that a second ru
 
 Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line."""
 
+import fcntl
 import os
 import re
 import sys
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.pipeline import faults
 from yirangmq.pipeline.flows import Flow, Flows, short
 from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS
@@ -109,8 +110,12 @@ class Runner:
 
         with faults.plain("spec"):
             spec = cli.load_pipeline_spec(self._plan.spec)
-        with tempfile.TemporaryDirectory(prefix="yirangmq-") as events, self._session(Path(events)) as spark:
-            self.flows = Flows(Path(events))
+        with _alone(self._plan.folder), tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
+            self._run(spec, Path(folder))
+
+    def _run(self, spec: Any, events: Path) -> None:
+        with self._session(events) as spark:
+            self.flows = Flows(events)
             with _at_place(self._plan.folder):
                 graph = self._define(spark, spec)
             self._start(spark, graph, spec)
@@ -119,7 +124,6 @@ class Runner:
     def _session(self, events: Path) -> Iterator[Any]:
         from yirangmq.pipeline.session import _prepare_environment
 
-        (self._plan.folder / STATE).mkdir(exist_ok=True)
         _prepare_environment(self._plan.master)
         settings = settings_of(self._plan, events)
         with warnings.catch_warnings(), self._log.taking():
@@ -240,6 +244,19 @@ KINDS = {
     "TemporaryView": "temporary view",
     "Sink": "sink",
 }
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The list of tables is one process' at a time."""
+    state = folder / STATE
+    state.mkdir(exist_ok=True)
+    with (state / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StoreBusy(f"another run of {folder.name} is going on") from None
+        yield
 
 
 @contextmanager

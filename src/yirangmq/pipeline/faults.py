@@ -56,6 +56,12 @@ def _ours(words: str, field: str | None) -> QueueError:
     return BadInput(words, field=field)
 
 
+def words_of(text: str) -> str:
+    """One line of a text of Spark's."""
+    ours = OURS.findall(text)
+    return ours[-1].strip()[:MOST] if ours else line_of(text)
+
+
 def line_of(text: str) -> str:
     """The line that says most: one with Spark's name for what is wrong, else the last of Python's, else the first."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from yirangmq.pipeline import faults
 from yirangmq.pipeline.seen import Seen, seen_of
 
 SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
@@ -70,8 +71,8 @@ class Flows:
             return None
         name = short(found[1])
         before = self.all.get(name, Flow(name))
-        error = " ".join(found[3].split())[:400] or None
-        self.all[name] = replace(before, state=found[2], error=error if found[2] == "FAILED" else before.error)
+        error = faults.words_of(found[3]) if found[2] == "FAILED" else None
+        self.all[name] = replace(before, state=found[2], error=error)
         return self.all[name]
 
     def read(self) -> list[Flow]:

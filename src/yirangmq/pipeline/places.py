@@ -66,7 +66,7 @@ def read(spark: "SparkSession", place: Place, reach: Reach, **more: str) -> "Dat
     if place.kind == "archive":
         from yirangmq.pipeline.jobs.archive import read_archive
 
-        return read_archive(spark, Path(place.name))
+        return read_archive(spark, Path(place.name).absolute())
     return spark.read.format("yirangmq").options(**source_options(place, reach), **more).load()
 
 

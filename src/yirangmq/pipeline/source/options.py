@@ -88,7 +88,7 @@ OPTIONS: tuple[Option, ...] = (
            "column holds JSON", "choice", ("auto", "json", "bytes")),
     Option("ignoreUnknownColumns", "false", "w", "leave columns out that mean nothing to the sink", "flag"),
 )  # fmt: skip
-SPARKS_OWN = frozenset({"checkpointlocation", "mode", "__planner", "outputmode"})
+SPARKS_OWN = frozenset({"checkpointlocation", "mode", "__planner", "outputmode", "queryname"})
 """What Spark puts among the options by itself."""
 
 

@@ -1,0 +1,19 @@
+"""A topic as a DataFrame, counted by Spark: python examples/spark_orders.py http://127.0.0.1:8080 orders"""
+
+import sys
+
+from pyspark.sql import functions as F
+
+from yirangmq.pipeline import steps
+from yirangmq.pipeline.session import session
+
+broker, topic = sys.argv[1:3]
+spark = session("orders", "local[*]")
+records = spark.read.format("yirangmq").option("broker", broker).option("subscribe", topic).load()
+orders = steps.parse_envelope(records, "shop string, amount double").where("size(errors) = 0")
+by_shop = orders.groupBy("payload.shop").agg(
+    F.count("*").alias("orders"), F.round(F.sum("payload.amount"), 2).alias("sum")
+)
+for row in by_shop.orderBy("shop").collect():
+    print(f"{row['shop']}: {row['orders']} orders, {row['sum']:.2f}")
+spark.stop()

@@ -1,0 +1,41 @@
+"""Pipelines tell of themselves, and are lost when they fall silent."""
+
+from tests.doors.http.v1.parts import Web
+from yirangmq.doors.http.v1.pipelines import FORGOTTEN_MS, MOST, SILENT_MS
+
+CARD = {"state": "running", "source": "topic:orders", "target": "queue:work", "rows": 5, "position": 9, "lag": 3}
+
+
+def shown(web: Web) -> list[tuple[str, str]]:
+    return [(one["pipeline"], one["state"]) for one in web.good("GET", "/v1/pipelines")["pipelines"]]
+
+
+def test_a_card_is_shown_until_its_pipeline_falls_silent(web: Web) -> None:
+    assert web.good("GET", "/v1/pipelines") == {"pipelines": []}
+    told = web.good("PUT", "/v1/pipelines/orders", CARD)
+    [card] = web.good("GET", "/v1/pipelines")["pipelines"]
+    assert card == told
+    assert (card["rows"], card["lag"], card["error"], card["kind"]) == (5, 3, None, "process")
+    web.good("PUT", "/v1/pipelines/old", CARD | {"state": "failed", "error": "no room"})
+    web.server.clock.advance(SILENT_MS + 1)
+    assert shown(web) == [("old", "failed"), ("orders", "lost")]
+    web.good("PUT", "/v1/pipelines/orders", CARD)
+    web.server.clock.advance(FORGOTTEN_MS - SILENT_MS - 1)
+    assert shown(web) == [("orders", "lost")]
+
+
+def test_a_wrong_card_is_refused_by_its_field(web: Web) -> None:
+    assert web.refused("PUT", "/v1/pipelines/a", {}) == (400, "bad_input", "state")
+    assert web.refused("PUT", "/v1/pipelines/a", CARD | {"state": "asleep"}) == (400, "bad_input", "state")
+    assert web.refused("PUT", "/v1/pipelines/a", CARD | {"lag": -1}) == (400, "bad_input", "lag")
+    assert web.refused("PUT", "/v1/pipelines/a", CARD | {"other": 1}) == (400, "bad_input", "other")
+    assert web.refused("PUT", "/v1/pipelines/a%20b", CARD) == (400, "bad_input", "id")
+    assert shown(web) == []
+
+
+def test_no_more_cards_than_there_is_room_for(web: Web) -> None:
+    for number in range(MOST + 2):
+        web.good("PUT", f"/v1/pipelines/p-{number}", CARD)
+    names = [name for name, _ in shown(web)]
+    assert len(names) == MOST
+    assert "p-0" not in names

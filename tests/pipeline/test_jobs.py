@@ -1,0 +1,144 @@
+"""The jobs as commands, against a server: rows in once, what goes away is shown first, mistakes are named."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.testing import assertDataFrameEqual
+
+from tests.pipeline import commands, made_data
+from tests.pipeline.commands import Command, bury
+from tests.pipeline.made_data import RECORDS
+from tests.pipeline.served import Served
+from yirangmq.core.errors import BadInput
+from yirangmq.pipeline.jobs import replay
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+
+
+@pytest.fixture
+def command(spark: SparkSession, served: Served, capfdbinary: Any, tmp_path: Path, monkeypatch: Any) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YIRANGMQ_BROKER", served.url)
+    return commands.made(capfdbinary)
+
+
+def test_a_table_is_loaded_once_under_its_name(command: Command, served: Served, tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text("id,name\n1,ann\n2,bo\n3,\n")
+    line = (
+        "pipeline load --table people.csv --format csv --option header=true --to queue:j.people --id id --name people-1"
+    )
+    looked = command(f"{line} --dry-run --json").json
+    assert (looked["count"], looked["dryRun"]) == (3, True)
+    assert served.payloads("j.people") == []
+    assert command(f"{line} --json").json["first"] is True
+    again = command(line).out
+    assert "was loaded already, with 3 rows; nothing was written" in again
+    found = [json.loads(value) for value in served.payloads("j.people")]
+    assert found == [{"id": "1", "name": "ann"}, {"id": "2", "name": "bo"}, {"id": "3", "name": None}]
+
+
+def test_a_load_that_cannot_be_is_refused_before_anything_moves(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"a": 1}\n')
+    line = "pipeline load --table a.jsonl --format json --json"
+    assert command(f"{line} --to queue:j.no", code=2).complaint["field"] == "name"
+    assert command(f"{line} --to file:x --name n", code=2).complaint["field"] == "target"
+    assert command(f"{line} --to queue:j.no --name n --id b", code=2).complaint["field"] == "id"
+    assert "Syntax error" in command(f"{line} --to queue:j.no --name n --where 'a >'", code=2).complaint["error"]
+    missing = command("pipeline load --table none.parquet --to queue:j.no --name n --json", code=2).complaint
+    assert "does not exist" in missing["error"]
+    assert command(f"{line} --to queue:j.no --name n --conf a=b", code=2).complaint["field"] == "conf"
+    assert served.payloads("j.no") == []
+
+
+def test_records_are_replayed_by_condition_and_sequence_once(command: Command, served: Served) -> None:
+    last = served.append("j.orders", *(json.dumps({"n": n}) for n in range(20)))
+    line = f"pipeline replay --from topic:j.orders --to queue:j.again --first {last - 9} --name r-1"
+    line += " --where \"get_json_object(cast(value as string), '$.n') % 2 = 0\""
+    assert command(f"{line} --dry-run --json").json["count"] == 5
+    assert command(f"{line} --json").json["count"] == 5
+    assert command(f"{line} --json").json["first"] is False
+    assert [json.loads(value)["n"] for value in served.payloads("j.again")] == [10, 12, 14, 16, 18]
+    bad = command("pipeline replay --from topic:j.orders --to queue:x --name r-2 --where 'nothing > 1' --json", code=2)
+    assert bad.complaint["field"] == "where"
+    bad = command("pipeline replay --from topic:j.orders --to queue:x --name r-2 --since never --json", code=2)
+    assert bad.complaint["field"] == "since"
+
+
+def test_a_replay_is_the_rows_chosen_with_a_word_of_their_origin(spark: SparkSession) -> None:
+    rows = made_data.records(40)
+    frame = made_data.frame(spark, rows, RECORDS)
+    since, until = rows[5]["timestamp"], rows[30]["timestamp"]
+    found = replay.chosen(frame, "key = 'k1'", since.isoformat(), until.isoformat(), 8, 29)
+    wanted = [
+        row for row in rows
+        if row["key"] == "k1" and since <= row["timestamp"] < until and 8 <= row["global_seq"] <= 29
+    ]  # fmt: skip
+    assert wanted
+    expected = [
+        (row["value"], row["key"], {**row["headers"], "replayOf": f"{row['topic']}/{row['offset']}"}, "queue:q")
+        for row in wanted
+    ]
+    schema = "value binary, key string, headers map<string,string>, target string"
+    assertDataFrameEqual(replay.for_replay(found, "queue:q"), spark.createDataFrame(expected, schema))
+    with pytest.raises(BadInput, match="target"):
+        replay.for_replay(found, "nowhere")
+
+
+def test_dead_letters_are_redriven_by_sql(command: Command, served: Served) -> None:
+    bury(served, "j.dead", *({"amount": n} for n in (5, 50, 500)))
+    where = "get_json_object(cast(value as string), '$.amount') > 10"
+    line = f'pipeline redrive --from dlq:j.dead --where "{where}" --json'
+    assert command(f"{line} --dry-run").json == {"ok": True, "count": 2, "from": "dlq:j.dead", "dryRun": True}
+    assert len(served.payloads("j.dead", "dead")) == 3
+    assert command(line).json["count"] == 2
+    assert sorted(json.loads(value)["amount"] for value in served.payloads("j.dead")) == [50, 500]
+    assert [json.loads(value)["amount"] for value in served.payloads("j.dead", "dead")] == [5]
+    assert command(line).json["count"] == 0
+
+
+def test_an_archive_is_made_audited_and_kept_by_commands(command: Command, served: Served, tmp_path: Path) -> None:
+    served.append("j.kept", *range(30))
+    made = command("pipeline archive --from topic:j.kept --to kept --json").json
+    assert (made["rows"], made["days"]) == (
+        30,
+        [path.name.removeprefix("date=") for path in tmp_path.glob("kept/date=*")],
+    )
+    assert "archived 0 rows of topic:j.kept" in command("pipeline archive --from topic:j.kept --to kept").out
+    audited = command("pipeline audit --from archive:kept --json").json
+    assert (audited["whole"], audited["topics"][0]["records"], audited["gaps"]) == (True, 30, [])
+    assert "nothing is missing, nothing is there twice" in command("pipeline audit --from archive:kept").out
+    [day] = made["days"]
+    looked = command(f"pipeline compact --archive kept --day {day} --dry-run --json").json
+    assert (looked["rows"], looked["dryRun"]) == (30, True)
+    assert command(f"pipeline compact --archive kept --day {day} --json", code=2).complaint["field"] == "day"
+    kept = command("pipeline housekeep --archive kept --dry-run --json").json
+    assert (kept["removed"], kept["kept"]) == ([], [day])
+    assert command("pipeline housekeep --archive nothing --json", code=3).complaint["code"] == "not_found"
+
+
+def test_a_report_and_poison_by_commands(command: Command, served: Served, tmp_path: Path) -> None:
+    bury(served, "j.told", {"bad": 1}, {"bad": 1}, {"other": 2})
+    served.publish("j.told", {"good": 1})
+    told = command("pipeline report --from queue:j.told --html told.html --json").json
+    assert told["totals"] == [
+        {"queue": "j.told", "messages": 4, "done": 0, "dead": 3, "retried": 0, "bytes": 40, "failure_rate": 1.0}
+    ]
+    assert [(row["reason"], row["dead"], row["late"]) for row in told["dead_letters"]] == [("REJECTED", 3, 3)]
+    assert "<svg" in (tmp_path / "told.html").read_text()
+    poison = command("pipeline poison --from dlq:j.told --least 2 --json").json
+    assert [(row["messages"], row["failures"]) for row in poison["payloads"]] == [(2, 2)]
+    assert [row["messages"] for row in poison["shapes"]] == [2]
+    assert (
+        "shapes that failed 9 times or more:\n(nothing)" in command("pipeline poison --from dlq:j.told --least 9").out
+    )
+
+
+def test_a_place_that_is_none_and_a_server_that_is_not_there(command: Command, monkeypatch: Any) -> None:
+    assert command("pipeline audit --from queue:x --json", code=2).complaint["field"] == "from"
+    monkeypatch.setenv("YIRANGMQ_BROKER", "http://127.0.0.1:9")
+    assert command("pipeline audit --from topic:x --json", code=10).complaint["code"] == "unavailable"

@@ -1,0 +1,205 @@
+"""``pipeline process``: every kind of bad row has a named end, a restart goes on and says so, mistakes come first."""
+
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline import commands
+from tests.pipeline.commands import Command
+from tests.pipeline.served import Served
+from tests.scenarios.daemons import until
+from yirangmq.pipeline import running, steps
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
+MODULE = """
+from pyspark.sql import functions as F
+from yirangmq.pipeline import steps
+
+def sort(frame):
+    parsed = steps.parse_envelope(frame, "id bigint, amount double")
+    checked = steps.validate(parsed, {"type": "object", "required": ["id"]})
+    return steps.route(checked, {"queue:p.large": "payload.amount > 100"}, "queue:p.small")
+
+def once_each(frame):
+    parsed = steps.guard_time(steps.parse_envelope(frame), time="sent_at")
+    return steps.route(steps.deduplicate(parsed, within="10 minutes", time="sent_at"), {}, "queue:p.clocked")
+
+def empty(frame):
+    return frame.withColumn("value", F.when(F.col("value").cast("string") != "2", F.col("value")))
+
+def misspelt(frame):
+    return frame.where("amuont > 1")
+
+def no_sql(frame):
+    return steps.route(frame, {"queue:a": "value >"}, "queue:b")
+
+def no_value(frame):
+    return frame.select("topic")
+
+def breaks(frame):
+    return frame.withColumn("value", F.udf(lambda value: str(1 // 0))("value"))
+"""
+
+
+@pytest.fixture
+def command(spark: SparkSession, served: Served, capfdbinary: Any, tmp_path: Path, monkeypatch: Any) -> Command:
+    """In a folder with steps of its own, under a name that no other test has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("YIRANGMQ_BROKER", served.url)
+    (tmp_path / f"steps_{tmp_path.name}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return commands.made(capfdbinary)
+
+
+def module(tmp_path: Path) -> str:
+    return f"steps_{tmp_path.name}"
+
+
+def envelope(id: str, ago: timedelta) -> str:
+    at = (datetime.now(UTC) - ago).isoformat(timespec="milliseconds")
+    return json.dumps({"messageId": id, "timestamp": at, "type": "t", "payload": {"id": id}})
+
+
+def test_bad_rows_are_buried_with_a_reason_and_a_restart_goes_on(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
+    good = [json.dumps({"id": n, "amount": amount}) for n, amount in ((1, 500), (2, 5))]
+    bad = ["{broken", "", json.dumps({"id": "x"}), json.dumps({"amount": 7}), b"\xff"]
+    served.append("p.in", *good, *bad)
+    line = f"pipeline process --from topic:p.in --to queue:p.else --steps {module(tmp_path)}:sort --once --name p1"
+    first = command(f"{line} --start earliest --json")
+    told = first.json
+    assert (told["state"], told["rows"], told["dead"], told["lag"]) == ("done", 7, 5, 0)
+    assert served.payloads("p.large") == [good[0].encode()]
+    assert served.payloads("p.small") == [good[1].encode()]
+    letters = served.ask("GET", "/v1/queues/p.small/dead-letters")["messages"]
+    reasons = [letter["failure"]["text"] for letter in letters]
+    assert reasons[:2] == [steps.NOT_JSON, steps.NOT_JSON]
+    assert steps.UNFIT in reasons[2]
+    assert "required" in reasons[3]
+    assert steps.NOT_JSON in reasons[4]
+
+    served.append("p.in", json.dumps({"id": 3, "amount": 1}))
+    again = command(line)
+    assert f"p1: resuming from checkpoint at {told['position']:,}" in again.err
+    assert "p1: done; 1 rows in 1 batches" in again.out
+    assert len(served.payloads("p.small")) == 2
+
+
+def test_what_a_query_does_is_seen_here_and_at_the_broker(command: Command, served: Served, tmp_path: Path) -> None:
+    served.append("p.seen", *range(5))
+    shown = command("pipeline process --from topic:p.seen --to topic:p.out --start earliest --once --name seen").out
+    assert "batch 0  5 rows" in shown
+    status = command("pipeline status seen --json").json
+    assert (status["state"], status["rows"], status["lag"], status["error"]) == ("done", 5, 0, None)
+    assert [one["name"] for one in command("pipeline list --json").lines] == ["seen"]
+    card = next(one for one in served.ask("GET", "/v1/pipelines")["pipelines"] if one["pipeline"] == "seen")
+    assert (card["state"], card["rows"], card["source"], card["target"]) == ("done", 5, "topic:p.seen", "topic:p.out")
+    lines = [json.loads(line) for line in Path("yirang-pipelines/seen/progress.jsonl").read_text().splitlines()]
+    assert lines[0]["event"] == "started"
+    quality = next(line["observed"]["quality"] for line in lines if line["event"] == "progress" and line["rows"])
+    assert quality == {"rows": 5, "dead": 0, "empty": 0}
+    assert served.values("p.out") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_value_that_a_step_made_null_is_buried_or_stops_the_query(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
+    served.append("p.null", 1, 2, 3)
+    line = "pipeline process --from topic:p.null --to queue:p.nulls --start earliest --once "
+    line += f"--steps {module(tmp_path)}:empty"
+    refused = command(f"{line} --name n1 --bad-rows fail --json", code=2).complaint
+    assert "nothing of it is there" in refused["error"] or "null" in refused["error"]
+    assert served.payloads("p.nulls") == []
+    assert command("pipeline status n1 --json").json["state"] == "failed"
+    command(f"{line} --name n2")
+    assert served.payloads("p.nulls") == [b"1", b"3"]
+    [letter] = served.ask("GET", "/v1/queues/p.nulls/dead-letters")["messages"]
+    assert "null" in letter["failure"]["text"]
+
+
+def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
+    command: Command, served: Served, tmp_path: Path
+) -> None:
+    line = "pipeline process --from topic:p.clock --to queue:p.clocked --start earliest --once --name clock --json "
+    line += f"--steps {module(tmp_path)}:once_each"
+    minute = timedelta(minutes=1)
+    served.append("p.clock", envelope("a", minute), envelope("ahead", -1000 * 1440 * minute))
+    assert command(line).json["dead"] == 1
+    [letter] = served.ask("GET", "/v1/queues/p.clocked/dead-letters")["messages"]
+    assert letter["failure"]["text"] == steps.AHEAD
+
+    served.append("p.clock", envelope("a", minute), envelope("b", 2 * minute), envelope("late", 60 * minute))
+    told = command(line).json
+    assert [json.loads(value)["messageId"] for value in served.payloads("p.clocked")] == ["a", "b"]
+    assert (told["rows"], told["late"]) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "words"),
+    [
+        ("--steps {module}:misspelt", "steps", "amuont"),
+        ("--steps {module}:no_sql", "queue:a", "Syntax error"),
+        ("--steps {module}:no_value", "column", "no column 'value'"),
+        ("--steps {module}:absent", "steps", "has no function 'absent'"),
+        ("--steps nowhere:f", "steps", "nowhere cannot be imported"),
+        ("--steps word", "steps", "is not module:function"),
+        ("--start soon", "steps", "startingOffsets"),
+        ("--trigger often --name t1", "trigger", "is no length of time"),
+        ("--most 0", "most", ""),
+        ("--conf x", "conf", ""),
+    ],
+    ids=lambda value: None if isinstance(value, str) and not value.startswith("--") else str(value).split()[-1],
+)
+def test_a_mistake_is_told_of_before_any_data_moves(
+    command: Command, served: Served, tmp_path: Path, more: str, field: str, words: str
+) -> None:
+    line = "pipeline process --from topic:p.none --to queue:p.never --json "
+    complaint = command(line + more.replace("{module}", module(tmp_path)), code=2).complaint
+    assert complaint["field"] == field
+    assert words in complaint["error"]
+    assert not any(row["exists"] for row in served.ask("GET", "/v1/status?queue=p.never")["queues"])
+
+
+def test_a_query_that_fails_says_why_everywhere(command: Command, served: Served, tmp_path: Path) -> None:
+    served.append("p.breaks", 1)
+    line = "pipeline process --from topic:p.breaks --to queue:p.x --start earliest --once "
+    line += f"--steps {module(tmp_path)}:breaks"
+    refused = command(f"{line} --name broken --json", code=1).complaint
+    assert "ZeroDivisionError" in refused["error"]
+    assert "ZeroDivisionError" in command("pipeline status broken --json").json["error"]
+    card = next(one for one in served.ask("GET", "/v1/pipelines")["pipelines"] if one["pipeline"] == "broken")
+    assert (card["state"], "ZeroDivisionError" in card["error"]) == ("failed", True)
+
+
+def test_a_stream_goes_on_until_it_is_asked_to_stop(
+    command: Command, served: Served, tmp_path: Path, spark: SparkSession
+) -> None:
+    from yirangmq.cli.main import run
+
+    served.append("p.on", 0)
+    words = ["pipeline", "process", "--from", "topic:p.on", "--to", "queue:p.on", "--start", "earliest", "--name", "on"]
+    ended: list[int] = []
+    thread = threading.Thread(target=lambda: ended.append(run([*words, "--trigger", "100 milliseconds", "--json"])))
+    thread.start()
+    until(lambda: served.payloads("p.on") == [b"0"])
+    served.append("p.on", 1)
+    until(lambda: served.payloads("p.on") == [b"0", b"1"])
+    running.ask_to_stop(tmp_path / "yirang-pipelines" / "on")
+    thread.join(60)
+    assert ended == [0]
+    assert command("pipeline status on --json").json["state"] == "stopped"
+    assert command("pipeline stop on --json", code=4).complaint["code"] == "wrong_state"
+
+
+def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
+    line = f"pipeline explain --from topic:p.none --to queue:p.q --steps {module(tmp_path)}:sort"
+    shown = command(line).out
+    assert "no checkpoint yet: starting at latest" in shown
+    assert "target string" in shown
+    assert [one["name"] for one in command(f"{line} --json").json["columns"]][:1] == ["value"]

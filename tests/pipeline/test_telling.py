@@ -1,0 +1,148 @@
+"""What is said of pipelines, from the texts that Spark makes; nothing here starts Spark."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yirangmq.core.errors import BadInput, NotFound, QueueError, Retired, Unavailable, WrongState
+from yirangmq.pipeline import faults, project, running
+from yirangmq.pipeline.flows import Flows
+from yirangmq.pipeline.seen import seen_of
+from yirangmq.pipeline.sparklog import SparkLog
+
+PROGRESS: dict[str, Any] = {
+    "name": "spark_catalog.default.orders",
+    "timestamp": "2026-03-01T12:00:00.000Z",
+    "batchId": 3,
+    "durationMs": {"triggerExecution": 500},
+    "stateOperators": [{"numRowsDroppedByWatermark": 2}],
+    "sources": [{"numInputRows": 100, "endOffset": '{"global_seq": 40}', "latestOffset": {"global_seq": 1040}}],
+    "observedMetrics": {"quality": {"rows": 100, "dead": 4}},
+}
+
+
+def test_a_progress_in_one_line() -> None:
+    seen = seen_of(PROGRESS)
+    assert seen.line() == "batch 3  100 rows  200/s  500 ms  at 40  lag 1,000  dead 4  late 2"
+    assert seen_of({"sources": [{"endOffset": "5"}]}).line() == "batch -1  0 rows  0/s  0 ms"
+
+
+def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
+    flows = Flows(tmp_path)
+    for text in ("Flow spark_catalog.default.orders is QUEUED.", "Flow spark_catalog.default.orders is RUNNING."):
+        assert flows.hear(text) is not None
+    assert flows.hear("Run is COMPLETED.") is None
+    event = {"Event": "org.apache.spark.sql.streaming.StreamingQueryListener$QueryProgressEvent", "progress": PROGRESS}
+    (tmp_path / "log").write_text(json.dumps({"Event": "other"}) + "\n" + json.dumps(event) + "\n" + '{"Event":')
+    [flow] = flows.read()
+    assert flow.line() == "orders  running  100 rows in 1 batches  200/s  at 40  lag 1,000"
+    assert flows.read() == []
+    failed = flows.hear("Flow 'spark_catalog.default.orders' has FAILED.\nError: no room")
+    assert failed is not None
+    assert (failed.state, failed.is_over, failed.document()["error"]) == ("FAILED", True, "Error: no room")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("x\nyirangmq.pipeline.source.errors.SourceError: there is no option 'a'\n at y", BadInput),
+        ("SourceError: the broker at http://h does not answer: no", Unavailable),
+        ("Retired: sequence 5 is no longer kept; the log begins at 9", Retired),
+    ],
+    ids=["option", "silent", "retired"],
+)
+def test_an_error_of_the_source_is_found_in_sparks_text(text: str, kind: type[QueueError]) -> None:
+    made = faults.as_queue_error(RuntimeError(text))
+    assert type(made) is kind
+    assert "\n" not in str(made)
+
+
+def test_what_is_not_sparks_is_left_as_it_is() -> None:
+    assert faults.as_queue_error(ValueError("x")) is None
+    with pytest.raises(ValueError, match="x"), faults.plain():
+        raise ValueError("x")
+
+
+def test_what_java_prints_goes_to_a_file_and_our_lines_come_back(tmp_path: Path, capfd: Any) -> None:
+    log = SparkLog(tmp_path / "a" / "spark.log")
+    with log.taking():
+        subprocess.run(["sh", "-c", "echo noise; echo 'yirangmq: 7 records are gone' >&2"], check=True)
+        print("still here", file=sys.stderr)
+    assert log.notes() == ["7 records are gone"]
+    assert log.notes() == []
+    assert "noise" in log.tail()
+    assert "noise" not in capfd.readouterr().out
+
+
+def test_pipelines_of_a_folder(tmp_path: Path) -> None:
+    folder = running.folder_of(tmp_path, "a")
+    with pytest.raises(NotFound, match="no pipeline 'a'"):
+        running.load(folder)
+    running.save(folder, running.begun("a", "process", "process", os.getpid()))
+    assert [one.state for one in running.every(tmp_path)] == ["starting"]
+    with pytest.raises(WrongState, match="is not running"):
+        running.ask_to_stop(folder)
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    status = running.begun("b", "process", "process", gone.pid)
+    running.save(running.folder_of(tmp_path, "b"), running.Status(**{**running.document(status), "state": "running"}))
+    assert running.load(tmp_path / "b").state == "lost"
+    with pytest.raises(BadInput, match="name"):
+        running.folder_of(tmp_path, "../x")
+
+
+def test_a_project_is_laid_out_once(tmp_path: Path) -> None:
+    made = project.init("shop", tmp_path)
+    assert all(path.exists() for path in made)
+    for path in made:
+        if path.suffix == ".py":
+            compile(path.read_text(), str(path), "exec")
+    lines = (tmp_path / "shop" / "sample" / "orders.jsonl").read_text().splitlines()
+    assert (len(lines), lines.count("{broken")) == (project.SAMPLES, 5)
+    with pytest.raises(WrongState, match="is there already"):
+        project.init("shop", tmp_path)
+    with pytest.raises(BadInput, match="name"):
+        project.init("a/b", tmp_path)
+
+
+COLD = """
+import sys
+sys.modules["pyspark"] = None  # as if it were not installed
+from yirangmq.cli.main import run
+code = run(sys.argv[1:])
+loaded = [name for name in sys.modules if name.startswith(("pyspark.", "py4j", "pandas", "pyarrow"))]
+assert not loaded, loaded
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("status", 0),
+        ("pipeline list", 0),
+        ("pipeline --help", 0),
+        ("pipeline init shop", 0),
+        ("pipeline run .", 3),
+        ("pipeline report", 8),
+        ("pipeline process --from topic:a --to queue:b", 8),
+        ("pipeline load --table a --to queue:b --name n", 8),
+        ("spark warmup", 8),
+    ],
+    ids=lambda value: value.replace(" ", "_") if isinstance(value, str) else None,
+)
+def test_without_the_extra_everything_else_works_and_the_rest_says_what_to_install(
+    tmp_path: Path, line: str, code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COLD, *line.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code, done.stderr
+    if code == 8:
+        assert "pip install 'yirangmq[spark]'" in done.stderr
+        assert len(done.stderr.splitlines()) == 1
