@@ -122,11 +122,13 @@ def test_an_archive_is_made_audited_and_kept_by_commands(command: Command, serve
 
 
 def test_a_report_and_poison_by_commands(command: Command, served: Served, tmp_path: Path) -> None:
-    bury(served, "j.told", {"bad": 1}, {"bad": 1}, {"other": 2})
-    served.publish("j.told", {"good": 1})
+    dead, ready = [{"bad": 1}, {"bad": 1}, {"other": 2}], {"good": 1}
+    bury(served, "j.told", *dead)
+    served.publish("j.told", ready)
+    size = sum(len(json.dumps(value)) for value in (*dead, ready))
     told = command("pipeline report --from queue:j.told --html told.html --json").json
     assert told["totals"] == [
-        {"queue": "j.told", "messages": 4, "done": 0, "dead": 3, "retried": 0, "bytes": 40, "failure_rate": 1.0}
+        {"queue": "j.told", "messages": 4, "done": 0, "dead": 3, "retried": 0, "bytes": size, "failure_rate": 1.0}
     ]
     assert [(row["reason"], row["dead"], row["late"]) for row in told["dead_letters"]] == [("REJECTED", 3, 3)]
     assert "<svg" in (tmp_path / "told.html").read_text()

@@ -78,7 +78,7 @@ def test_bad_rows_are_buried_with_a_reason_and_a_restart_goes_on(
     assert served.payloads("p.large") == [good[0].encode()]
     assert served.payloads("p.small") == [good[1].encode()]
     letters = served.ask("GET", "/v1/queues/p.small/dead-letters")["messages"]
-    reasons = [letter["failure"]["text"] for letter in letters]
+    reasons = [letter["failure"]["reasonMessage"] for letter in letters]
     assert reasons[:2] == [steps.NOT_JSON, steps.NOT_JSON]
     assert steps.UNFIT in reasons[2]
     assert "required" in reasons[3]
@@ -120,7 +120,7 @@ def test_a_value_that_a_step_made_null_is_buried_or_stops_the_query(
     command(f"{line} --name n2")
     assert served.payloads("p.nulls") == [b"1", b"3"]
     [letter] = served.ask("GET", "/v1/queues/p.nulls/dead-letters")["messages"]
-    assert "null" in letter["failure"]["text"]
+    assert "null" in letter["failure"]["reasonMessage"]
 
 
 def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
@@ -132,7 +132,7 @@ def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
     served.append("p.clock", envelope("a", minute), envelope("ahead", -1000 * 1440 * minute))
     assert command(line).json["dead"] == 1
     [letter] = served.ask("GET", "/v1/queues/p.clocked/dead-letters")["messages"]
-    assert letter["failure"]["text"] == steps.AHEAD
+    assert letter["failure"]["reasonMessage"] == steps.AHEAD
 
     served.append("p.clock", envelope("a", minute), envelope("b", 2 * minute), envelope("late", 60 * minute))
     told = command(line).json
@@ -149,7 +149,7 @@ def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
         ("--steps {module}:absent", "steps", "has no function 'absent'"),
         ("--steps nowhere:f", "steps", "nowhere cannot be imported"),
         ("--steps word", "steps", "is not module:function"),
-        ("--start soon", "steps", "startingOffsets"),
+        ("--start soon", "from", "startingOffsets"),
         ("--trigger often --name t1", "trigger", "is no length of time"),
         ("--most 0", "most", ""),
         ("--conf x", "conf", ""),
@@ -177,22 +177,24 @@ def test_a_query_that_fails_says_why_everywhere(command: Command, served: Served
     assert (card["state"], "ZeroDivisionError" in card["error"]) == ("failed", True)
 
 
-def test_a_stream_goes_on_until_it_is_asked_to_stop(
-    command: Command, served: Served, tmp_path: Path, spark: SparkSession
-) -> None:
-    from yirangmq.cli.main import run
-
+def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Served, tmp_path: Path) -> None:
     served.append("p.on", 0)
-    words = ["pipeline", "process", "--from", "topic:p.on", "--to", "queue:p.on", "--start", "earliest", "--name", "on"]
-    ended: list[int] = []
-    thread = threading.Thread(target=lambda: ended.append(run([*words, "--trigger", "100 milliseconds", "--json"])))
+
+    def watch() -> None:
+        try:
+            until(lambda: served.payloads("p.on") == [b"0"])
+            served.append("p.on", 1)
+            until(lambda: served.payloads("p.on") == [b"0", b"1"])
+        finally:
+            running.ask_to_stop(tmp_path / "yirang-pipelines" / "on")
+
+    thread = threading.Thread(target=watch)
     thread.start()
-    until(lambda: served.payloads("p.on") == [b"0"])
-    served.append("p.on", 1)
-    until(lambda: served.payloads("p.on") == [b"0", b"1"])
-    running.ask_to_stop(tmp_path / "yirang-pipelines" / "on")
+    line = "pipeline process --from topic:p.on --to queue:p.on --start earliest --name on --trigger '100 milliseconds'"
+    ended = command(f"{line} --json").json
     thread.join(60)
-    assert ended == [0]
+    assert (ended["state"], ended["rows"]) == ("stopped", 2)
+    assert served.payloads("p.on") == [b"0", b"1"]
     assert command("pipeline status on --json").json["state"] == "stopped"
     assert command("pipeline stop on --json", code=4).complaint["code"] == "wrong_state"
 

@@ -69,12 +69,12 @@ def test_a_payload_whose_schema_changed_has_an_error_and_no_members(spark: Spark
 
 
 def test_errors_of_two_steps_stand_together_once(spark: SparkSession) -> None:
-    frame = rows_of(spark, b'{"id": 1}', b'{"id": "x"}', b"{}", b"no", None)
+    frame = rows_of(spark, b'{"id": 1}', b'{"id": "x"}', b"{}", b"no", None, b"\xff\xfe")
     found = errors_of(steps.validate(steps.parse_envelope(frame), SCHEMA))
     assert found[0] == []
     assert found[1] == ['id: "x" is not of type "integer"']
     assert found[2] == ['value: "id" is a required property']
-    assert found[3:] == [[steps.NOT_JSON], [steps.NULL]]
+    assert found[3:] == [[steps.NOT_JSON], [steps.NULL], [steps.NOT_JSON]]
 
 
 def test_a_bad_schema_is_told_of_before_any_row_is_read(spark: SparkSession) -> None:
@@ -158,3 +158,15 @@ def test_the_sink_is_given_what_it_takes(spark: SparkSession) -> None:
     frame = steps.route(steps.parse_envelope(rows_of(spark, b"{}")), {}, "queue:a")
     kept = steps.for_sink(frame).columns
     assert kept == ["value", "target", "reason", "message_id", "type", "version", "trace_id"]
+
+
+def test_a_time_from_the_future_becomes_now_and_an_error(spark: SparkSession) -> None:
+    now = datetime.now(UTC)
+    rows = [(1, now - timedelta(days=1)), (2, now + timedelta(days=400)), (3, None)]
+    frame = spark.createDataFrame(rows, "n int, timestamp timestamp")
+    found = steps.guard_time(frame).orderBy("n")
+    assert errors_of(found) == [[], [steps.AHEAD], []]
+    assert found.where("timestamp > current_timestamp() + interval 1 minute").count() == 0
+    assert found.where("n = 3 and timestamp is null").count() == 1
+    with pytest.raises(BadInput, match="ahead"):
+        steps.guard_time(frame, ahead="soon")

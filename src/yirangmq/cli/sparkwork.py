@@ -90,12 +90,12 @@ def quick_start() -> dict[str, str]:
 def session_of(args: argparse.Namespace, name: str, log: SparkLog | None = None) -> Iterator["SparkSession"]:
     """One that is there already is used and left; one that is made here is ended here."""
     need()
-    from pyspark.sql import SparkSession
+    from pyspark import SparkContext
 
     from yirangmq.pipeline.session import session
 
     settings = settings_of(args)
-    is_ours = SparkSession.getActiveSession() is None
+    is_ours = SparkContext._active_spark_context is None
     with _log(log) as kept, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
         with kept.taking():

@@ -5,6 +5,7 @@ Knows: the running folder, the listener, the query. Does not know: what the quer
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -43,11 +44,20 @@ class Keeper:
                     self._say("running")
                     self.each()
                     if told.is_set() or running.is_asked_to_stop(self.folder):
+                        self._finish_batch(query)
                         query.stop()
                         return self._over("stopped")
             except Exception as error:
                 raise self._failed(error) from None
         return self._over("done")
+
+    def _finish_batch(self, query: StreamingQuery) -> None:
+        """What is in work is finished; where one micro-batch follows the other, the one in work now."""
+        last, end = self.listener.last, time.monotonic() + END_SECONDS
+        while query.isActive and query.status["isTriggerActive"] and self.listener.last is last:
+            if time.monotonic() > end:
+                return
+            time.sleep(LOOK_SECONDS)
 
     def _over(self, state: str) -> Status:
         self.listener.is_over.wait(END_SECONDS)  # the last progress comes on a thread of Spark's

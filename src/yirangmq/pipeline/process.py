@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from yirangmq.core.errors import BadInput, StoreBusy
-from yirangmq.pipeline import places, steps
+from yirangmq.pipeline import faults, places, steps
 from yirangmq.pipeline.places import Place, Reach
 from yirangmq.pipeline.seen import QUALITY
 
@@ -84,8 +84,9 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
     if work.most is not None:
         options["maxOffsetsPerTrigger"] = str(work.most)
     name = getattr(through, "__qualname__", "steps")
-    try:
+    with faults.plain("from"):
         frame = spark.readStream.format("yirangmq").options(**options).load()
+    try:
         made: Any = through(frame)  # what a user's function returns is not known
     except (AnalysisException, ParseException) as error:
         raise BadInput(f"{name}: {str(error).strip().splitlines()[0][:400]}", field="steps") from None

@@ -95,7 +95,7 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     _validator(text)  # a bad schema is told of here, and not by a task
 
     complaints = F.udf(partial(_complaints, text), ArrayType(StringType()), useArrow=True)
-    found = complaints(F.col(column).cast("string"))
+    found = complaints(F.col(column).cast("binary"))  # as text, bytes that are none would stop the task
     return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
 
 
@@ -112,11 +112,11 @@ def _validator(text: str) -> Any:
         raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
 
 
-def _complaints(schema: str, text: str | None) -> list[str]:
+def _complaints(schema: str, text: bytes | None) -> list[str]:
     if text is None:
         return [NULL]
     try:
-        value = json.loads(text)
+        value = json.loads(text.decode())
     except ValueError:
         return [NOT_JSON]
     found = []

@@ -1,0 +1,57 @@
+"""A project of a declarative pipeline as a process: checked, run, run again; a mistake is told by file and line."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.served import Served
+from yirangmq.pipeline import project
+
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+PATIENCE = 500
+
+
+def yirangmq(served: Served, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    env = os.environ | {"YIRANGMQ_BROKER": served.url, "YIRANGMQ_SPARK_MASTER": "local[2]"}
+    command = [sys.executable, "-m", "yirangmq", *words]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) -> None:
+    project.init("shop", tmp_path)
+    orders = project.sample_orders()
+    own.append("orders", *orders)
+    done = yirangmq(own, tmp_path, "pipeline", "run", "shop")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("to_work  completed  500 rows in ") for line in lines), done.stdout
+    assert lines[-1] == "shop: 3 flows are done, 1,000 rows came in"
+    good = [json.loads(line) for line in orders if "amount" in line]
+    large = [order["id"] for order in good if order["amount"] >= 100]
+    assert [json.loads(value)["id"] for value in own.payloads("large-orders")] == large
+    assert len(own.payloads("small-orders")) == len(good) - len(large)
+    assert len(own.payloads("small-orders", "dead")) == len(orders) - len(good) == 10
+
+    own.append("orders", '{"id": 501, "shop": "west", "amount": 1000}')
+    again = yirangmq(own, tmp_path, "pipeline", "run", "shop", "--json")
+    assert again.returncode == 0, again.stderr
+    flows = {flow["flow"]: flow for flow in json.loads(again.stdout)["flows"]}
+    assert flows["to_work"]["rows"] == flows["good_orders"]["rows"] == 1
+    assert [json.loads(value)["id"] for value in own.payloads("large-orders")] == [*large, 501]
+
+
+def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: Served, tmp_path: Path) -> None:
+    project.init("shop", tmp_path)
+    own.append("orders", *project.sample_orders())
+    path = tmp_path / "shop" / "transformations" / "orders.py"
+    path.write_text(path.read_text().replace('"queue:small-orders",', '"small-orders",'))
+    done = yirangmq(own, tmp_path, "pipeline", "dry-run", "shop", "--json")
+    assert done.returncode == 2, done.stderr
+    complaint = json.loads(done.stderr)
+    assert complaint["field"].startswith("transformations/orders.py:")
+    assert "'small-orders' is not queue:NAME" in complaint["error"]
+    assert own.ask("GET", "/v1/status")["queues"] == []
