@@ -145,7 +145,7 @@ def guard_time(frame: DataFrame, *, time: str = "timestamp", ahead: str = "1 min
     """A clock that runs ahead must not make everybody else late: the time of a row from the future is set to now, and
     the row gets an error. Goes before ``deduplicate`` and ``aggregate`` where the time is the sender's."""
     _need(frame, time)
-    limit = F.current_timestamp() + F.expr(f"interval {ahead}")
+    limit = _checked(lambda: F.current_timestamp() + F.expr(f"interval {ahead}"), "ahead")
     is_ahead = F.coalesce(F.col(time) > limit, F.lit(False))
     made = {
         ERRORS: F.concat(_errors(frame), _if_any(F.when(is_ahead, F.lit(AHEAD)))),
