@@ -9,7 +9,7 @@ from typing import Any
 from tests.places import Place
 from tests.topics.pipes import AtOnce, Stage, small
 from yirangmq.broker.bridges import Bridges
-from yirangmq.broker.crossing import Means
+from yirangmq.broker.crossing import REST_MS, Means
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.clock import TimeOrderedIds
@@ -96,7 +96,10 @@ class House:
     # -- what the test asks for
 
     def settle(self) -> None:
+        """Everything that can be done now, with the short rests in between."""
         self.stage.turning.turn()
+        for _ in range(20):
+            self.stage.turning.advance(REST_MS / 1000)
 
     def later(self, seconds: float) -> None:
         self.stage.turning.advance(seconds)

@@ -7,6 +7,7 @@ from tests.bridges.parts import House
 from tests.topics.pipes import small
 from yirangmq.core.bridges import MOST_GROUP, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
+from yirangmq.core.events import Published
 from yirangmq.core.feeds import Start
 from yirangmq.core.topics import NewRecord, Retention
 from yirangmq.doors.bridges import BridgeCalls
@@ -124,6 +125,22 @@ def test_a_commit_that_was_cut_off_left_neither_messages_nor_cursor(make_house: 
     house.crash_in_next_commit()
     house.settle()
     assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_records_that_come_one_by_one_share_commits_and_the_first_does_not_wait(make_house: MakeHouse) -> None:
+    house = make_house()
+    house.add("b", "mail")
+    house.later(1)
+    counts: list[int] = []
+    house.desk.verbs.happened.listen(
+        lambda events: counts.extend(event.count for event in events if isinstance(event, Published))
+    )
+    for n in range(20):
+        house.publish(*numbered(1, begin=n))
+        house.stage.turning.turn()
+    assert counts == [1]
+    house.settle()
+    assert counts == [1, 19]
 
 
 def test_what_it_does_not_want_is_passed_over_and_noted(house: House) -> None:

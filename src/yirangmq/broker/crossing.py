@@ -25,6 +25,8 @@ from yirangmq.format.bridged import envelope_of
 MOST_RECORDS = 500
 MOST_BYTES = 1 << 20
 """Of one commit, but for a single record that is larger: those who share the loop wait no longer than that takes."""
+REST_MS = 5
+"""Between two commits of a bridge: records that come one by one share them, and the loop is free for its publishers."""
 AGAIN_SECONDS = 0.25
 """How long after a refusal it is tried again."""
 NOTED_MS = 1_000
@@ -74,6 +76,8 @@ class Crossing:
         self._is_busy = False
         self._is_over = False
         self._is_noting = False
+        self._is_resting = False
+        self._rests_until = 0
         self._noted_at = 0
 
     @property
@@ -90,7 +94,18 @@ class Crossing:
         return not self._is_busy
 
     def kick(self) -> None:
-        """There may be something to do."""
+        """There may be something to do; not sooner than it may."""
+        if (self._means.feed.last or 0) <= self.seen or self._is_resting:
+            return
+        rest = self._rests_until - self._means.clock.now_ms()
+        if 0 < rest <= REST_MS:  # a clock that was set back makes nobody wait
+            self._is_resting = True
+            self._means.desk.later(rest / 1000, self._rested)
+        else:
+            self.check()
+
+    def _rested(self) -> None:
+        self._is_resting = False
         if (self._means.feed.last or 0) > self.seen:
             self.check()
 
@@ -162,6 +177,7 @@ class Crossing:
         self.delivered += count
         self.refused += refused or 0
         self._most = min(self._most * 2, MOST_RECORDS)
+        self._rests_until = self._means.clock.now_ms() + REST_MS
         self._went_on(reached.sequence)
 
     def _went_on(self, seen: int) -> None:
