@@ -60,6 +60,17 @@ def _frames(line: socket.socket, count: int) -> None:
         count -= data.count(b"\0")
 
 
+def _receipt(line: socket.socket) -> bytes:
+    """Wait for the receipt of a SUBSCRIBE; the messages that came with it."""
+    data = b""
+    while (at := data.find(b"RECEIPT\n")) < 0 or (end := data.find(b"\0", at)) < 0:
+        more = line.recv(1 << 18)
+        if not more:
+            raise ConnectionError("the broker closed the connection")
+        data += more
+    return data[:at] + data[end + 1 :]
+
+
 def frame(queue: str, number: int) -> bytes:
     body = (b"T%019d" % time.time_ns()).ljust(SIZE, b"x")
     head = f"SEND\ndestination:/queue/{queue}\npersistent:true\nreceipt:{number}\ncontent-length:{SIZE}\n\n"
@@ -91,20 +102,20 @@ def take(port: int, queue: str, count: int, pipe: Connection) -> None:
     line = dial(port)
     subscribe = f"SUBSCRIBE\nid:1\nack:client\nactivemq.prefetchSize:1000\nreceipt:s\ndestination:/queue/{queue}\n\n\0"
     line.sendall(subscribe.encode())
-    _frames(line, 1)
+    rest = _receipt(line)
     pipe.send("ready")
     pipe.recv()
     got = unacked = 0
     delays: list[float] = []
-    rest = b""
     while got < count:
-        data = line.recv(1 << 18)
-        if not data:
-            raise ConnectionError("the broker closed the connection")
+        if b"\0" not in rest:
+            more = line.recv(1 << 18)
+            if not more:
+                raise ConnectionError("the broker closed the connection")
+            rest += more
         now = time.time_ns()
-        data = rest + data
-        whole = data.rfind(b"\0") + 1
-        data, rest = data[:whole], data[whole:]
+        whole = rest.rfind(b"\0") + 1
+        data, rest = rest[:whole], rest[whole:]
         found = data.count(b"\0")
         got += found
         unacked += found
@@ -196,8 +207,7 @@ def delays(server: StompServer, seconds: float) -> list[float]:
 def _listen(port: int, queue: str, count: int, found: list[float]) -> None:
     line = dial(port)
     line.sendall(f"SUBSCRIBE\nid:1\nack:auto\nreceipt:s\ndestination:/queue/{queue}\n\n\0".encode())
-    _frames(line, 1)
-    rest = b""
+    rest = _receipt(line)
     while len(found) < count:
         data = rest + line.recv(1 << 16)
         whole = data.rfind(b"\0") + 1

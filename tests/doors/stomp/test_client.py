@@ -1,5 +1,6 @@
 """The client ``stomp.py``, as programs use it, against a whole server."""
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -151,3 +152,25 @@ def test_tokens_and_tls(tmp_path: Path) -> None:
             refused.connect(username="anybody", passcode="wrong")
         [error] = refused.heard.errors
         assert "CONNECT with a token" in error.headers["message"]
+
+
+def test_a_client_that_does_not_read_costs_little_and_hurts_nobody(server: LiveServer) -> None:
+    """Forty megabytes wait; it is sent a few, and the others go on."""
+    body = b"x" * 200_000
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.sendall(b"CONNECT\n\n\0SUBSCRIBE\ndestination:/queue/slow\nack:auto\n\n\0")
+        assert line.recv(9) == b"CONNECTED"
+        sender = server.connected()
+        for _ in range(200):
+            sender.line.send("/queue/slow", body)
+        sender.send("/queue/slow", b"last")
+        with connect(server.unix) as queues:
+            until(lambda: any(one["clogged"] for one in queues.call("connections")))
+            [row] = [one for one in queues.call("connections") if one["clogged"]]
+            assert row["bytesHeld"] < 4 << 20
+            assert queues.counts("slow").ready > 100
+        quick = server.connected()
+        quick.line.subscribe("/queue/slow", id="1", ack="auto")
+        until(lambda: quick.heard.messages and quick.heard.messages[-1].body == b"last")
+    with connect(server.unix) as queues:
+        until(lambda: queues.counts("slow").leased == 0)

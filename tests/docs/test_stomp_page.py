@@ -1,0 +1,31 @@
+"""The program of the page about STOMP runs, and every setting and frame it should name is there."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doors.stomp.live import live
+from yirangmq.client.open import connect
+from yirangmq.core.access import Grant
+from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED
+from yirangmq.doors.stomp.translate import DELAY, GROUP, KEY
+
+PAGE = (Path(__file__).parents[2] / "docs" / "stomp.md").read_text()
+
+
+def test_the_program_runs(tmp_path: Path) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    with live(tmp_path / "d", (Grant("the-token"),)) as server:
+        text = program.replace("61613", str(server.port))
+        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        with connect(server.unix) as queues:
+            assert queues.counts("mail").ready == 1
+
+
+@pytest.mark.parametrize("word", [*ACTS, *list(REFUSED)[:3], DURABLE_NAMES[0], DELAY, GROUP, KEY, "JMSXDeliveryCount"])
+def test_what_is_understood_is_on_the_page(word: str) -> None:
+    assert f"`{word}`" in PAGE

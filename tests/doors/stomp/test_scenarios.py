@@ -1,0 +1,153 @@
+"""What queues promise at every door, as far as STOMP can say it: pausing, quotas, schemas, targets, dead letters; and
+clients that do their worst."""
+
+import os
+import random
+import time
+from pathlib import Path
+
+from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
+from tests.doors.stomp.test_queues import cards, set_policy
+from tests.wire.stomp_examples import EXAMPLES
+from yirangmq.core.errors import every_error
+from yirangmq.core.states import State
+from yirangmq.doors.health import Disk
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+from yirangmq.wire.stomp import VERSIONS
+
+SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "3"))
+
+
+def test_a_paused_queue_takes_in_and_hands_out_nothing(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/mail", b"0")
+    assert bodies(client.subscribe("/queue/mail", "auto")) == [b"0"]
+    server.client().call("queue_pause", queue="mail")
+    client.send("/queue/mail", b"1")
+    assert client.heard() == []
+    server.client().call("queue_resume", queue="mail")
+    assert bodies(client.heard()) == [b"1"]
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(server: StompServer) -> None:
+    set_policy(server, "mail", quota={"maxMessages": 2})
+    client = server.connected()
+    said = client.raw(b"".join(client.write("SEND", b"x", destination="/queue/mail", receipt=str(n)) for n in range(3)))
+    assert [(frame.command, frame.headers["receipt-id"]) for frame in said] == [
+        ("RECEIPT", "0"), ("RECEIPT", "1"), ("ERROR", "2"),
+    ]  # fmt: skip
+    assert "quota_exceeded" in error_of(said)
+    assert "try again in" in error_of(said)
+
+
+def test_what_does_not_fit_its_schema_is_confirmed_and_lies_among_the_dead_letters(server: StompServer) -> None:
+    set_policy(server, "mail", schemas={"order": {"*": {"type": "object", "required": ["to"]}}})
+    client = server.connected()
+    client.send("/queue/mail", b"{}", content_type="application/json", type="order")
+    client.send("/queue/mail", b'{"to": 1}', content_type="application/json", type="order")
+    assert bodies(client.subscribe("/queue/mail", "auto")) == [b'{"to": 1}']
+    assert [card.reason for card in cards(server, State.DEAD)] == ["VALIDATION_ERROR"]
+
+
+def test_a_message_for_one_consumer_comes_to_the_client_of_that_name(server: StompServer) -> None:
+    new = calls.Outgoing(b"yours", False, header='{"targetConsumerId":"stomp:billing"}')
+    server.client().ask(Kind.PUBLISH, calls.Publish("mail", [new]))
+    assert server.connected(client_id="other").subscribe("/queue/mail", "auto") == []
+    assert bodies(server.connected(client_id="billing").subscribe("/queue/mail", "auto")) == [b"yours"]
+
+
+def test_dead_letters_are_redriven_to_the_subscriber(server: StompServer) -> None:
+    set_policy(server, "mail", retry={"limit": 0})
+    client = server.connected()
+    client.send("/queue/mail", b"x")
+    [message] = client.subscribe("/queue/mail")
+    client.nack(message)
+    assert server.client().call("failed_renew", queue="mail") == 1
+    server.turn()
+    [again] = client.heard()
+    assert (again.body, again.headers["JMSXDeliveryCount"]) == (b"x", "2")
+
+
+def test_a_queue_with_a_limit_hands_out_no_more_at_a_time(server: StompServer) -> None:
+    set_policy(server, "mail", concurrency=2)
+    client = server.connected()
+    client.send("/queue/mail", b"1", b"2", b"3")
+    messages = client.subscribe("/queue/mail")
+    assert bodies(messages) == [b"1", b"2"]
+    assert bodies(client.ack(messages[0])) == [b"3"]
+
+
+def test_while_the_disk_is_low_sending_is_refused_and_consuming_goes_on(tmp_path: Path) -> None:
+    disk = Disk(tmp_path, 0)
+    server = StompServer(disk=disk)
+    client = server.connected()
+    client.send("/queue/mail", b"1")
+    disk.low_bytes = 2**62
+    disk.look()
+    assert "store_full" in error_of(server.connected().do("SEND", b"x", destination="/queue/mail"))
+    assert bodies(client.subscribe("/queue/mail", "auto")) == [b"1"]
+
+
+def test_consumers_of_all_doors_share_a_queue(server: StompServer) -> None:
+    client = server.connected()
+    client.send("/queue/mail", b"1", b"2", b"3")
+    [mine] = server.client().lease("mail", 1)
+    assert (mine.payload, bodies(client.subscribe("/queue/mail", "auto"))) == (b"1", [b"2", b"3"])
+
+
+# -- whatever comes ---------------------------------------------------------------------------------------------------
+
+CODES = {error.code for error in every_error()} - {"internal_error"}
+WORDS = {
+    "destination": ("/queue/a", "/queue/b", "/topic/t", "/topic/>", "/temp-queue/x", "x", "/", "/queue/"),
+    "id": ("0", "1", "1-1", "2-1", "3-2"),
+    "ack": ("auto", "client", "client-individual", "x"),
+    "message-id": ("m-1", "m-2", "m-9"),
+    "subscription": ("0", "1", ""),
+    "transaction": ("t", "u", ""),
+    "receipt": ("r",),
+    "priority": ("0", "9", "-1"),
+    "expires": ("0", "1", "x"),
+    "AMQ_SCHEDULED_DELAY": ("0", "1000", "x"),
+    "JMSXGroupID": ("g", ""),
+    "activemq.prefetchSize": ("1", "0", "5"),
+    "activemq.subscriptionName": ("n",),
+    "heart-beat": ("0,0", "1,1", "x"),
+    "accept-version": ("1.0", "1.2", "9"),
+    "content-type": ("application/json", "text/plain"),
+}
+
+
+def nearly_right(chance: random.Random, client: Stomp) -> bytes:
+    command = chance.choice(EXAMPLES).command
+    names = chance.sample(list(WORDS), chance.randint(0, 7))
+    if command in ("SEND", "SUBSCRIBE"):
+        names.append("destination")
+    headers = {name.replace(".", "__").replace("-", "_"): chance.choice(WORDS[name]) for name in names}
+    body = chance.choice((b"", b"x", b"{}")) if command == "SEND" else b""
+    raw = bytearray(client.write(command, body, **headers))
+    if chance.random() < 0.1:
+        raw[chance.randrange(len(raw))] = chance.randrange(256)
+    return bytes(raw)
+
+
+def test_frames_that_are_nearly_right_break_nothing() -> None:
+    chance = random.Random(11)
+    end = time.monotonic() + SECONDS
+    server = StompServer()
+    while time.monotonic() < end:
+        client = server.connected(chance.choice(VERSIONS))
+        for _ in range(30):
+            said = client.raw(nearly_right(chance, client))
+            if chance.random() < 0.05:
+                server.turns.advance(chance.choice((1, 1000, 60_000)))
+            errors = [frame for frame in said if frame.command == "ERROR"]
+            assert {frame.headers["message"].split(":")[0] for frame in errors} <= CODES
+            assert len(errors) <= 1
+            if client.is_closed:
+                break
+        client.lose()
+        held = [card for queue in server.client().call("queues") for card in cards(server, State.LEASED, queue)]
+        assert held == []
+        assert client.session.pending == 0
