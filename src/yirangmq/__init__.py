@@ -100,12 +100,13 @@ def connect(
     consumer: str | None = None,
     token: str = "",
     timeout: float = 30,
-    retries: int = 8,
+    retries: int | None = None,
 ) -> "Client | Queues":
     """The queues at ``address``: a server (``unix:/PATH``, ``tcp://HOST:PORT``, ``tls://HOST:PORT``, or several of
     them split by commas) or a store of our own (``sqlite:FILE``, ``files:FOLDER``). The verbs are the same.
 
-    ``timeout`` is in seconds, for every wait; after a loss the request is tried again up to ``retries`` times."""
+    ``timeout`` is in seconds, for every wait; after a loss the request is tried again up to ``retries`` times
+    (8, and 30 with more than one address)."""
     from yirangmq.client.address import is_address
 
     if not is_address(address):
@@ -121,7 +122,7 @@ def connect_async(
     consumer: str | None = None,
     token: str = "",
     timeout: float = 30,
-    retries: int = 8,
+    retries: int | None = None,
 ) -> "AsyncClient | AsyncQueues":
     """The same queues for asyncio: ``async with yirangmq.connect_async(address) as queues``, or ``await`` it.
     Every verb is a coroutine; any number of them may be under way at once."""

@@ -238,6 +238,32 @@ class Config:
     stomp: str = _setting(
         OFF, a_text, "`HOST:PORT` to serve STOMP at, or `off`; beyond this machine it needs a token, or `insecure`"
     )
+    pair_peer: str = _setting(
+        "", a_text, "`HOST:PORT` of the other node's `pair_listen`; this node is then one of a pair (docs/pair.md)"
+    )
+    pair_listen: str = _setting(
+        "0.0.0.0:9091", a_text, "`HOST:PORT` for heartbeats (UDP) and the test of the connection (TCP)"
+    )
+    pair_key: str = _setting("", a_text, "what both nodes sign heartbeats with; rather in a file", secret=True)
+    pair_key_file: str = _setting("", a_text, "file with that key; its first line counts")
+    pair_interval_seconds: float = _setting(5.0, a_number(0.05, 3600), "seconds between heartbeats")
+    pair_misses: int = _setting(3, whole_number(2, 100), "heartbeats missed before the peer is looked into")
+    pair_cooldown_seconds: float = _setting(
+        30.0, a_number(0, 10**6), "after a switch no takeover for so long, unless ordered"
+    )
+    pair_witness: str = _setting(
+        "", a_text, "a third party to ask before a takeover: `file:PATH` on storage that both nodes reach"
+    )
+    pair_address: str = _setting(
+        "",
+        a_text,
+        "addresses of this node for clients, as the other one tells them",
+        shown="its TCP and HTTP addresses",
+    )
+    pair_data: str = _setting("", a_text, "folder for the pair's term and history", shown="DATA/pair")
+    pair_drain_seconds: float = _setting(
+        10.0, a_number(0, 3600), "at a switch by hand queues may take so long to run empty, while publishers wait"
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
     syslog: str = _setting(
@@ -303,6 +329,23 @@ class Config:
     @property
     def stomp_address(self) -> tuple[str, int] | None:
         return None if self.stomp in ("", OFF) else _host_and_port(self.stomp, "stomp")
+
+    @property
+    def pair_peer_address(self) -> tuple[str, int] | None:
+        return _host_and_port(self.pair_peer, "pair_peer") if self.pair_peer else None
+
+    @property
+    def pair_listen_address(self) -> tuple[str, int]:
+        return _host_and_port(self.pair_listen, "pair_listen")
+
+    @property
+    def pair_folder(self) -> str:
+        return self.pair_data or f"{self.data}/pair"
+
+    @property
+    def witness_path(self) -> str:
+        """ "" is none."""
+        return self.pair_witness.removeprefix("file:")
 
     @property
     def node_name(self) -> str:
@@ -393,6 +436,7 @@ def checked(config: Config) -> Config:
     ways = (config.tcp_address, config.socket_path, config.http_address, config.stomp_address)
     if not any(ways):
         raise BadInput("is off, and so are tcp, http and stomp: nobody could reach the server", field="socket")
+    _check_pair(config)
     has_token = bool(config.token or config.token_file or config.insecure)
     _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
     _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
@@ -401,6 +445,19 @@ def checked(config: Config) -> Config:
         config.stomp_address, "stomp", has_token or bool(config.http_tokens), "token, token_file or http_tokens"
     )
     return config
+
+
+def _check_pair(config: Config) -> None:
+    if not config.pair_peer:
+        return
+    _host_and_port(config.pair_peer, "pair_peer")
+    _host_and_port(config.pair_listen, "pair_listen")
+    if bool(config.pair_key) == bool(config.pair_key_file):
+        raise BadInput("a pair needs a key: set pair_key_file, or pair_key, and not both", field="pair_key")
+    if config.pair_witness and not config.pair_witness.startswith("file:/"):
+        raise BadInput("must be file:/PATH", field="pair_witness")
+    if not config.node:
+        raise BadInput("a node of a pair needs a name, and the other one another", field="node")
 
 
 def _check_reach(address: tuple[str, int] | str | None, field: str, is_guarded: bool, ways: str) -> None:

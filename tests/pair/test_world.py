@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tests.pair.world import INTERVAL, NAMES, PACE, WATCHED, World, started
 from yirangmq.core.pairing import Pace, Role, Verdict
 
+pytestmark = pytest.mark.timeout(900)  # with YIRANGMQ_HYPOTHESIS=long
 both_paces = pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])
 SERVICE_AGAIN = 4 * INTERVAL
 """Three misses, the test of the connection and the looks between them: 20 of the seed's seconds."""

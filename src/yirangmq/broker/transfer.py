@@ -107,19 +107,19 @@ def _listing(transaction: Transaction, queue: str) -> tuple[dict[str, Any] | Non
     text = transaction.policy_text(queue)
     tried = _numbers(transaction, queue, State.LEASED, State.CLAIMED)
     waiting: array[int] = array("q")
-    for message in _scanned(transaction, queue, State.DELAYED):
+    for message in scanned(transaction, queue, State.DELAYED):
         (tried if message.attempt else waiting).append(message.seq)
     order = _sorted(tried)
-    order.extend(message.seq for message in _scanned(transaction, queue, State.READY))
+    order.extend(message.seq for message in scanned(transaction, queue, State.READY))
     order.extend(_sorted(waiting))
-    order.extend(_by_place(_scanned(transaction, queue, State.HELD)))
+    order.extend(_by_place(scanned(transaction, queue, State.HELD)))
     for states in ((State.DEAD, State.PARKED), (State.DONE,)):
         order.extend(_sorted(_numbers(transaction, queue, *states)))
     return None if text is None else loads(text.encode()), order
 
 
 def _numbers(transaction: Transaction, queue: str, *states: State) -> "array[int]":
-    return array("q", (m.seq for state in states for m in _scanned(transaction, queue, state) if m.body))
+    return array("q", (m.seq for state in states for m in scanned(transaction, queue, state) if m.body))
 
 
 def _sorted(numbers: "array[int]") -> "array[int]":
@@ -140,7 +140,7 @@ def _is_rising(numbers: "array[int]") -> bool:
     return all(numbers[at] < numbers[at + 1] for at in range(len(numbers) - 1))
 
 
-def _scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Message]:
+def scanned(transaction: Transaction, queue: str, state: State) -> Iterator[Message]:
     cursor = ""
     while True:
         page = transaction.scan(queue, state, MOST_PER_PAGE, cursor)
@@ -154,14 +154,14 @@ def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
     """Page by page; the size of the last page tells how many the next one may have."""
     begin, count = 0, 1
     while begin < len(order):
-        page = queues.read(partial(_loaded, seqs=order[begin : begin + count].tolist()))
+        page = queues.read(partial(loaded, seqs=order[begin : begin + count].tolist()))
         yield from page
         begin += count
         size = sum(len(line.envelope.payload) for line in page)
         count = min(count * 4, MOST_PER_PAGE, max(1, BYTES_PER_PAGE * count // max(1, size)))
 
 
-def _loaded(transaction: Transaction, seqs: list[int]) -> list[MessageLine]:
+def loaded(transaction: Transaction, seqs: list[int]) -> list[MessageLine]:
     messages = [message for message in transaction.by_seq(seqs) if message is not None and message.body]
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
     return [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
@@ -275,7 +275,7 @@ class _Loading:
         if self._dry_run:
             stored = self._queues.read(partial(_unknown, page=page))
         else:
-            stored = self._queues.run(partial(_stored, page=page, now=now))
+            stored = self._queues.run(partial(store_page, page=page, now=now))
         self.done.stored += stored
         self.done.duplicates += len(page) - stored
         self._progress(self._seen, self._size)
@@ -286,7 +286,7 @@ def _unknown(transaction: Transaction, page: list[MessageLine]) -> int:
     return found.count(None)
 
 
-def _stored(transaction: Transaction, page: list[MessageLine], now: int) -> int:
+def store_page(transaction: Transaction, page: list[MessageLine], now: int) -> int:
     """One commit: the envelopes go in as if published, then each message is brought to where it stood."""
     queue = page[0].message.queue
     policy = transaction.policy(queue)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
+from yirangmq.broker.adoption import check_unmarked
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.lane import Lane
@@ -46,6 +47,9 @@ from yirangmq.observe.prometheus import Told
 from yirangmq.observe.traces import load as load_traces
 from yirangmq.wire.calls import Welcome
 
+if TYPE_CHECKING:
+    from yirangmq.cli.pairway import PairWay
+
 TICK_SECONDS = 1.0
 PER_PAGE = 500
 LAST_SECONDS = 1.0
@@ -62,6 +66,7 @@ class Secrets:
     tls: ssl.SSLContext | None = None
     grants: tuple[Grant, ...] = ()
     """Of HTTP clients."""
+    pair_key: str = ""
 
 
 class Daemon:
@@ -108,12 +113,14 @@ class Daemon:
             topics=self._topics,
             feed=observing.feed,
             batches=self._batching.batches,
+            greet=self._greet if config.pair_peer else None,
         )
         self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
         self._webhooks.begin(calls, self._house.consumers)
         self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
+        self._pair = self._paired(calls) if config.pair_peer else None
 
     def stop(self) -> None:
         self._stopping.set()
@@ -125,17 +132,23 @@ class Daemon:
             self._tick()
             Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
             self._desk.submit(self._desk.verbs.sweep, _ignore)
+            self._desk.read(check_unmarked)
+            if self._pair is not None:
+                await self._pair.open()
             await self._open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
-            self._ticking.start()
-            self._webhooks.start()
             self._batching.start()
-            self._bridging.start()
+            if self._pair is not None:
+                self._pair.run()
+            else:
+                self._begin_work()
             ready(self._entrance.addresses)
             await self._stopping.wait()
             await self._drain()
         finally:
+            if self._pair is not None:
+                self._pair.close()
             self._entrance.close()
             self._pages.stop()
             self._batching.stop()
@@ -159,11 +172,56 @@ class Daemon:
         self._topics.listening()
         self._topics.online()
 
+    # -- what works without being asked -----------------------------------------------------------------------------
+
+    def _begin_work(self) -> None:
+        self._ticking.start()
+        self._webhooks.start()
+        self._bridging.start()
+
+    def _end_work(self) -> None:
+        self._ticking.stop()
+        self._webhooks.stop()
+        self._bridging.drain()
+
+    # -- one of a pair ----------------------------------------------------------------------------------------------
+
+    def _paired(self, calls: Calls) -> "PairWay":
+        from yirangmq.cli.pairway import PairWay, Parts  # a server alone does not load it
+
+        parts = Parts(
+            self._desk,
+            self._pages,
+            self._house.clock,
+            self._topics,
+            self._begin_work,
+            self._end_work,
+            lambda why: self._entrance.move(why),
+            self._settle,
+            lambda: self._entrance.addresses,
+        )
+        pair = PairWay(self._config, self._secrets.pair_key, parts)
+        pair.begin_calls(calls)
+        return pair
+
+    def _greet(self, welcome: Welcome) -> Welcome:
+        return welcome if self._pair is None else self._pair.greet(welcome)
+
+    async def _settle(self) -> None:
+        """What is under way is finished; leases are given back, if they are at a stop."""
+        until = self._loop.time() + self._config.stop_seconds
+        await self._until(lambda: self._desk.is_idle and self._webhooks.is_idle and self._bridging.is_idle, until)
+        await self._end_webhooks()
+        if self._config.on_stop == "release":
+            log.info("released", extra=values(leases=await self._release_leases()))
+
     # -- stopping -------------------------------------------------------------------------------------------------
 
     async def _drain(self) -> None:
         """No new clients, no new requests; answers to all that was asked; then goodbye."""
         notify("STOPPING=1")
+        if self._pair is not None:
+            self._pair.stop()
         self._ticking.stop()
         log.info("stopping", extra=values(clients=self._entrance.clients, leases=self._config.on_stop))
         self._entrance.close()
@@ -264,6 +322,7 @@ class Daemon:
             "accepted": self._entrance.accepted,
             "sentAway": self._entrance.sent_away(),
             "topics": self._topic_calls.facts(),
+            "pair": None if self._pair is None else self._pair.facts(),
             "bridges": self._bridging.calls.facts(),
             "stomp": None if self._entrance.stomp is None else self._entrance.stomp.describe(),
         }

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq.config import Config
 from yirangmq.core.access import Grant
+from yirangmq.core.errors import QueueError
 from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
@@ -112,6 +113,13 @@ class Entrance:
             door.look_around(now)
         if self._web is not None:
             self._web.door.look_around(now)
+
+    def move(self, why: QueueError) -> None:
+        """Another node does the work from now on: who waits for some is told which."""
+        for connection in list(self._door.connections):
+            connection.move(why)
+        if self._web is not None:
+            self._web.move()
 
     # -- the end, in this order -----------------------------------------------------------------------------------
 

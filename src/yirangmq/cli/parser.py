@@ -23,6 +23,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "queue": ("pausing", "pause and resume a queue"),
     "schedule": ("pausing", "messages by the clock, and when they come next"),
     "health": ("wellbeing", "is the server well?"),
+    "pair": ("pairing", "see, switch and mend a pair of nodes"),
     "connections": ("wellbeing", "who is connected to the server"),
     "policy": ("policies", "see, check and set the numbers that govern a queue"),
     "dlq": ("burials", "find, count and move the dead letters"),

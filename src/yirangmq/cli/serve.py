@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         logs.begin_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
         token = _token(chosen)
-        secrets = Secrets(token, _tls(chosen), _grants(chosen, token))
+        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen))
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
@@ -147,6 +147,10 @@ def _settle_memory() -> None:
 
 def _token(chosen: Config) -> str:
     return _first_line(chosen.token_file, "token_file") if chosen.token_file else chosen.token
+
+
+def _pair_key(chosen: Config) -> str:
+    return _first_line(chosen.pair_key_file, "pair_key_file") if chosen.pair_key_file else chosen.pair_key
 
 
 def _first_line(path: str, field: str) -> str:

@@ -86,6 +86,11 @@ class Web:
         self._server = await listen_unix(self.door, self._address, self._mode)
         return [f"http+unix:{self._address}"]
 
+    def move(self) -> None:
+        """Another node does the work from now on: whoever waits for some is told that there is none here."""
+        self._api.move()
+        self.door.send_away()
+
     def close(self) -> None:
         """No new clients; those who wait for messages are told that there are none."""
         if self._server is None:

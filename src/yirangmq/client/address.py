@@ -1,7 +1,7 @@
 """Where a server is: ``unix:/run/yirangmq.sock``, ``tcp://host:port``, ``tls://host:port``. Several, split by commas,
 are tried in turn."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from yirangmq.core.errors import BadInput
@@ -34,8 +34,26 @@ class Address:
 
 
 def read_addresses(text: str, token: str = "") -> tuple[Address, ...]:
-    """All addresses of a comma list; ``token`` is for those that name none of their own."""
-    return tuple(_read(part.strip(), token) for part in text.split(","))
+    """All addresses of a comma list; ``token`` is for those that name none of their own. ``tcp://a:1,b:2``: one without
+    a scheme has that of the one before it."""
+    found: list[Address] = []
+    for part in text.split(","):
+        part = part.strip()
+        if found and found[-1].scheme != "unix" and "://" not in part and not part.startswith("unix:"):
+            part = f"{'tls' if found[-1].tls else 'tcp'}://{part}"
+        found.append(_read(part, token))
+    return tuple(found)
+
+
+def named(text: str, like: Address) -> Address | None:
+    """An address that a server names, to be reached as the server itself is; None if it is of no use to us."""
+    try:
+        found = _read(text, like.token)
+    except BadInput:
+        return None
+    if like.scheme == "unix" or found.scheme == "unix" or found.tls != like.tls:
+        return None
+    return replace(found, ca=like.ca)
 
 
 def is_address(text: str) -> bool:

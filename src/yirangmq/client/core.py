@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from yirangmq.client.feed import RECORD, SAID, Feed
-from yirangmq.core.errors import BadInput, QueueError, TooLarge, Unavailable
+from yirangmq.core.errors import BadInput, NotActive, QueueError, TooLarge, Unavailable
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, Kind
@@ -195,7 +195,10 @@ class Conversation:
 
 def _pushed(stream: Stream, reply: Reply) -> Stream:
     if reply.kind == Kind.ERROR:
-        stream.error, stream.is_over = reply.error(), True
+        error = reply.error()
+        if isinstance(error, NotActive):
+            raise error  # of no use as a whole: the work is done elsewhere
+        stream.error, stream.is_over = error, True
     else:
         stream.inbox.append(reply.wanted(Kind.DELIVER))
     return stream

@@ -13,15 +13,16 @@ from typing import Any, Protocol
 
 import msgspec
 
-from yirangmq.client.address import Address
+from yirangmq.client.address import Address, named
 from yirangmq.client.core import Lost, News, Reply, Slot, Stream
 from yirangmq.client.feed import Feed
-from yirangmq.core.errors import QueueError, Unavailable, Unreachable
+from yirangmq.core.errors import NotActive, QueueError, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+MOST_ADDRESSES = 16
 """Seconds between tries: the first, then twice as much each time, up to the longest; half as much more or less by
 chance, so that a thousand clients do not come back at once."""
 
@@ -114,7 +115,7 @@ class Errand:
             await line.answer(await line.ask(Kind.PING, calls.Empty()), seconds)  # it may take long, but not be silent
         reply = await line.answer(slot, seconds)
         if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
-            raise Lost(str(error))  # nothing was done, and asking later may help
+            raise Lost(str(error)) from error  # nothing was done, and asking later may help
         return reply
 
     def value(self, wanted: Kind) -> Any:
@@ -139,7 +140,11 @@ class Courier:
         self.turn = wires.turn
         self._dialing = wires.turn()
         self._closed = False
-        self.welcome = calls.Welcome("", "", "", 0)
+        self._term = 0
+        """The highest of a pair: a node with a lower one was cut off, and does not know yet."""
+        self.welcome = calls.PairWelcome("", "", "", 0)
+        self._addresses = list(terms.addresses)
+        """Those given, and those that a standby named."""
 
     def own(self, retries: int) -> "Courier":
         """Another one to the same server, with a connection of its own."""
@@ -208,8 +213,29 @@ class Courier:
         """Before the next try; ``Unreachable`` when there have been enough."""
         if tries > self.terms.retries:
             raise Unreachable(f"{self._names()}: gave up after {tries} tries: {why}") from None
+        cause = why.__cause__
+        if isinstance(cause, NotActive):
+            await self._leave(cause)
         if tries > 1:
             await self._wires.sleep(self._seconds(tries - 1))
+
+    async def _leave(self, standby: NotActive) -> None:
+        """Another node of the pair does the work: on to the one it names, or to the next."""
+        line, self._line = self._line, None
+        if line is not None:
+            await line.close()
+        self._go_on(standby)
+
+    def _go_on(self, standby: NotActive) -> None:
+        here = self._addresses[self._next]
+        self._next = (self._next + 1) % len(self._addresses)
+        for text in standby.addresses:
+            found = named(text, here)
+            if found is not None and found not in self._addresses and len(self._addresses) < MOST_ADDRESSES:
+                self._addresses.append(found)
+            if found in self._addresses:
+                self._next = self._addresses.index(found)
+                return
 
     def _seconds(self, tries: int) -> float:
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
@@ -224,15 +250,15 @@ class Courier:
         for tries in range(self.terms.retries + 1):
             if tries:
                 await self._wires.sleep(self._seconds(tries))
-            for _ in self.terms.addresses:
+            for _ in self._addresses[:]:
                 if self._closed:
                     raise Unreachable("this client was closed")
-                address = self.terms.addresses[self._next]
+                address = self._addresses[self._next]
                 try:
                     return await self._greet(address)
                 except (OSError, Lost) as error:
                     problems[address] = error
-                    self._next = (self._next + 1) % len(self.terms.addresses)
+                    self._next = (self._next + 1) % len(self._addresses)
         said = "; ".join(f"{address}: {_why(error)}" for address, error in problems.items())
         raise Unreachable(f"{said} (tried {self.terms.retries + 1} times)")
 
@@ -247,6 +273,11 @@ class Courier:
             if isinstance(error, Lost) and isinstance(cause, QueueError) and not isinstance(cause, Unavailable):
                 raise cause from None  # it did answer: not to be understood is not to be unreachable
             raise
+        self._term = max(self._term, self.welcome.term)
+        is_standby = self.welcome.role == "STANDBY" or self.welcome.term < self._term
+        if is_standby and len(self._addresses) > 1:
+            await line.close()
+            raise Lost(f"{self.welcome.node} is a standby")
         line.greeted(self.welcome)
         return line
 

@@ -14,6 +14,8 @@ TIMEOUT = 30.0
 """Seconds to wait for a connection, for an answer, and for room to send."""
 RETRIES = 8
 """Tries after the first: with the pauses between them, about seven seconds for a server to come back."""
+FAILOVER_RETRIES = 30
+"""The same with more than one address: about fifty seconds, for a node to take the place of another."""
 
 
 def connect(
@@ -22,7 +24,7 @@ def connect(
     consumer: str | None = None,
     token: str = "",
     timeout: float = TIMEOUT,
-    retries: int = RETRIES,
+    retries: int | None = None,
     ids: Ids | None = None,
 ) -> Client:
     from yirangmq.client.blocking import BlockingWires, run
@@ -38,7 +40,7 @@ def connect_async(
     consumer: str | None = None,
     token: str = "",
     timeout: float = TIMEOUT,
-    retries: int = RETRIES,
+    retries: int | None = None,
     ids: Ids | None = None,
 ) -> AsyncClient:
     from yirangmq.client.looping import LoopWires
@@ -46,9 +48,12 @@ def connect_async(
     return _made(LoopWires(), _terms(address, consumer, token, timeout, retries), ids)
 
 
-def _terms(address: str, consumer: str | None, token: str, timeout: float, retries: int) -> Terms:
+def _terms(address: str, consumer: str | None, token: str, timeout: float, retries: int | None) -> Terms:
+    addresses = read_addresses(address, token)
+    if retries is None:
+        retries = RETRIES if len(addresses) == 1 else FAILOVER_RETRIES
     return Terms(
-        read_addresses(address, token),
+        addresses,
         default_consumer() if consumer is None else names.check_consumer(consumer),
         names.check_milliseconds(timeout, "timeout", least=0.001) / 1000,
         names.check_count(retries, "retries", least=0, most=10_000),

@@ -147,6 +147,10 @@ class Conduct:
         self._outside.changed(decision, was)
         self._outside.say()
 
+    def hand_over(self, decision: Decision, now: int) -> None:
+        """By order of this node's own operator."""
+        self._hand_over(decision, now)
+
     def _hand_over(self, decision: Decision, now: int) -> None:
         if not self._handing_over:
             self._handing_over = decision.term

@@ -12,6 +12,10 @@ class Duty(Protocol):
     @property
     def is_on(self) -> bool: ...
 
+    @property
+    def takes_in(self) -> bool:
+        """New messages are welcome. Not while the work is being handed over: then only what is there is finished."""
+
     def refusal(self) -> NotActive:
         """What somebody who wants work done is told while it is not."""
 
@@ -20,6 +24,7 @@ class Always:
     """Of a server that is alone."""
 
     is_on = True
+    takes_in = True
 
     def refusal(self) -> NotActive:
         return NotActive("this server is not active")

@@ -78,6 +78,14 @@ class Consuming:
             self._give_up(request, waiting)
         self.end()
 
+    def move(self, why: QueueError) -> None:
+        """The work is another node's now: who waits here is told so."""
+        failed = calls.failed(why)
+        waiting = [*self._waiting, *self._subscriptions]
+        self.end()
+        for request in waiting:
+            self._client.answer(Kind.ERROR, request, failed)
+
     def end(self) -> None:
         """Nothing is waited for any more."""
         for subscription in self._subscriptions.values():

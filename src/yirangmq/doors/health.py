@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.core.errors import QueueError, StoreFull
+from yirangmq.core.errors import NotActive, QueueError, StoreFull
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.quota import store_refusal
 
@@ -90,6 +90,8 @@ class Health:
         return {"status": status, "reasons": [reason._asdict() for reason in reasons]}
 
     def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[Reason]:
+        if isinstance(error, NotActive):
+            return []  # a standby writes nothing, and is well
         if signs is None or error is not None:
             return [Reason("fail", error.code if error else "store_error", f"the store cannot be written: {error}")]
         found: list[Reason] = []

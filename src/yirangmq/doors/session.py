@@ -49,9 +49,14 @@ class House:
     feed: Feed | None = None
     """The latest events, where the server keeps them."""
     batches: Batches | None = None
+    greet: Callable[[calls.Welcome], calls.Welcome] | None = None
+    """What a welcome says of this node's place in a pair."""
 
     def check_room(self) -> None:
-        """Raises what a publisher is told while the disk is low, or the store as large as it may be."""
+        """Raises what a publisher is told while the disk is low, the store as large as it may be, or the work is being
+        handed over to another node."""
+        if not self.desk.duty.takes_in:
+            raise self.desk.duty.refusal()
         if self.disk is not None and self.disk.full is not None:
             raise self.disk.full.with_traceback(None)  # else each refusal would be kept in it
 
@@ -141,6 +146,10 @@ class Session:
         """The server is going: who waits is told that there is nothing, and nothing more is pushed."""
         self.consuming.stop()
 
+    def move(self, why: QueueError) -> None:
+        """The work is another node's now; this one can still be looked at."""
+        self.consuming.move(why)
+
     def say_bye(self) -> None:
         """The last frame of a server that stops: everything asked for is answered."""
         self.answer(Kind.BYE, 0, calls.Empty())
@@ -196,7 +205,8 @@ class Session:
         self.is_greeted = True
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
-        self.answer(Kind.WELCOME, request, self._house.welcome)
+        greet, welcome = self._house.greet, self._house.welcome
+        self.answer(Kind.WELCOME, request, welcome if greet is None else greet(welcome))
 
     def _publish(self, request: int, body: calls.Publish) -> None:
         queue = names.check_queue(body.queue)

@@ -251,6 +251,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
         self._session.stop()
 
+    def move(self, why: QueueError) -> None:
+        self._session.move(why)
+
     def say_bye(self) -> None:
         self._session.say_bye()
         self.shut()

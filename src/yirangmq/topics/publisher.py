@@ -182,6 +182,12 @@ class Publisher:
             self._open.feed.tail.resize(settings.buffer_bytes)
             self._open.follows.resize(settings.workers)
 
+    def dismiss(self, why: QueueError) -> None:
+        """Everybody who follows is told why, and closed; the log stays as it is."""
+        if self._open is not None:
+            for subscriber in list(self._open.follows.subscribers.values()):
+                self._open.follows.dismiss(subscriber, why)
+
     def stop(self) -> None:
         """Takes nothing more; answers what was asked."""
         if self._open is not None:

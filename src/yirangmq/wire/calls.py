@@ -25,6 +25,13 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     max_frame: int
 
 
+class PairWelcome(Welcome, array_like=True, frozen=True):
+    """Of a node of a pair. ``role`` is ACTIVE or STANDBY; ``term`` rises with every takeover."""
+
+    role: str = ""
+    term: int = 0
+
+
 class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A message to be published; times in milliseconds. (It can hold no cycle, so nobody need look for one.)"""
 
@@ -143,7 +150,7 @@ class Empty(msgspec.Struct, array_like=True, frozen=True):
 
 BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.HELLO: Hello,
-    Kind.WELCOME: Welcome,
+    Kind.WELCOME: PairWelcome,
     Kind.PUBLISH: Publish,
     Kind.STORED: Stored,
     Kind.LEASE: Lease,

@@ -90,6 +90,11 @@ class Api:
         self._topic_events.stop()
         self._log.stop()
 
+    def move(self) -> None:
+        """The work is another node's now: who waits for it here is told that there is nothing."""
+        self._leasing.stop()
+        self._topic_events.stop()
+
     def _describe(self, ask: Ask) -> None:
         ask.reply(self.document())
 

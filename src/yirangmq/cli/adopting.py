@@ -1,0 +1,42 @@
+"""The stores of an adoption and the file of an overlap: opened, locked, written. What happens in them is in
+``broker.adoption``."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yirangmq
+from yirangmq.broker import adoption
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.format.jsontext import dumps
+from yirangmq.stores.holder import Holder, StoreLock
+
+
+def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
+    """From a store that no server holds; its lock is ours meanwhile."""
+    scheme, _, place = url.partition(":")
+    if scheme not in ("sqlite", "files") or not place:
+        raise BadInput(f"{url!r} is not a store that can be adopted; use sqlite:FILE or files:FOLDER", field="store")
+    if not Path(place).exists():
+        raise NotFound(f"there is no store at {place}", field="store")
+    lock = StoreLock(url, Holder(os.getpid(), "", here, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
+    try:
+        with yirangmq.open(url) as theirs:
+            return adoption.adopt(ours, theirs, here, there, dry_run=dry_run)
+    finally:
+        lock.close()
+
+
+def overlap(queues: Queues, since_ms: int, file: Path) -> int:
+    """One JSON document a line; on disk when it returns."""
+    with file.open("wb") as out:
+        count = adoption.overlap(queues, since_ms, lambda about: _line(out, about))
+        out.flush()
+        os.fsync(out.fileno())
+    return count
+
+
+def _line(out: Any, about: dict[str, Any]) -> None:
+    out.write(dumps(about) + b"\n")

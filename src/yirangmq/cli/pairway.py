@@ -1,0 +1,212 @@
+"""A server as one node of a pair: the pair's settings, what it opens and shuts, and what can be asked of it.
+
+Knows: the parts of the server that work, the pair. Does not know: how either does it."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yirangmq.broker.desk import Desk
+from yirangmq.cli.adopting import adopt, overlap
+from yirangmq.config import Config
+from yirangmq.core.errors import NotActive, QueueError, WrongState
+from yirangmq.core.pairing import Pace, Role, Status
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.paged import Done, Given, Pages
+from yirangmq.doors.values import reading
+from yirangmq.observe.logs import log, values
+from yirangmq.pair.memory import Memory
+from yirangmq.pair.node import Node, Settings
+from yirangmq.topics.publisher import Publisher
+from yirangmq.wire.calls import PairWelcome, Welcome
+
+STEP_SECONDS = 0.02
+STILL_SECONDS = 1.0
+"""A queue that does not get shorter for so long is not waited for: nobody takes from it."""
+SWITCH_SECONDS = 60
+MOST_HISTORY = 100_000
+
+
+class Parts(NamedTuple):
+    desk: Desk
+    pages: Pages
+    clock: Clock
+    topics: Publisher | None
+    start: Callable[[], None]
+    """Of everything that works without being asked."""
+    stop: Callable[[], None]
+    move: Callable[[QueueError], None]
+    """Clients are told to go."""
+    settle: Callable[[], Coroutine[Any, Any, None]]
+    """What is under way is finished, and leases are treated as at a stop."""
+    addresses: Callable[[], list[str]]
+
+
+class PairWay:
+    """``pair.node.Work``. To be made on the loop's thread; from ``open`` to ``close``."""
+
+    def __init__(self, config: Config, key: str, parts: Parts) -> None:
+        self._config = config
+        self._parts = parts
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.node = Node(_settings(config, key), Memory(Path(config.pair_folder)), self)
+        parts.desk.duty = self.node
+        if parts.topics is not None:
+            parts.topics.duty = self.node
+
+    async def open(self) -> None:
+        await self.node.open()
+
+    def run(self) -> None:
+        self.node.run()
+
+    def stop(self) -> None:
+        self.node.stop(Status.STOPPING)
+
+    def close(self) -> None:
+        self.node.stop(Status.STOPPED)
+        self.node.close()
+
+    def greet(self, welcome: Welcome) -> PairWelcome:
+        own = self.node.partner.own
+        role = Role.ACTIVE if self.node.is_on else Role.STANDBY
+        return PairWelcome(welcome.server, welcome.node, welcome.durability, welcome.max_frame, role, own.term)
+
+    def facts(self) -> dict[str, Any]:
+        """In short, for ``status``."""
+        own = self.node.partner.own
+        return {"role": own.role, "status": own.status, "term": own.term, "works": self.node.is_on}
+
+    # -- pair.node.Work -----------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._parts.desk.awake()
+        self._parts.start()
+
+    def end(self, refusal: NotActive) -> None:
+        self._parts.stop()
+        if self._parts.topics is not None:
+            self._parts.topics.dismiss(refusal)
+        self._parts.move(refusal)
+
+    async def drain(self, seconds: float) -> dict[str, int]:
+        until = self._loop.time() + seconds
+        last, changed_at = self._backlog(), self._loop.time()
+        while sum(last.values()) and self._loop.time() < until:
+            await asyncio.sleep(STEP_SECONDS)
+            found = self._backlog()
+            if found != last:
+                last, changed_at = found, self._loop.time()
+            elif self._loop.time() - changed_at > STILL_SECONDS:
+                break
+        self._parts.stop()
+        await self._parts.settle()
+        return {queue: count for queue, count in self._backlog().items() if count}
+
+    def _backlog(self) -> dict[str, int]:
+        return self._parts.desk.read(_backlog)
+
+    def depth(self) -> int:
+        try:
+            return sum(self._backlog().values())
+        except QueueError:
+            return 0
+
+    def addresses(self) -> str:
+        if self._config.pair_address:
+            return ", ".join(part.strip() for part in self._config.pair_address.split(","))
+        near = (one for one in self._parts.addresses() if one.startswith(("tcp:", "tls:", "http:", "https:")))
+        return ", ".join(near)
+
+    def overlapped(self, since_ms: int, term: int) -> None:
+        file = Path(self._config.pair_folder) / f"overlap-{term}.jsonl"
+
+        def done(found: Any, error: QueueError | None) -> None:
+            about = {"term": term, "file": str(file)} | ({"error": str(error)} if error else {"messages": found})
+            self.node.memory.note("overlap", about)
+            log.warning("overlap", extra=values(**about))
+
+        self._parts.pages.start(lambda queues, given: overlap(queues, since_ms, file), {}, done)
+
+    # -- for operators ------------------------------------------------------------------------------------------------
+
+    def begin_calls(self, calls: Calls) -> None:
+        calls.add_entry("pair_status", self._status)
+        calls.add_entry("pair_history", self._history)
+        calls.add_entry("pair_switch", self._switch)
+        calls.add_entry("pair_adopt", self._adopt)
+
+    def _status(self, desk: Desk, given: Given, done: Done) -> None:
+        reading(given, lambda values: None)
+        done(self.node.describe() | {"backlog": self._backlog()}, None)
+
+    def _history(self, desk: Desk, given: Given, done: Done) -> None:
+        limit = reading(given, lambda values: values.whole("limit", 100, least=1, most=MOST_HISTORY))
+        done(self.node.memory.history(limit), None)
+
+    def _switch(self, desk: Desk, given: Given, done: Done) -> None:
+        to, seconds = reading(
+            given, lambda values: (values.text("to"), values.whole("seconds", SWITCH_SECONDS, least=1, most=3600))
+        )
+
+        async def switch() -> None:
+            try:
+                done(await self.node.switch(to, seconds), None)
+            except QueueError as error:
+                done(None, error)
+
+        task = self._loop.create_task(switch())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _adopt(self, desk: Desk, given: Given, done: Done) -> None:
+        url, node, dry_run = reading(
+            given, lambda values: (values.text("store"), values.text("node"), bool(values.take("dry_run", False)))
+        )
+        if not self.node.is_on:
+            done(None, self.node.refusal())
+            return
+        here = self._config.node_name
+        if node == here:
+            done(None, WrongState("that is this node", field="node"))
+            return
+
+        def told(found: Any, error: QueueError | None) -> None:
+            if error is None and not dry_run:
+                self.node.memory.note("adopted", {"from": node, "store": url, **found})
+            done(found, error)
+
+        self._parts.pages.start(lambda queues, _: adopt(queues, url, here, node, dry_run=dry_run), {}, told)
+
+
+def _backlog(transaction: Transaction) -> dict[str, int]:
+    """By queue, what waits or is in somebody's hands."""
+    found = {}
+    for queue in transaction.queues():
+        counts = transaction.counts(queue)
+        found[queue] = counts.ready + counts.delayed + counts.claimed + counts.leased + counts.held
+    return found
+
+
+def _settings(config: Config, key: str) -> Settings:
+    pace = Pace(
+        round(config.pair_interval_seconds * 1000),
+        config.pair_misses,
+        round(config.pair_cooldown_seconds * 1000),
+        bool(config.pair_witness),
+    )
+    peer = config.pair_peer_address
+    assert peer is not None
+    witness = Path(config.witness_path) if config.pair_witness else None
+    return Settings(
+        config.node_name,
+        config.pair_listen_address,
+        peer,
+        key.encode(),
+        pace,
+        witness,
+        config.pair_drain_seconds,
+    )

@@ -1,0 +1,120 @@
+"""The two ways between the nodes of a pair: datagrams for heartbeats, and a TCP port at the same number where a node
+that has fallen silent is asked once more.
+
+Knows: sockets, the key. Does not know: what a heartbeat means. Nothing here waits for the network: a datagram that
+cannot be sent now is not sent."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import cast
+
+from yirangmq.core.beat import Beat
+from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.wire.heartbeat import MOST_BYTES, read, write
+
+SIZE_BYTES = 2
+MOST_TESTS = 16
+"""Connections open at the same time; it takes two nodes to need one."""
+
+Hear = Callable[[Beat], None]
+
+
+class Link(asyncio.DatagramProtocol):
+    def __init__(self, peer: tuple[str, int], key: bytes, hear: Hear, answer: Callable[[], Beat]) -> None:
+        self._peer = peer
+        self._key = key
+        self._hear = hear
+        self._answer = answer
+        self._transport: asyncio.DatagramTransport | None = None
+        self._server: asyncio.Server | None = None
+        self._tests = 0
+        self.refused: dict[str, int] = {}
+        """Datagrams that were none of the peer's, by code."""
+        self.sent = self.heard = 0
+
+    async def open(self, host: str, port: int) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.create_datagram_endpoint(lambda: self, (host, port))
+            self._server = await asyncio.start_server(self._asked, host, port)
+        except OSError as error:
+            self.close()
+            raise StoreError(f"pair_listen: {host}:{port} cannot be used: {error.strerror or error}") from None
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    # -- datagrams ------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, addr: tuple[object, ...]) -> None:
+        self._take(data)
+
+    def error_received(self, error: Exception) -> None:
+        """Nobody listens there now; heartbeats go on."""
+
+    def send(self, beat: Beat) -> None:
+        if self._transport is None:
+            return
+        with contextlib.suppress(OSError):
+            self._transport.sendto(write(beat, self._key), self._peer)
+            self.sent += 1
+
+    def _take(self, data: bytes) -> bool:
+        try:
+            beat = read(data, self._key)
+        except QueueError as error:
+            self.refused[error.code] = self.refused.get(error.code, 0) + 1
+            return False
+        self.heard += 1
+        self._hear(beat)
+        return True
+
+    # -- the test of the connection ---------------------------------------------------------------------------------
+
+    async def test(self, beat: Beat, seconds: float) -> bool:
+        """Say a heartbeat over TCP; True if one came back, which is heard as any other."""
+        writer = None
+        try:
+            async with asyncio.timeout(seconds):
+                reader, writer = await asyncio.open_connection(*self._peer)
+                writer.write(_framed(write(beat, self._key)))
+                return self._take(await _framed_from(reader))
+        except (OSError, EOFError, TimeoutError, ValueError):
+            return False
+        finally:
+            if writer is not None:
+                writer.close()
+
+    async def _asked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tests += 1
+        try:
+            if self._tests <= MOST_TESTS:
+                async with asyncio.timeout(5):
+                    if self._take(await _framed_from(reader)):
+                        writer.write(_framed(write(self._answer(), self._key)))
+                        await writer.drain()
+        except (OSError, EOFError, TimeoutError, ValueError):
+            pass
+        finally:
+            self._tests -= 1
+            writer.close()
+
+
+def _framed(data: bytes) -> bytes:
+    return len(data).to_bytes(SIZE_BYTES, "big") + data
+
+
+async def _framed_from(reader: asyncio.StreamReader) -> bytes:
+    size = int.from_bytes(await reader.readexactly(SIZE_BYTES), "big")
+    if size > MOST_BYTES:
+        raise ValueError(f"{size} bytes")
+    return await reader.readexactly(size)

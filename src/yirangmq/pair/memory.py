@@ -1,0 +1,94 @@
+"""What a node of a pair keeps on disk: its term, and the history of its decisions with their evidence.
+
+Knows: two small files in one folder. The term is replaced as a whole and is on disk before it is used; the history is
+appended to, a JSON document a line, and never changed. Does not know: what any of it means."""
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
+from yirangmq.format.jsontext import dumps, loads
+
+TERM = "term.json"
+HISTORY = "history.jsonl"
+LONGEST_LINE = 64 * 1024
+
+
+class Memory:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
+
+    # -- the term -------------------------------------------------------------------------------------------------
+
+    def term(self) -> int:
+        """The highest this node has known; 0 at first. A file that cannot be read is not passed over: a node that
+        forgot its term could be active in one that is another's."""
+        path = self.folder / TERM
+        try:
+            found = loads(path.read_bytes())["term"]
+        except FileNotFoundError:
+            return 0
+        except (OSError, BadInput, KeyError, TypeError) as error:
+            raise StoreDamaged(f'{path} cannot be read ({error}); write {{"term": N}} with N from the peer') from None
+        if type(found) is not int or found < 0:
+            raise StoreDamaged(f'{path}: {found!r} is not a term; write {{"term": N}} with N from the peer')
+        return found
+
+    def save(self, term: int) -> None:
+        """Temp, sync, rename, sync the folder."""
+        path = self.folder / TERM
+        temporary = path.with_suffix(".new")
+        with temporary.open("wb") as file:
+            file.write(dumps({"term": term}) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync(self.folder)
+
+    # -- the history ----------------------------------------------------------------------------------------------
+
+    def note(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
+        """One more line, on disk when this returns; the line."""
+        line = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "event": event, **about}
+        with (self.folder / HISTORY).open("ab") as file:
+            is_new = file.tell() == 0
+            file.write(dumps(line) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if is_new:
+            _sync(self.folder)
+        return line
+
+    def history(self, limit: int) -> list[dict[str, Any]]:
+        return read_history(self.folder, limit)
+
+
+def read_history(folder: Path, limit: int) -> list[dict[str, Any]]:
+    """The latest lines, the oldest of them first; a line that power cut off in the middle is left out."""
+    last: deque[dict[str, Any]] = deque(maxlen=limit)
+    try:
+        with (folder / HISTORY).open("rb") as file:
+            while line := file.readline(LONGEST_LINE):
+                try:
+                    last.append(loads(line))
+                except BadInput:
+                    continue
+    except FileNotFoundError:
+        pass
+    return list(last)
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

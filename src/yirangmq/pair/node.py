@@ -1,0 +1,373 @@
+"""One node of a pair as it runs: heartbeats out and in, a look now and then, and what follows from it.
+
+Knows: the clock, the link, the witness, its memory; opens and shuts the work of the server it belongs to. Every choice
+is made in ``core.role``. Does not know: doors, stores."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from yirangmq.core.beat import Beat, Load
+from yirangmq.core.conduct import Conduct
+from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
+from yirangmq.core.pairing import Decision, Pace, Probe, Role, Status, Step, Verdict
+from yirangmq.core.partner import Heard, Partner
+from yirangmq.core.witness import Watching, Wish
+from yirangmq.observe.logs import log, values
+from yirangmq.observe.process import resident_bytes
+from yirangmq.pair.link import Link
+from yirangmq.pair.memory import Memory
+from yirangmq.pair.shared_file import SharedFile
+
+LOOKS = 5
+"""In each interval."""
+TEST_INTERVALS = 0.4
+"""A test of the connection takes no longer than this part of an interval: two seconds of five."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    node: str
+    listen: tuple[str, int]
+    peer: tuple[str, int]
+    key: bytes
+    pace: Pace
+    witness: Path | None = None
+    drain_seconds: float = 10.0
+
+
+class Work(Protocol):
+    """The server, as far as the pair steers it."""
+
+    def begin(self) -> None:
+        """Work is taken from now on."""
+
+    def end(self, refusal: NotActive) -> None:
+        """No more: those who are connected are told."""
+
+    async def drain(self, seconds: float) -> dict[str, int]:
+        """Publishing is refused already: hand out what is there and take what is settled, at most so long; then leases
+        are treated as at a stop. What is left, by queue."""
+
+    def depth(self) -> int: ...
+
+    def addresses(self) -> str:
+        """Where clients reach it."""
+
+    def overlapped(self, since_ms: int, term: int) -> None:
+        """Both nodes were active since this moment: report what was taken in here."""
+
+
+def boot_clock() -> int:
+    """Milliseconds that go on while the machine sleeps."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def wall_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Node:
+    """``core.conduct.Outside`` and ``core.duty.Duty``. Used from the loop's thread."""
+
+    def __init__(self, settings: Settings, memory: Memory, work: Work, now: Callable[[], int] = boot_clock) -> None:
+        self.settings = settings
+        self.memory = memory
+        self._work = work
+        self.now = now
+        term = memory.term()
+        self.partner = Partner(settings.node, settings.pace, term, uuid4().hex[:16], now())
+        self.conduct = Conduct(self.partner, self, term)
+        self.link = Link(settings.peer, settings.key, self._hear, lambda: self._beat())
+        self._loop = asyncio.get_running_loop()
+        self._witness = _witness_of(settings, now)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="witness") if self._witness is not None else None
+        self._exchanging = False
+        self._beats_at = 0.0
+        self._closed = False
+        self._draining = False
+        self._was_late = self._was_kept = False
+        self._cpu = (time.monotonic(), time.process_time())
+        self._load = Load()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.left: dict[str, int] = {}
+        """What the last switch left behind here, by queue."""
+
+    # -- core.duty.Duty -------------------------------------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        return self.partner.may_work(self.now())
+
+    @property
+    def takes_in(self) -> bool:
+        return not self._draining and self.is_on
+
+    def refusal(self) -> NotActive:
+        own, latest = self.partner.own, self.partner.latest
+        here = f"this node, {own.node}, is standby in term {own.term}"
+        if self._draining:
+            return NotActive(f"this node, {own.node}, is handing over; try again")
+        is_silent = self.partner.silence(self.now()) > self.partner.pace.timeout
+        if latest is None or latest.role is not Role.ACTIVE or is_silent:
+            return NotActive(f"{here}; no active node is known")
+        where = f" at {latest.address}" if latest.address else ""
+        return NotActive(f"{here}; the active node is {latest.node}{where}")
+
+    # -- its life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.link.open(*self.settings.listen)
+        self.memory.note("started", self._about(()))
+        self._tick()
+
+    def run(self) -> None:
+        """The doors are open."""
+        self.partner.run()
+        self.say()
+
+    def stop(self, status: Status) -> None:
+        """By hand; the peer is told."""
+        if self._closed:
+            return
+        self.partner.stop(status)
+        self.say()
+        if status is Status.STOPPED:
+            self.memory.note("stopped", self._about(()))
+            if self._witness is not None:
+                self._witness.exchange(Wish.GIVE_BACK, self.partner.own.term)
+            self.say()
+
+    def close(self) -> None:
+        self._closed = True
+        self.link.close()
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        interval = self.settings.pace.interval / 1000
+        self._loop.call_later(interval / LOOKS, self._tick)
+        if self._loop.time() >= self._beats_at:
+            self._measure()
+            self.say()
+        self._ask_witness()
+        self.conduct.look(self.now())
+        self._warn()
+
+    def _ask_witness(self) -> None:
+        if self._witness is None or self._thread is None or self._exchanging:
+            return
+        self._exchanging = True
+        work = self._loop.run_in_executor(
+            self._thread, self._witness.exchange, self.conduct.wish, self.conduct.wish_term
+        )
+        self._keep_task(self._loop.create_task(self._witnessed(work)))
+
+    async def _witnessed(self, work: "asyncio.Future[Any]") -> None:
+        try:
+            found, begun_at, term = await work
+        finally:
+            self._exchanging = False
+        asked = self.conduct.asks_witness
+        self.conduct.witnessed(found, begun_at, term)
+        if asked and not self._closed:
+            self.conduct.look(self.now())
+
+    # -- heartbeats ---------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> Beat:
+        return self.partner.beat(self.now(), wall_clock(), self._work.addresses(), self._load)
+
+    def say(self) -> None:
+        self._beats_at = self._loop.time() + self.settings.pace.interval / 1000
+        self.link.send(self._beat())
+
+    def _hear(self, beat: Beat) -> None:
+        found = self.conduct.hear(beat, self.now(), wall_clock())
+        if found is Heard.OURSELVES:
+            log.error("the peer has this node's name", extra=values(node=beat.node))
+
+    def _measure(self) -> None:
+        (then, used), self._cpu = self._cpu, (time.monotonic(), time.process_time())
+        passed = max(self._cpu[0] - then, 0.001)
+        self._load = Load(cpu=(self._cpu[1] - used) / passed, memory=resident_bytes() or 0, depth=self._work.depth())
+
+    def _warn(self) -> None:
+        """Heartbeats that are late, once; and that they are back."""
+        is_late = self.partner.is_late(self.now())
+        if is_late != self._was_late:
+            self._was_late = is_late
+            silence = self.partner.silence(self.now()) / 1000
+            text = "heartbeats are late" if is_late else "heartbeats are back"
+            log.warning(text, extra=values(silentSec=round(silence, 3)))
+            self.memory.note("late" if is_late else "in-time", self._about(()))
+
+    # -- core.conduct.Outside -----------------------------------------------------------------------------------------
+
+    def save(self, term: int) -> None:
+        self.memory.save(term)
+
+    def probe(self) -> None:
+        self._keep_task(self._loop.create_task(self._probed()))
+
+    async def _probed(self) -> None:
+        seconds = self.settings.pace.interval * TEST_INTERVALS / 1000
+        reached = await self.link.test(self._beat(), seconds)
+        if self._closed:
+            return
+        self.conduct.probed(Probe.REACHED if reached else Probe.SILENT, self.now())
+        if reached and not self._was_kept:
+            found = Step("3 connection", "answered: the link of the heartbeats is broken, not the node")
+            before = self.conduct.latest.steps if self.conduct.latest is not None else ()
+            self._note("kept", (*before, found))
+        self._was_kept = reached
+        self.conduct.look(self.now())
+
+    def changed(self, decision: Decision, was: Role) -> None:
+        own, now = self.partner.own, self.now()
+        event = "took-over" if own.role is Role.ACTIVE else "stood-down"
+        if decision.verdict is Verdict.HAND_OVER:
+            event = "handed-over"
+        peer = self.partner.peer
+        self._note(event, decision.steps)
+        if self.partner.is_restless:
+            log.error("many switches", extra=values(day=self.partner.switches))
+            self.memory.note("alarm", self._about(()) | {"switches": self.partner.switches})
+        if own.role is Role.ACTIVE and was is Role.STANDBY:
+            self._work.begin()
+        elif own.role is Role.STANDBY and was is Role.ACTIVE:
+            self._draining = False
+            self._work.end(self.refusal())
+            if peer is not None and peer.role is Role.ACTIVE and decision.verdict is Verdict.STAND_DOWN:
+                self._work.overlapped(wall_clock() - peer.active - (now - peer.at), peer.term)
+
+    def hand_over(self, decision: Decision) -> None:
+        self._keep_task(self._loop.create_task(self._hand_over(decision)))
+
+    async def _hand_over(self, decision: Decision) -> None:
+        self._draining = True
+        try:
+            self.left = await self._work.drain(self.settings.drain_seconds)
+        finally:
+            self._draining = False
+        self.conduct.handed_over(decision, self.now())
+
+    def _keep_task(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # -- by order ---------------------------------------------------------------------------------------------------
+
+    async def switch(self, to: str, seconds: float) -> dict[str, Any]:
+        """Node ``to`` becomes active: this one hands over, or takes over. Asked again it finds that it is done."""
+        own, peer = self.partner.own, self.partner.peer
+        if to not in (own.node, peer.node if peer is not None else ""):
+            raise BadInput(f"{to!r} is not one of this pair", field="to")
+        was = Role.STANDBY if to == own.node else Role.ACTIVE
+        begun = self._loop.time()
+        if self._is_switched(was):
+            pass
+        elif was is Role.ACTIVE:
+            self._check_peer()
+            term = max(self.partner.own.term, self.partner.own.granted) + 1
+            steps = (Step("order", "by an operator"),)
+            self.conduct.hand_over(Decision(Verdict.HAND_OVER, term, steps), self.now())
+        else:
+            self.partner.order(True)
+            self.conduct.look(self.now())
+            self.say()
+        until = begun + seconds
+        while not self._is_switched(was):
+            if self._loop.time() > until:
+                self.partner.order(False)
+                raise Unavailable(f"not done within {seconds:g} s: {self._why()}", field="switch")
+            await asyncio.sleep(0.02)
+        left = self.left if was is Role.ACTIVE else {}
+        return {**self.describe(), "seconds": round(self._loop.time() - begun, 3), "left": left}
+
+    def _check_peer(self) -> None:
+        peer, pace = self.partner.peer, self.partner.pace
+        if peer is None or self.partner.silence(self.now()) > pace.timeout or peer.status is not Status.RUNNING:
+            found = "was never heard" if peer is None else f"is {peer.status}, last heard {self._silent_for()} ago"
+            raise WrongState(f"the peer {found}: there is nobody to hand over to", field="switch")
+
+    def _is_switched(self, was: Role) -> bool:
+        if was is Role.STANDBY:
+            return self.partner.own.role is Role.ACTIVE
+        peer = self.partner.peer
+        return self.partner.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
+
+    def _why(self) -> str:
+        latest = self.conduct.latest
+        return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
+
+    # -- for people ---------------------------------------------------------------------------------------------------
+
+    def _silent_for(self) -> str:
+        return f"{self.partner.silence(self.now()) / 1000:.1f} s"
+
+    def _note(self, event: str, steps: tuple[Step, ...]) -> None:
+        about = self._about(steps)
+        self.memory.note(event, about)
+        log.warning(event.replace("-", " "), extra=values(**about))
+
+    def _about(self, steps: tuple[Step, ...]) -> dict[str, Any]:
+        own = self.partner.own
+        return {"node": own.node, "role": own.role, "term": own.term, "evidence": [list(step) for step in steps]}
+
+    def describe(self) -> dict[str, Any]:
+        """Both nodes, as this one knows them."""
+        own, now, partner = self.partner.own, self.now(), self.partner
+        decision = self.conduct.latest
+        return {
+            "node": own.node,
+            "role": own.role,
+            "status": own.status,
+            "term": own.term,
+            "works": self.is_on,
+            "runningSec": (now - own.started_at) / 1000,
+            "activeSec": (now - own.active_since) / 1000 if own.role is Role.ACTIVE else 0,
+            "switches": partner.switches,
+            "witness": self.conduct.witness,
+            "linkDelayMs": partner.delay,
+            "longestGapSec": partner.longest_gap / 1000,
+            "heartbeats": {"sent": self.link.sent, "heard": self.link.heard, "refused": self.link.refused},
+            "load": _load(self._load),
+            "evidence": [list(step) for step in decision.steps] if decision is not None else [],
+            "peer": self._describe_peer(),
+        }
+
+    def _describe_peer(self) -> dict[str, Any] | None:
+        beat = self.partner.latest
+        if beat is None:
+            return None
+        silence = self.partner.silence(self.now())
+        return {
+            "node": beat.node,
+            "role": beat.role,
+            "status": beat.status,
+            "term": beat.term,
+            "heardSec": silence / 1000,
+            "silent": silence > self.partner.pace.timeout,
+            "runningSec": beat.running / 1000,
+            "clockAheadSec": self.partner.skew / 1000,
+            "addresses": beat.address.split(", ") if beat.address else [],
+            "load": _load(beat.load),
+        }
+
+
+def _load(load: Load) -> dict[str, Any]:
+    return {"cpu": round(load.cpu, 3), "memory": load.memory, "depth": load.depth}
+
+
+def _witness_of(settings: Settings, now: Callable[[], int]) -> SharedFile | None:
+    if settings.witness is None:
+        return None
+    return SharedFile(settings.witness, Watching(settings.node, settings.pace.timeout), now)

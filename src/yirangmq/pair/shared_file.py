@@ -1,0 +1,69 @@
+"""A witness on storage that both nodes can reach: one small file, changed under a lock.
+
+Knows: the file. Does not know: what follows (``core.witness``). It blocks, as disks and networks do: run it in a
+thread."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.pairing import Witness
+from yirangmq.core.witness import Record, Watching, Wish
+from yirangmq.format.jsontext import dumps, loads
+
+MOST_BYTES = 4096
+LOCK_SECONDS = 1.0
+
+
+class SharedFile:
+    """``now``: the node's own clock, milliseconds."""
+
+    def __init__(self, path: Path, watching: Watching, now: Callable[[], int]) -> None:
+        self._path = path
+        self._watching = watching
+        self._now = now
+
+    def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
+        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+        begun_at = self._now()
+        try:
+            found = self._exchange(wish, term)
+        except (OSError, BadInput, KeyError, TypeError, ValueError):
+            return Witness.AWAY, begun_at, 0
+        return found, begun_at, self._watching.term
+
+    def _exchange(self, wish: Wish, term: int) -> Witness:
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        try:
+            _lock(handle)
+            text = os.pread(handle, MOST_BYTES, 0)
+            found, after = self._watching.exchange(_read(text), wish, term, self._now())
+            if after is not None:
+                data = dumps({"holder": after.holder, "term": after.term, "renewal": after.renewal}) + b"\n"
+                os.pwrite(handle, data.ljust(len(text), b" "), 0)
+                os.fsync(handle)
+            return found
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int) -> None:
+    until = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(0.01)
+
+
+def _read(text: bytes) -> Record | None:
+    if not text.strip():
+        return None
+    document = loads(text)
+    return Record(str(document["holder"]), int(document["term"]), int(document["renewal"]))

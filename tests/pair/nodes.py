@@ -1,0 +1,102 @@
+"""Two whole servers as a pair, with the cable between them in the test's hands."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.pair.relay import Cable, cable, free_port
+from tests.scenarios.daemons import Daemon, until
+from yirangmq import QueueError
+from yirangmq.client.open import connect
+
+INTERVAL = float(os.environ.get("YIRANGMQ_PAIR_INTERVAL", "0.3"))
+"""Seconds between heartbeats; 5 in the slow form."""
+NAMES = ("a", "b")
+
+
+class Pair:
+    def __init__(self, folder: Path, wire: Cable, *options: str) -> None:
+        self.folder = folder
+        self.cable = wire
+        self.tcp = {name: free_port() for name in NAMES}
+        self.http = {name: free_port() for name in NAMES}
+        self.nodes = {name: self._node(name, options) for name in NAMES}
+
+    def _node(self, name: str, options: tuple[str, ...]) -> Daemon:
+        home = self.folder / name
+        home.mkdir()
+        (home / "key").write_text("shared by both\n")
+        return Daemon(
+            home, "--node", name, "--tcp", f"127.0.0.1:{self.tcp[name]}", "--http", f"127.0.0.1:{self.http[name]}",
+            "--pair-peer", f"127.0.0.1:{self.cable.peers[name]}", "--pair-key-file", str(home / "key"),
+            "--pair-listen", f"127.0.0.1:{self.cable.ports[name]}", "--pair-interval-seconds", str(INTERVAL),
+            "--pair-cooldown-seconds", str(2 * INTERVAL), *options,
+        )  # fmt: skip
+
+    @property
+    def addresses(self) -> str:
+        return f"tcp://127.0.0.1:{self.tcp['a']},127.0.0.1:{self.tcp['b']}"
+
+    def start(self, *names: str) -> "Pair":
+        for name in names or NAMES:
+            self.nodes[name].start()
+        return self
+
+    def status(self, name: str) -> dict[str, Any]:
+        with connect(self.nodes[name].address, retries=0, timeout=10) as client:
+            found: dict[str, Any] = client.call("pair_status")
+            return found
+
+    def history(self, name: str, event: str) -> list[dict[str, Any]]:
+        path = self.nodes[name].folder / "d" / "pair" / "history.jsonl"
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        return [line for line in lines if line["event"] == event]
+
+    def evidence(self, name: str, event: str) -> dict[str, str]:
+        """Of the latest such event."""
+        return dict(self.history(name, event)[-1]["evidence"])
+
+    def works(self, name: str) -> bool:
+        try:
+            return bool(self.status(name)["works"])
+        except (QueueError, OSError):
+            return False
+
+    def wait_for(self, *working: str, of: tuple[str, ...] = NAMES) -> None:
+        """Until exactly these of those work, and not the others."""
+        until(lambda: [name for name in of if self.works(name)] == list(working), 60)
+
+    def begin(self) -> "Pair":
+        """a is active, b stands by and has heard it."""
+        self.start("a")
+        self.wait_for("a", of=("a",))
+        self.start("b")
+        until(lambda: (self.status("b")["peer"] or {}).get("role") == "ACTIVE", 30)
+        return self
+
+    def command(self, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        words = ("pair", words[0], "--store", self.nodes[name].address, *words[1:])
+        command = [sys.executable, "-m", "yirangmq", *words, "--json"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder)
+
+    def kill(self) -> None:
+        for node in self.nodes.values():
+            with suppress(ProcessLookupError):
+                if node.process is not None and node.process.poll() is None:
+                    node.process.send_signal(18)  # SIGCONT: one that is frozen cannot end
+            node.kill()
+
+
+@contextmanager
+def pair(folder: Path, *options: str) -> Iterator[Pair]:
+    with cable() as wire:
+        made = Pair(folder, wire, *options)
+        try:
+            yield made
+        finally:
+            made.kill()

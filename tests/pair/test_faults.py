@@ -1,0 +1,207 @@
+"""Faults of a pair, with real servers: killed, frozen, cut off, switched by hand; what clients see of it."""
+
+import itertools
+import json
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.pair.nodes import INTERVAL, NAMES, Pair, pair
+from tests.scenarios.daemons import until
+from yirangmq import NewMessage, QueueError
+from yirangmq.client.open import connect
+from yirangmq.core.errors import Unavailable
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+
+def test_the_active_node_is_killed_and_comes_back(tmp_path: Path) -> None:
+    with pair(tmp_path) as two, connect(two.begin().addresses) as client:
+        client.publish("work", NewMessage(payload=b"before", id="before"))
+        two.nodes["a"].kill()
+        client.publish("work", NewMessage(payload=b"after", id="after"))  # waits for the other node by itself
+        assert two.works("b")
+        [taken] = client.lease("work")
+        assert taken.id == "after"
+        found = two.evidence("b", "took-over")
+        assert found["1 heartbeats"].startswith("missed 3")
+        assert found["2 last status"] == "RUNNING, ACTIVE in term 1"
+        assert found["3 connection"] == "no answer at the peer's TCP port"
+        two.nodes["a"].start()
+        until(lambda: (two.status("a")["peer"] or {}).get("role") == "ACTIVE")
+        back = two.status("a")
+        assert (back["role"], back["works"], back["term"]) == ("STANDBY", False, 2)
+        assert back["backlog"] == {"work": 1}, "what was confirmed is still on its node's disk, and told"
+
+
+def test_the_active_node_is_frozen_and_wakes(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        frozen = two.nodes["a"]
+        assert frozen.process is not None
+        frozen.process.send_signal(signal.SIGSTOP)
+        with connect(two.addresses, timeout=1) as client:
+            client.publish("work", NewMessage(payload=b"1", id="1"))
+        assert two.works("b")
+        frozen.process.send_signal(signal.SIGCONT)
+        with connect(frozen.address, retries=0) as client, pytest.raises(Unavailable, match="standby"):
+            client.publish("work", NewMessage(payload=b"2", id="2"))
+        two.wait_for("b")
+        assert "did not run for" in two.evidence("a", "stood-down")["frozen"] or two.evidence("a", "stood-down")["term"]
+        assert two.history("b", "stood-down") == []
+
+
+def test_the_cable_is_cut_both_ways_and_mended(tmp_path: Path) -> None:
+    """Without a witness both serve, which nobody can prevent; when they hear each other again the older term stands
+    down, and says which messages it took in meanwhile."""
+    with pair(tmp_path) as two:
+        two.begin()
+        with connect(two.nodes["a"].address) as here:
+            here.publish("work", NewMessage(payload=b"0", id="before-the-cut"))
+        two.cable.cut()
+        two.wait_for("a", "b")
+        for name in ("a", "b"):
+            with connect(two.nodes[name].address) as client:
+                client.publish("work", NewMessage(payload=b"1", id=f"only-{name}"))
+                client.publish("work", NewMessage(payload=b"2", id="both"))
+        two.cable.mend()
+        two.wait_for("b")
+        assert two.status("a")["term"] == two.status("b")["term"] == 2
+        assert "older term stands down" in two.evidence("a", "stood-down")["term"]
+        until(lambda: bool(two.history("a", "overlap")))
+        [report] = two.history("a", "overlap")
+        assert report["messages"] == 2
+        lines = [json.loads(line) for line in Path(report["file"]).read_text().splitlines()]
+        assert {line["messageId"] for line in lines} == {"only-a", "both"}
+        assert two.status("a")["backlog"] == {"work": 3}, "nothing is thrown away"
+        assert two.status("b")["backlog"] == {"work": 2}
+
+
+def test_the_cable_is_cut_one_way(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        two.cable.cut("b")
+        until(lambda: two.status("a")["peer"]["silent"])
+        two.wait_for("a")
+        two.cable.mend()
+        until(lambda: not two.status("a")["peer"]["silent"])
+        two.cable.cut("a")
+        two.wait_for("b")
+        assert two.status("a")["role"] == "STANDBY", "it heard the higher term"
+
+
+def test_heartbeats_are_lost_and_late_and_nothing_follows(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        for way in two.cable.ways.values():
+            way.loss, way.delay = 0.3, INTERVAL / 2
+        begun = two.cable.ways["a"].carried
+        until(lambda: two.cable.ways["a"].carried > begun + 15)
+        two.wait_for("a")
+        for way in two.cable.ways.values():
+            way.loss, way.delay = 1.0, 0.0
+        until(lambda: bool(two.history("b", "kept")))
+        two.wait_for("a")
+        assert "answered" in two.evidence("b", "kept")["3 connection"]
+        assert two.history("b", "late")
+        assert two.history("b", "took-over") == []
+
+
+def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.start()
+        until(lambda: two.works("a") or two.works("b"))
+        active, standby = ("a", "b") if two.works("a") else ("b", "a")
+        two.wait_for(active)
+        terms = [two.status(active)["term"]]
+        for first, second in ((standby, active), (active, standby)):
+            for node in two.nodes.values():
+                node.kill()
+            two.start(first)
+            two.wait_for(first, of=(first,))
+            two.start(second)
+            until(lambda one=second: (two.status(one)["peer"] or {}).get("role") == "ACTIVE")
+            two.wait_for(first)
+            terms.append(two.status(first)["term"])
+        assert terms == sorted(set(terms)), "no term is used twice"
+
+
+def test_a_node_stopped_by_hand_is_replaced_only_by_order(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        assert two.nodes["a"].stop() == 0
+        until(lambda: two.status("b")["peer"]["silent"])
+        assert two.status("b")["peer"]["status"] == "STOPPED"
+        assert ["2 last status", "STOPPED, by hand: no takeover unless ordered"] in two.status("b")["evidence"]
+        assert not two.works("b")
+        done = two.command("b", "switch")
+        assert done.returncode == 0, done
+        assert json.loads(done.stdout)["active"] == "b"
+        assert two.works("b")
+
+
+@pytest.mark.parametrize("blind", ["a", "b"])
+def test_with_a_witness_at_most_one_works_while_the_cable_is_cut(tmp_path: Path, blind: str) -> None:
+    """The witness is a file; a node that cannot read it has none of it."""
+    (tmp_path / "shared").mkdir()
+    for name in ("a", "b"):
+        (tmp_path / f"way-{name}").symlink_to(tmp_path / "shared")
+    with pair(tmp_path) as two:
+        for name, node in two.nodes.items():
+            node.options = (*node.options, "--pair-witness", f"file:{tmp_path}/way-{name}/witness")
+        two.begin()
+        watch = Watch(two)
+        with watch:
+            (tmp_path / f"way-{blind}").unlink()
+            two.cable.cut()
+            other = "b" if blind == "a" else "a"
+            until(lambda: not two.works(blind) and two.works(other) and two.status(other)["peer"]["silent"])
+            enough = watch.looks + 20
+            until(lambda: watch.looks > enough)
+            two.cable.mend()
+            until(lambda: two.status(blind)["peer"]["role"] == "ACTIVE")
+        assert watch.accepted_by_both == []
+
+
+class Watch:
+    """Publishes to both nodes, each by its own socket, again and again; notes when both take it at the same time: the
+    second was accepted between the sending and the answer of two that the first accepted."""
+
+    def __init__(self, two: Pair) -> None:
+        self._two = two
+        self._over = threading.Event()
+        self._accepted: dict[str, list[tuple[float, float]]] = {name: [] for name in NAMES}
+        self._threads = [threading.Thread(target=self._publish, args=(name,)) for name in NAMES]
+
+    def __enter__(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _publish(self, name: str) -> None:
+        while not self._over.wait(0.005):
+            try:
+                with connect(self._two.nodes[name].address, retries=0, timeout=5) as client:
+                    begun = time.monotonic()
+                    client.publish("work", b"x")
+                    self._accepted[name].append((begun, time.monotonic()))
+            except (QueueError, OSError):
+                continue
+
+    @property
+    def looks(self) -> int:
+        return sum(map(len, self._accepted.values()))
+
+    @property
+    def accepted_by_both(self) -> list[tuple[float, float]]:
+        """Stretches in which one node certainly worked, as it took one before and one after, and the other did too."""
+        a, b = (self._accepted[name] for name in NAMES)
+        spans = [(before[1], after[0]) for before, after in itertools.pairwise(a) if after[0] - before[1] < INTERVAL]
+        return [one for one in b for begin, end in spans if begin < one[0] and one[1] < end]
