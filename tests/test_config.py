@@ -40,10 +40,12 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
         "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
+        "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "pair_witness": "file:/w",
         "mq_unique": "true", "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
     }  # fmt: skip
     value = given.get(name, "7")
-    other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}}.get(name, {})
+    pair = {"pair_key": "k", "node": "north"}
+    other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}, "pair_peer": pair}.get(name, {})
     by_file = load({name: value, **other}, {}, {})
     by_variable = load(other, {variable(name): value}, {})
     by_flag = load(other, {}, {name: value})

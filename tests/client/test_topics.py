@@ -412,6 +412,7 @@ def test_one_that_was_never_there_is_not_waited_for(server: RunningServer, topic
 
 class OffDuty:
     is_on = False
+    takes_in = False
 
     def refusal(self) -> NotActive:
         return NotActive("this is the standby")

@@ -114,14 +114,14 @@ def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path
             assert client.call("status")["pair"] == {"role": "STANDBY", "status": "RUNNING", "term": 1, "works": False}
             assert client.call("health")["status"] == "ok"
         web = f"http://127.0.0.1:{two.http['b']}"
-        code, body = asked(f"{web}/v1/queues/work/messages", "POST", b'{"payload": 1}')
+        code, body = asked(f"{web}/v1/queues/jobs/messages", "POST", b'{"payload": 1}')
         refused = json.loads(body)["error"]
         assert (code, refused["code"], refused["active"]["node"]) == (503, "not_active", "a")
         assert refused["active"]["addresses"][1] == f"http://127.0.0.1:{two.http['a']}"
-        assert asked(f"{web}/v1/queues/work/lease", "POST", b"{}")[0] == 503
+        assert asked(f"{web}/v1/queues/jobs/lease", "POST", b"{}")[0] == 503
         assert asked(f"{web}/v1/topics/prices/records", "POST", b'{"payload": 1}')[0] == 503
-        assert asked(f"{web}/v1/queues/work/policy", "PUT", b"{}")[0] == 503
-        assert asked(f"{web}/mq/work/messages", "POST", b"{}")[0] == 503
+        assert asked(f"{web}/v1/queues/jobs/policy", "PUT", b"{}")[0] == 503
+        assert asked(f"{web}/mq/jobs/messages", "POST", b"{}")[0] == 503
         assert asked(f"{web}/v1/status")[0] == asked(f"{web}/health")[0] == 200
         with connect(f"tcp://127.0.0.1:{two.tcp['b']}") as client:
             client.publish("work", b"2")  # follows the name to the active node

@@ -19,6 +19,11 @@ def test_a_frame_has_the_bytes_it_always_had(example: Example) -> None:
     assert spelled(example.bytes()) == WRITTEN[example.name]
 
 
+def test_a_welcome_of_before_there_were_pairs_is_understood() -> None:
+    body = b"\x94\xaeyirangmq 0.1.0\xa5north\xa4full\xce\x01\x00\x00\x00"
+    assert calls.read(Kind.WELCOME, body) == calls.Welcome("yirangmq 0.1.0", "north", "full", 16 * 1024 * 1024, "", 0)
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_bytes_written_before_are_understood(example: Example) -> None:
     data = bytes.fromhex(WRITTEN[example.name].replace("|", ""))

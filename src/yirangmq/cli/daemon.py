@@ -196,6 +196,7 @@ class Daemon:
             self._topics,
             self._begin_work,
             self._end_work,
+            lambda: self._entrance.begin(),
             lambda why: self._entrance.move(why),
             self._settle,
             lambda: self._entrance.addresses,

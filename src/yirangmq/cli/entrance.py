@@ -58,8 +58,14 @@ class Entrance:
             self.addresses += await self._web.listen()
         if self._feed is not None:
             self.addresses += await self._feed.listen()
-        if self.stomp is not None:
+        if self.stomp is not None and not self._config.pair_peer:
             self.addresses += await self.stomp.listen()
+
+    async def begin(self) -> None:
+        """This node of a pair is active. STOMP clients know a standby only by a port that nobody listens at."""
+        if self.stomp is not None:
+            found = await self.stomp.listen()
+            self.addresses += [one for one in found if one not in self.addresses]
 
     def close(self) -> None:
         """No new clients."""
@@ -116,8 +122,10 @@ class Entrance:
 
     def move(self, why: QueueError) -> None:
         """Another node does the work from now on: who waits for some is told which."""
-        for connection in list(self._door.connections):
+        for connection in [one for door in self._doors for one in door.connections]:
             connection.move(why)
+        if self.stomp is not None:
+            self.stomp.close()
         if self._web is not None:
             self._web.move()
 

@@ -20,7 +20,7 @@ from yirangmq.observe.logs import log, values
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node, Settings
 from yirangmq.topics.publisher import Publisher
-from yirangmq.wire.calls import PairWelcome, Welcome
+from yirangmq.wire.calls import Welcome
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
@@ -37,6 +37,8 @@ class Parts(NamedTuple):
     start: Callable[[], None]
     """Of everything that works without being asked."""
     stop: Callable[[], None]
+    open: Callable[[], Coroutine[Any, Any, None]]
+    """Doors that are open only while there is work behind them."""
     move: Callable[[QueueError], None]
     """Clients are told to go."""
     settle: Callable[[], Coroutine[Any, Any, None]]
@@ -70,10 +72,10 @@ class PairWay:
         self.node.stop(Status.STOPPED)
         self.node.close()
 
-    def greet(self, welcome: Welcome) -> PairWelcome:
+    def greet(self, welcome: Welcome) -> Welcome:
         own = self.node.partner.own
         role = Role.ACTIVE if self.node.is_on else Role.STANDBY
-        return PairWelcome(welcome.server, welcome.node, welcome.durability, welcome.max_frame, role, own.term)
+        return Welcome(welcome.server, welcome.node, welcome.durability, welcome.max_frame, role, own.term)
 
     def facts(self) -> dict[str, Any]:
         """In short, for ``status``."""
@@ -85,6 +87,7 @@ class PairWay:
     def begin(self) -> None:
         self._parts.desk.awake()
         self._parts.start()
+        self._keep(self._parts.open())
 
     def end(self, refusal: NotActive) -> None:
         self._parts.stop()
@@ -158,7 +161,10 @@ class PairWay:
             except QueueError as error:
                 done(None, error)
 
-        task = self._loop.create_task(switch())
+        self._keep(switch())
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

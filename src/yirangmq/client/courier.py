@@ -142,7 +142,7 @@ class Courier:
         self._closed = False
         self._term = 0
         """The highest of a pair: a node with a lower one was cut off, and does not know yet."""
-        self.welcome = calls.PairWelcome("", "", "", 0)
+        self.welcome = calls.Welcome("", "", "", 0)
         self._addresses = list(terms.addresses)
         """Those given, and those that a standby named."""
 

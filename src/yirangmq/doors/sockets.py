@@ -61,6 +61,9 @@ class Speaker(Protocol):
 
     def stop(self) -> None: ...
 
+    def move(self, why: QueueError) -> None:
+        """The work is another node's now."""
+
     def say_bye(self) -> None: ...
 
     def end(self) -> None: ...

@@ -23,13 +23,10 @@ class Welcome(msgspec.Struct, array_like=True, frozen=True):
     node: str
     durability: str
     max_frame: int
-
-
-class PairWelcome(Welcome, array_like=True, frozen=True):
-    """Of a node of a pair. ``role`` is ACTIVE or STANDBY; ``term`` rises with every takeover."""
-
     role: str = ""
+    """Of a node of a pair: ACTIVE or STANDBY."""
     term: int = 0
+    """Rises with every takeover."""
 
 
 class Outgoing(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -150,7 +147,7 @@ class Empty(msgspec.Struct, array_like=True, frozen=True):
 
 BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.HELLO: Hello,
-    Kind.WELCOME: PairWelcome,
+    Kind.WELCOME: Welcome,
     Kind.PUBLISH: Publish,
     Kind.STORED: Stored,
     Kind.LEASE: Lease,

@@ -288,6 +288,10 @@ class StompSession:
         self.holdings.end()
         self._end_followings()
 
+    def move(self, why: QueueError) -> None:
+        """Such clients know no second answer than to come again, to the next address of their list."""
+        self.fail(why)
+
     def say_bye(self) -> None:
         self.fail(Unavailable("the server is stopping; connect again later, or to another node"))
 
