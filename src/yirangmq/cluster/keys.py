@@ -139,10 +139,3 @@ def segment(text: str, field: str = "key") -> bytes:
 def text_of(part: bytes) -> str:
     """``segment`` the other way."""
     return part.decode("utf-8", "backslashreplace").replace("%2F", "/").replace("%25", "%")
-
-
-def check_key(key: bytes) -> bytes:
-    """Whoever speaks of keys of queues speaks of these."""
-    if queue_of(key) is None:
-        raise BadInput(f"{key[:80]!r} must begin with /q/ or /queue/ and the name of a queue", field="key")
-    return key

@@ -1,0 +1,167 @@
+"""Whoever does not lead writes nothing, also if it does not know yet; and who gets what, by the ledger alone."""
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, keys_of, play, running, until
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster import planning
+from yirangmq.cluster.dead import sweep_dead
+from yirangmq.cluster.dispatcher import Dispatcher, Manner
+from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.keys import Keys, Meaning, Registration, queue_of, segment, text_of
+from yirangmq.cluster.ledger import Arrival, Ledger, Removal
+from yirangmq.cluster.recovery import Deposed, Recovery
+from yirangmq.cluster.wire import MESSAGES
+from yirangmq.core.errors import BadInput, Unavailable
+from yirangmq.core.policy import read_policy
+
+KEYS = Keys("jobs")
+
+
+@pytest.mark.process
+def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client:
+            fence = (await client.put(keys.leader, b"old")).header.revision
+            arrived = (await client.put(keys.inbox("ann", "k"), b"1")).header.revision
+            ledger, _ = await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
+            ledger.inbox[keys.inbox("ann", "k")] = Arrival(keys.inbox("ann", "k"), b"ann", b"k", arrived, b"1")
+            ledger.removals.append(Removal(9, b"x", True))
+            await client.delete(keys.leader)
+            await client.put(keys.leader, b"new")
+            await client.put(keys.why(1), b'{"due": 1}')
+            before = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
+            dispatcher = Dispatcher(client, queue, "old", SystemClock(), TimeOrderedIds(), lambda: 0.0, Manner())
+            for batch in (
+                planning.plan(ledger, fence, 1, 0.0),
+                planning.heartbeat(ledger, fence, 1, 0.0),
+                planning.plan_removals(ledger, fence),
+            ):
+                assert not batch.is_empty
+                with pytest.raises(Deposed):
+                    await dispatcher._commit(ledger, batch, fence, 0.0)
+            await sweep_dead(client, keys, fence, 10)
+            after = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
+            assert after == before
+            with pytest.raises(Deposed):
+                await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
+            with pytest.raises(Deposed):
+                await dispatcher.lead(fence)
+
+    play(game())
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_a_minority_of_etcd_can_make_nobody_leader(etcds: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with running(etcds.endpoints) as node, at(*etcds.endpoints) as client:
+            await until(lambda: _answers(client))
+            for member in etcds.members[:2]:
+                member.kill()
+            with pytest.raises(Unavailable):
+                await client.put(Keys(queue).leader, b"me")
+            assert queue not in node.leads
+            for member in etcds.members[:2]:
+                member.start()
+            assert etcds.wait_well()
+            await until(lambda: _answers(client))
+            await client.put(Keys(queue).inbox("ann", "k"), b"1")
+            await until(lambda: queue in node.leads, "a leader")
+            assert len(await keys_of(client, Keys(queue).leader)) >= 1
+
+    async def _answers(client: Etcd) -> bool:
+        try:
+            await client.range(b"/q/", limit=1)
+            return True
+        except Unavailable:
+            return False
+
+    play(game())
+
+
+def registered(ledger: Ledger, name: str, host: bytes, revision: int = 1) -> bytes:
+    home = KEYS.home(name)
+    kv: Any = MESSAGES["KeyValue"](key=home, value=host, create_revision=revision, mod_revision=revision, lease=1)
+    ledger.register(home, kv)
+    return home
+
+
+def filled(count: int, window: int = 256) -> Ledger:
+    ledger = Ledger("jobs", "here", read_policy({}, "jobs"), window)
+    for number in range(count):
+        key = KEYS.inbox("ann", f"k{number}")
+        ledger.arrive(Arrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
+    return ledger
+
+
+def test_a_consumer_on_the_leaders_node_comes_first_then_who_has_least() -> None:
+    ledger = filled(5, window=2)
+    near, far, other = (registered(ledger, *one) for one in (("c", b"here"), ("a", b"there"), ("b", b"there")))
+    planning.plan(ledger, 1, 0, 0.0)
+    assert {home: sorted(one.held) for home, one in ledger.consumers.items()} == {near: [1, 2], far: [3, 5], other: [4]}
+
+
+def test_a_transaction_keeps_within_etcds_limits() -> None:
+    ledger = filled(500)
+    registered(ledger, "a", b"here")
+    for number in range(1000):
+        ledger.removals.append(Removal(number, b"x", True))
+    batch = planning.plan(ledger, 1, 0, 0.0)
+    inside = [len(one.request_txn.success) for one in batch.success if one.HasField("request_txn")]
+    assert len(batch.success) + max(inside) <= 128
+    assert len(batch.compare) <= 128
+    assert len(batch.failure) <= 128
+    assert len(batch.moves) > 50
+    assert batch.removed > 50
+
+
+def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() -> None:
+    ledger = filled(3)
+    home = registered(ledger, "a", b"here")
+    batch = planning.plan(ledger, 1, 0, 0.0)
+    ledger.settle_delivery(home, 2, 5)
+    planning.settle(ledger, batch, [])
+    assert sorted(ledger.out) == [1, 3]
+    assert [one.number for one in ledger.removals] == [2]
+    assert ledger.consumers[home].held == {1, 3}
+    again = filled(3)
+    home = registered(again, "a", b"here")
+    planning.undo(again, planning.plan(again, 1, 0, 0.0))
+    assert (again.out, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("key", "meaning"),
+    [
+        (b"/q/jobs/c/bob", Registration(b"/q/jobs/c/bob/", b"bob")),
+        (b"/queue/jobs/consumer/bob/", Registration(b"/queue/jobs/consumer/bob/", b"bob")),
+        (b"/q/other/p/ann/k", None),
+        (b"/q/jobs/c/", None),
+        (b"/q/jobs/c/bob/12/k", None),
+        (b"/q/jobs/x/ann/k", None),
+        (b"/elsewhere/jobs/p/ann/k", None),
+        (b"/q/jobs", None),
+    ],
+)
+def test_what_a_key_means(key: bytes, meaning: Meaning | None) -> None:
+    assert KEYS.meaning(key) == meaning
+
+
+def test_keys_of_queues_begin_as_they_must() -> None:
+    assert queue_of(b"/queue/jobs/p/k") == "jobs"
+    for key in (b"/jobs/p/k", b"q/jobs", b"/q/", b"/q/.hidden/p/k", b"/q/\xff/p"):
+        assert queue_of(key) is None
+
+
+@pytest.mark.parametrize("text", ["a", "a/b", "50%", "%2F", "ü/%"])
+def test_a_slash_in_a_name_is_kept(text: str) -> None:
+    made = segment(text)
+    assert b"/" not in made
+    assert text_of(made) == text
+    with pytest.raises(BadInput, match="key"):
+        segment("x" * 500)

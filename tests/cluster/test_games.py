@@ -1,0 +1,115 @@
+"""Everything at once, by dice: nodes that come and go and are deposed, consumers that ack, refuse, dawdle and leave,
+producers that send again. At the end every message was acked, has had one number only, and nothing of it is left in
+etcd."""
+
+import asyncio
+import contextlib
+import os
+import random
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, play, running, until
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.cluster.consuming import Consumer, Given
+from yirangmq.cluster.definitions import define
+from yirangmq.cluster.dispatcher import Manner
+from yirangmq.cluster.etcd import Etcd, end_of
+from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.producing import Producer
+
+pytestmark = pytest.mark.process
+MESSAGES = 300
+POLICY = b'{"visibilityTimeoutSec": 0.5, "retry": {"limit": null, "initialDelaySec": 0.02, "maxDelaySec": 0.1}}'
+SEEDS = range(int(os.environ.get("YIRANGMQ_CLUSTER_GAMES", "2")))
+
+
+class Game:
+    def __init__(self, etcds: Etcds, queue: str, seed: int) -> None:
+        self.etcds = etcds
+        self.queue = queue
+        self.keys = Keys(queue)
+        self.dice = random.Random(seed)
+        self.sent: set[str] = set()
+        self.sent_again: set[str] = set()
+        self.acked: set[str] = set()
+        self.numbers: dict[str, set[int]] = {}
+        self.over = asyncio.Event()
+
+    async def produce(self, client: Etcd) -> None:
+        producer = Producer(client, self.queue, "me", TimeOrderedIds())
+        while len(self.sent) < MESSAGES:
+            names = [f"m{len(self.sent) + one}" for one in range(self.dice.randint(1, 10))]
+            values = [name.encode() for name in names]
+            self.sent.update(await producer.publish_many(values, names))
+            if self.dice.random() < 0.3:
+                self.sent_again.update(await producer.publish_many(values, names))  # as if the answer had been lost
+            await asyncio.sleep(self.dice.random() * 0.03)
+
+    async def consume(self, client: Etcd, name: str) -> None:
+        while not self.over.is_set():
+            async with Consumer(client, self.queue, name) as consumer:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.3 + self.dice.random()):
+                        async for batch in consumer.batches(self.dice.randint(1, 20)):
+                            for one in batch:
+                                await self.work(consumer, one)
+
+    async def work(self, consumer: Consumer, one: Given) -> None:
+        self.numbers.setdefault(one.name, set()).add(one.number)
+        fate = self.dice.random()
+        if fate < 0.15:
+            await consumer.nack(one, delay=self.dice.choice((None, 0, 0.05)))
+        elif fate > 0.1:
+            self.acked.add(one.name)  # it may leave while it acks
+            await consumer.ack([one])
+        # else it dawdles: the time of this one runs out
+
+    async def rule(self, name: str) -> None:
+        while not self.over.is_set():
+            async with running(self.etcds.endpoints, name, manner=Manner(window=self.dice.choice((1, 7, 256)))):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.5 + self.dice.random()):
+                        await self.over.wait()
+
+    async def depose(self, client: Etcd) -> None:
+        while not self.over.is_set():
+            await asyncio.sleep(self.dice.random() * 0.5)
+            await client.delete(self.keys.leader)
+
+    async def is_finished(self, client: Etcd) -> bool:
+        if len(self.sent) < MESSAGES or not self.sent <= self.acked:
+            return False
+        for start, end in ((b"0", b":"), (b"p/", b"p0"), (b"r/", b"r0"), (b"dead/", b"dead0")):
+            if (await client.range(self.keys.base + start, self.keys.base + end, count_only=True)).count:
+                return False
+        return True
+
+    async def play(self) -> None:
+        async with at(*self.etcds.endpoints) as client, at(*self.etcds.endpoints) as other:
+            await define(client, self.queue, POLICY)
+            players = [self.produce(client), self.depose(other), self.rule("a"), self.rule("b")]
+            players += [self.consume(client if n % 2 else other, f"c{n}") for n in range(3)]
+            tasks = [asyncio.ensure_future(player) for player in players]
+            try:
+                await until(lambda: self.is_finished(client), "the end", 60)
+            finally:
+                self.over.set()
+                await asyncio.gather(*tasks)
+            left = await client.range(self.keys.base + b"c/", end_of(self.keys.base + b"c/"), keys_only=True)
+            assert [kv.key for kv in left.kvs] == []
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_message_is_acked_whatever_comes(etcd: Etcds, queue: str, seed: int) -> None:
+    async def whole() -> Game:
+        game = Game(etcd, queue, seed)
+        await game.play()
+        return game
+
+    game = play(whole())
+    # A message that was sent again after its first copy was acked, and a new leader had come, is another message.
+    assert {name for name, numbers in game.numbers.items() if len(numbers) > 1} <= game.sent_again
+    seen = {number for numbers in game.numbers.values() for number in numbers}
+    assert seen == set(range(1, max(seen) + 1))
