@@ -17,10 +17,11 @@ from yirangmq.pipeline.source.access import Place
 from yirangmq.pipeline.source.choice import matches
 from yirangmq.pipeline.source.errors import Retired, SourceError
 from yirangmq.pipeline.source.frames import Frames, walk
-from yirangmq.pipeline.source.options import OPTIONS, Options
+from yirangmq.pipeline.source.options import OPTIONS, SOURCES, Options
 from yirangmq.pipeline.source.ranges import split
 from yirangmq.pipeline.source.rows import RowEncoder
 from yirangmq.pipeline.source.segments import SegmentFiles
+from yirangmq.pipeline.source.source import READERS
 from yirangmq.pipeline.source.topics import TopicReader
 from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.wire.records import RecordReader, encode_batch
@@ -251,6 +252,10 @@ def test_every_option_has_its_say_and_its_default_makes_sense() -> None:
         assert option.about[0].islower() or option.about[0] in "`…"
         if option.default is not None:
             Options({option.name: option.default}, option.where)
+
+
+def test_every_source_has_its_reader() -> None:
+    assert set(READERS) == set(SOURCES)
 
 
 def test_offsets_may_be_said_as_for_feeds_with_partitions() -> None:

