@@ -39,11 +39,15 @@ def test_an_executor_killed_under_a_live_producer_changes_nothing(tmp_path: Path
     (hidden / "sitecustomize.py").write_text(HIDE.format(hidden=[str(ROOT / "src"), str(ROOT)]))
     served = Served(tmp_path / "server")
     began = time.monotonic()
-    with LocalCluster(tmp_path / "cluster") as cluster:
-        settings = {**cluster.settings(), "spark.executorEnv.PYTHONPATH": str(hidden)}
+    with LocalCluster(tmp_path / "cluster", environment={"PYTHONPATH": str(hidden)}) as cluster:
         archive = str(source_archive(tmp_path / "source.zip"))
         driver = Driver(
-            tmp_path, broker=served.url, master=cluster.master, settings=settings, ship=False, archive=archive
+            tmp_path,
+            broker=served.url,
+            master=cluster.master,
+            settings=cluster.settings(),
+            ship=False,
+            archive=archive,
         )
         try:
             with Producer(served) as producer:

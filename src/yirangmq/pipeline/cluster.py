@@ -29,10 +29,19 @@ SETTINGS = {
 
 
 class LocalCluster:
-    """From ``with`` to its end; its logs and work are in ``folder``."""
+    """From ``with`` to its end; its logs and work are in ``folder``. ``environment`` is for the executors."""
 
-    def __init__(self, folder: Path, workers: int = 2, *, cores: int = 1, memory: str = "1g") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int = 2,
+        *,
+        cores: int = 1,
+        memory: str = "1g",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._folder = folder
+        self._environment = dict(environment or {})
         self._wanted = workers
         self._cores, self._memory = cores, memory
         self._daemons: list[subprocess.Popen[bytes]] = []
@@ -95,10 +104,9 @@ class LocalCluster:
     def _start(self, name: str, kind: str, *words: str) -> None:
         home = spark_home()
         command = [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", "127.0.0.1", *words]
+        told = {**_environment(home), **self._environment}
         with (self._folder / f"{name}.log").open("wb") as log:
-            self._daemons.append(
-                subprocess.Popen(command, stdout=log, stderr=log, env=_environment(home), start_new_session=True)
-            )
+            self._daemons.append(subprocess.Popen(command, stdout=log, stderr=log, env=told, start_new_session=True))
 
     def _log(self, name: str) -> str:
         return (self._folder / f"{name}.log").read_text(errors="replace")
