@@ -20,8 +20,6 @@ def main(told: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         spark = session("killed", told["master"], told.get("settings"), ship=told.get("ship"))
-    if "archive" in told:
-        spark.sparkContext.addPyFile(told["archive"])
     way = {"path": told["path"]} if "path" in told else {"broker": told["broker"]}
     more = {"maxOffsetsPerTrigger": str(told.get("perTrigger", 200)), "minPartitions": str(told.get("tasks", 2))}
     found = spark.readStream.format("yirangmq").options(**OPTIONS, **way, **more).load()

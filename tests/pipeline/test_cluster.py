@@ -45,9 +45,8 @@ def test_an_executor_killed_under_a_live_producer_changes_nothing(tmp_path: Path
             tmp_path,
             broker=served.url,
             master=cluster.master,
-            settings=cluster.settings(),
+            settings={**cluster.settings(), "spark.submit.pyFiles": archive},
             ship=False,
-            archive=archive,
         )
         try:
             with Producer(served) as producer:

@@ -3,11 +3,11 @@
 Knows: stages, record frames, how rows are sorted. Does not know: the store, the log, the ledger. Reads piece by piece;
 rows for queues are kept until they are stored together, those for topics only while there are few."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 from zlib import crc32
 
-from yirangmq.core.batches import MARK, Stage, check_rows
+from yirangmq.core.batches import MARK, Entry, Stage, check_rows
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.core.topics import NewRecord
@@ -25,6 +25,9 @@ class Stages(Protocol):
 
     def read(self, query: str, batch: int, stage: str, piece: int) -> bytes: ...
 
+    def check(self, query: str, batch: int, stage: str, piece: int) -> None:
+        """``NotFound`` if it is not there."""
+
     def drop(self, query: str, batch: int) -> None: ...
 
     def batches(self) -> Iterator[tuple[str, int, int]]: ...
@@ -37,86 +40,127 @@ class Loaded(NamedTuple):
     topic_rows: int
 
 
+class Received(NamedTuple):
+    rows: int
+    checksum: int
+
+
+class Laid(NamedTuple):
+    """A stage as far as it came. ``is_plain``: its rows are all for topics, and nothing can be wrong with them."""
+
+    pieces: int
+    rows: int
+    checksum: int
+    is_plain: bool
+
+
+NOTHING = Laid(0, 0, 0, True)
+
+
+class LaidDown:
+    """What stages hold that came since the server began, so that they need not be read to know it. Used aside."""
+
+    def __init__(self) -> None:
+        self._stages: dict[tuple[str, int], dict[str, Laid]] = {}
+
+    def note(self, query: str, batch: int, stage: str, piece: int, data: bytes, scanned: "Scanned") -> Received:
+        of_batch = self._stages.setdefault((query, batch), {})
+        before = of_batch.pop(stage, NOTHING)
+        if before.pieces == piece:  # else: a piece came again, or out of its turn
+            of_batch[stage] = Laid(
+                piece + 1,
+                before.rows + scanned.rows,
+                crc32(data, before.checksum),
+                before.is_plain and scanned.is_plain,
+            )
+        return Received(scanned.rows, crc32(data))
+
+    def is_plain(self, query: str, batch: int, stage: Stage) -> bool:
+        known = self._stages.get((query, batch), {}).get(stage.id, NOTHING)
+        return known.is_plain and known[:3] == stage[1:]
+
+    def forget(self, query: str, batch: int) -> None:
+        self._stages.pop((query, batch), None)
+
+
 class StagedRows:
     """Of one batch. Every method is called aside."""
 
-    def __init__(
-        self, stages: Stages, clock: Clock, ids: Ids, query: str, batch: int, named: Sequence[Stage], bad_queue: str
-    ) -> None:
+    def __init__(self, stages: Stages, laid: LaidDown, clock: Clock, ids: Ids, entry: Entry) -> None:
         self._stages = stages
+        self._laid = laid
         self._clock = clock
         self._ids = ids
-        self._query = query
-        self._batch = batch
-        self._named = named
-        self._bad_queue = bad_queue
-        self._makes_all = True
-        """Rows that are plain and for topics are made too; once there are too many they are only counted."""
+        self._entry = entry
 
     def load(self) -> Loaded:
         """In the order of the stages, each checked against what its task said of it."""
-        all, count, size = Rows({}, {}, []), 0, 0
-        for rows, passed in self._sorted():
-            count += passed
-            for queue, envelopes in rows.queues.items():
-                all.queues.setdefault(queue, []).extend(envelopes)
-            for queue, found in rows.dead.items():
-                all.dead.setdefault(queue, []).extend(found)
-            count += len(rows.records)
-            size += sum(len(record.payload) for record in rows.records)
-            self._makes_all = self._makes_all and size <= KEPT_BYTES
-            all.records.extend(rows.records if self._makes_all else ())
-        if not self._makes_all:
+        all, count, size, is_kept = Rows({}, {}, []), 0, 0, True
+        sorter = self._sorter()
+        for stage in self._entry.stages:
+            if self._laid.is_plain(self._entry.query, self._entry.batch, stage):
+                self._check_there(stage)
+                sorter.passed(stage.rows)
+                count, is_kept = count + stage.rows, False
+                continue
+            for rows in self._sorted(sorter, stage):
+                for queue, envelopes in rows.queues.items():
+                    all.queues.setdefault(queue, []).extend(envelopes)
+                for queue, found in rows.dead.items():
+                    all.dead.setdefault(queue, []).extend(found)
+                count += len(rows.records)
+                size += sum(len(record.payload) for record in rows.records)
+                is_kept = is_kept and size <= KEPT_BYTES
+                all.records.extend(rows.records if is_kept else ())
+        if not is_kept:
             all.records.clear()
         return Loaded(all, count)
 
     def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
         """Those for topics, piece by piece, without the first so many."""
-        self._makes_all = True
-        for rows, _ in self._sorted():
-            if passed < len(rows.records):
-                yield rows.records[passed:]
-            passed = max(0, passed - len(rows.records))
+        sorter = self._sorter()
+        for stage in self._entry.stages:
+            for rows in self._sorted(sorter, stage):
+                if passed < len(rows.records):
+                    yield rows.records[passed:]
+                passed = max(0, passed - len(rows.records))
 
-    def _sorted(self) -> Iterator[tuple[Rows, int]]:
-        """Piece by piece, with how many of it were counted and not made."""
-        mark = MARK, f"{self._query}/{self._batch}"
-        sorter = Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._bad_queue)
-        for stage in self._named:
-            rows = checksum = 0
-            for piece in range(stage.pieces):
-                data = self._stages.read(self._query, self._batch, stage.id, piece)
-                checksum = crc32(data, checksum)
-                passed = 0 if self._makes_all else count_plain(data)
-                found = [] if passed else read_many(data)
-                sorter.passed(passed)
-                rows += passed or len(found)
-                yield sorter.sort(found), passed
-            check_rows(stage, rows, checksum)
+    def _sorter(self) -> Sorter:
+        mark = MARK, f"{self._entry.query}/{self._entry.batch}"
+        return Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._entry.bad_queue)
+
+    def _sorted(self, sorter: Sorter, stage: Stage) -> Iterator[Rows]:
+        rows = checksum = 0
+        for piece in range(stage.pieces):
+            data = self._stages.read(self._entry.query, self._entry.batch, stage.id, piece)
+            checksum = crc32(data, checksum)
+            found = read_many(data)
+            rows += len(found)
+            yield sorter.sort(found)
+        check_rows(stage, rows, checksum)
+
+    def _check_there(self, stage: Stage) -> None:
+        for piece in range(stage.pieces):
+            self._stages.check(self._entry.query, self._entry.batch, stage.id, piece)
 
 
-def count_rows(data: bytes) -> int:
+class Scanned(NamedTuple):
+    rows: int
+    is_plain: bool
+
+
+def scan(data: bytes) -> Scanned:
     """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
     at, rows, end = 0, 0, len(data)
     view = memoryview(data)
+    targets: set[bytes] = set()
+    is_plain = True
     while at < end:
         head = read_head(view, at) if end - at >= HEAD else None
         if head is None or at + head.size > end or not is_sound(view, at, head):
             raise BadInput(f"no whole record begins at byte {at}", field="body")
-        at += head.size
-        rows += 1
-    return rows
-
-
-def count_plain(data: bytes) -> int:
-    """Rows that are all for topics and have nothing that could be wrong; 0 if they must be looked at one by one."""
-    at, rows, end = 0, 0, len(data)
-    targets: set[bytes] = set()
-    while at < end:
-        head = read_head(data, at) if end - at >= HEAD else None
-        if head is None or head.headers_size or head.size > LARGE or at + head.size > end:
-            return 0
         targets.add(data[at + HEAD : at + HEAD + head.topic_size])
+        is_plain = is_plain and not head.headers_size and head.size <= LARGE
         at += head.size
         rows += 1
-    return rows if are_for_topics(targets) else 0
+    return Scanned(rows, is_plain and are_for_topics(targets))

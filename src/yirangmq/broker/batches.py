@@ -8,11 +8,10 @@ Knows: the desk, the verbs, the ledger. Does not know: HTTP, what a stage lies i
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol
-from zlib import crc32
+from typing import Any, Protocol
 
 from yirangmq.broker import ledger
-from yirangmq.broker.batch_rows import Loaded, StagedRows, Stages, count_rows
+from yirangmq.broker.batch_rows import LaidDown, Loaded, Received, StagedRows, Stages, scan
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
@@ -42,11 +41,6 @@ class Topics(Protocol):
         """Called aside."""
 
 
-class Received(NamedTuple):
-    rows: int
-    checksum: int
-
-
 class Batches:
     def __init__(self, desk: Desk, stages: Stages, aside: Aside, clock: Clock, ids: Ids) -> None:
         self._desk = desk
@@ -56,6 +50,7 @@ class Batches:
         self._ids = ids
         self.topics: Topics | None = None
         self._under_way: dict[tuple[str, int], list[Done]] = {}
+        self._laid = LaidDown()
 
     # -- stages -----------------------------------------------------------------------------------------------------
 
@@ -63,9 +58,9 @@ class Batches:
         """``done(Received)`` when the piece is on disk. Rows that cannot be read are refused here, by the task."""
 
         def work() -> Received:
-            rows = count_rows(data)
+            scanned = scan(data)
             self._stages.put(query, batch, stage, piece, data)
-            return Received(rows, crc32(data))
+            return self._laid.note(query, batch, stage, piece, data, scanned)
 
         self._aside(work, done)
 
@@ -78,7 +73,7 @@ class Batches:
             old = [(query, batch) for query, batch, at in self._stages.batches() if at < edge]
             going = [key for key in old if key not in kept and key not in self._under_way]
             for query, batch in going:
-                self._stages.drop(query, batch)
+                self._drop(query, batch)
             return len(going)
 
         self._aside(work, done)
@@ -117,7 +112,11 @@ class Batches:
         return [entry for entry in found if entry.step is Step.PENDING]
 
     def _rows_of(self, entry: Entry) -> StagedRows:
-        return StagedRows(self._stages, self._clock, self._ids, entry.query, entry.batch, entry.stages, entry.bad_queue)
+        return StagedRows(self._stages, self._laid, self._clock, self._ids, entry)
+
+    def _drop(self, query: str, batch: int) -> None:
+        self._stages.drop(query, batch)
+        self._laid.forget(query, batch)
 
     def _store(self, new: Entry, loaded: Loaded | None, error: QueueError | None) -> None:
         if loaded is None:
@@ -226,7 +225,7 @@ class Batches:
     def _end(self, query: str, batch: int, result: tuple[Entry, bool] | None, error: QueueError | None) -> None:
         waiting = self._under_way.pop((query, batch), [])
         if error is None:
-            self._aside(lambda: self._stages.drop(query, batch), _ignore)
+            self._aside(partial(self._drop, query, batch), _ignore)
         for number, done in enumerate(waiting):
             entry_first = None if result is None else (result[0], result[1] and number == 0)
             done(entry_first, error)

@@ -76,8 +76,8 @@ def register(spark: "SparkSession", *, ship: bool = False) -> None:
 
 
 def source_archive(path: Path | str) -> Path:
-    """The data source alone as a zip, for ``spark-submit --py-files`` and ``addPyFile``: executors that have no
-    yirangmq find it there. The driver has it installed."""
+    """The data source alone as a zip, for ``spark-submit --py-files`` and the setting ``spark.submit.pyFiles``:
+    executors that have no yirangmq find it there. The driver has it installed."""
     from yirangmq.pipeline import source
 
     made, package = Path(path), "yirangmq/pipeline"

@@ -40,6 +40,10 @@ class StageFiles:
         except OSError as error:
             raise StoreError(f"{path} cannot be read: {error.strerror or error}") from None
 
+    def check(self, query: str, batch: int, stage: str, piece: int) -> None:
+        if not (self._of(query, batch) / f"{stage}.{piece:06d}").exists():
+            raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages")
+
     def drop(self, query: str, batch: int) -> None:
         """Every stage of a batch, those of failed tasks included."""
         shutil.rmtree(self._of(query, batch), ignore_errors=True)

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import ledger
-from yirangmq.broker.batches import Batches, Received
+from yirangmq.broker.batch_rows import Received
+from yirangmq.broker.batches import Batches
 from yirangmq.core.batches import Entry, Stage, check_batch, check_query, check_stage
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.names import IDENTIFIER, QUEUE
