@@ -162,9 +162,12 @@ class Bench:
             print(f"  {name:44} {rate:12,.0f} rows/s  {rate * SIZE / 1e6:8,.0f} MB/s  spread {spread:.2f}")
         return found
 
-    def topic(self, **options: str) -> DataFrame:
+    def topic(self, rows: int = 0, **options: str) -> DataFrame:
+        """The messages, or the first of them; what was written since lies behind them in the same log."""
         way = {} if "broker" in options else {"path": str(self.folder / "data")}
-        return self.spark.read.format("yirangmq").options(subscribe="orders", **way, **options).load()
+        end = json.dumps({"global_seq": rows or self.rows})
+        found = self.spark.read.format("yirangmq").options(subscribe="orders", endingOffsets=end, **way, **options)
+        return found.load()
 
     def count(self, found: DataFrame, column: str = "value") -> None:
         [row] = found.agg(F.sum(F.length(column)), F.count("*")).collect()
@@ -219,7 +222,7 @@ class Bench:
     def writing(self) -> None:
         few = self.rows // QUEUE_SHARE
         every = self.topic(columns="value")
-        some = self.topic(columns="value", endingOffsets=json.dumps({"global_seq": few}))
+        some = self.topic(few, columns="value")
         out = str(self.folder / "out")
 
         def ours(found: DataFrame, **place: str) -> None:
