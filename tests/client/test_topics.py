@@ -15,14 +15,18 @@ from tests.client.parts import PATIENCE
 from tests.client.topic_parts import InLoopTopics, Tampering
 from tests.servers import RunningServer
 from tests.topics.live import SMALL
+from yirangmq.client import feed as client_feed
+from yirangmq.client import way
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, NewEpoch
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
 from yirangmq.core.feeds import ClientState
 from yirangmq.core.topics import NewRecord
+from yirangmq.doors import following as server_side
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.stage import Settings
+from yirangmq.wire import feeds as wire_feeds
 from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND, read_body
 
@@ -78,6 +82,12 @@ def sequences(subscription: Any, count: int) -> list[int]:
 
 def states(events: list[Event]) -> list[str]:
     return [str(one.after) for one in events if isinstance(one, Moved)]
+
+
+def test_both_ends_speak_by_the_same_modules() -> None:
+    assert vars(way)["feeds"] is vars(server_side)["feeds"] is wire_feeds
+    assert vars(client_feed)["read_body"] is read_body
+    assert client_feed.RECORD == KIND
 
 
 # -- publishing -------------------------------------------------------------------------------------------------------

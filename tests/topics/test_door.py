@@ -10,7 +10,7 @@ import pytest
 from tests.certificates import client_context, server_context
 from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run, until
 from yirangmq.core.topics import NewRecord
-from yirangmq.doors.topics import PAGE_LOOK
+from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.recovery import Pace
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import calls, feeds

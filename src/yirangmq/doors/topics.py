@@ -2,25 +2,22 @@
 log that nobody has used; what may have to wait for the disk is done aside."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from yirangmq.broker.desk import Desk
-from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.ports import Clock
-from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, Record, TopicState, check_subscriber
+from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, TopicState, check_subscriber
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
-from yirangmq.doors.values import Values, reading
+from yirangmq.doors.topic_pages import page, read_wanted
+from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
 from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
@@ -33,10 +30,6 @@ from yirangmq.topics.ticking import reached
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MOST_WORKERS = 64
 LEAST_BUFFER = 4096
-PAGE_BYTES = 1 << 20
-"""Payload bytes on one page of records, but for a single one that is larger."""
-PAGE_LOOK = 20_000
-"""Records looked at for one page: others, confirmations among them, wait for the same thread."""
 Tell = Callable[[Sequence[Event]], None]
 
 
@@ -121,10 +114,10 @@ class TopicCalls:
 
     def _read(self, desk: Desk, given: Given, done: Done) -> None:
         """A page of records, from a sequence or a time on, of all topics or some."""
-        start, at_ns, filter, limit = reading(given, _read_read)
+        start, at_ns, filter, limit = reading(given, read_wanted)
         topics = self._there()
         log = topics.opened().feed.log
-        topics.aside.run(partial(_page, log, start, at_ns, filter, limit), done)
+        topics.aside.run(partial(page, log, start, at_ns, filter, limit), done)
 
     def _list_subscribers(self, desk: Desk, given: Given, done: Done) -> None:
         """Everybody who follows, and every durable subscriber that does not."""
@@ -299,38 +292,3 @@ def _cursor_row(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
 
 def _iso_ns(nanoseconds: int) -> str:
     return iso(nanoseconds // 1_000_000)
-
-
-def _read_read(values: Values) -> tuple[int | None, int | None, Filter, int]:
-    start, at_ns, topics = _number(values, "start"), _number(values, "at_ns"), values.take("topics", [])
-    if not isinstance(topics, list):
-        raise BadInput("must be a list of names and patterns", field="topics")
-    return start, at_ns, make_filter(topics), values.limit(100)
-
-
-def _number(values: Values, field: str) -> int | None:
-    given = values.take(field, None)
-    return None if given is None else names.check_count(given, field, least=0, most=MOST_SEQUENCE)
-
-
-def _page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
-    """On a thread of its own."""
-    with closing(log.reader()) as reader:
-        if start is None:
-            start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
-        last = reader.last
-        stop = min(last + 1, start + PAGE_LOOK)
-        about = {"epoch": reader.epoch, "first": reader.first, "last": last}
-        found = list(_some(islice(reader.records(start, stop, filter.wants), limit)))
-    is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
-    after = max(start, stop) if is_all or not found else found[-1].sequence + 1
-    return {**about, "next": after, "records": [[*one[:5], dict(one.headers), one.payload] for one in found]}
-
-
-def _some(records: Iterable[Record]) -> Iterable[Record]:
-    size = 0
-    for record in records:
-        yield record
-        size += len(record.payload)
-        if size >= PAGE_BYTES:
-            return

@@ -1,0 +1,52 @@
+"""Records by range, a page at a time: what is asked for, and the page. Knows: the log. Does not know: who asks."""
+
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput
+from yirangmq.core.topic_filter import Filter, make_filter
+from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
+from yirangmq.doors.values import Values
+
+PAGE_BYTES = 1 << 20
+"""Payload bytes on one page of records, but for a single one that is larger."""
+PAGE_LOOK = 20_000
+"""Records looked at for one page: others, confirmations among them, wait for the same thread."""
+
+
+def read_wanted(values: Values) -> tuple[int | None, int | None, Filter, int]:
+    start, at_ns, topics = _number(values, "start"), _number(values, "at_ns"), values.take("topics", [])
+    if not isinstance(topics, list):
+        raise BadInput("must be a list of names and patterns", field="topics")
+    return start, at_ns, make_filter(topics), values.limit(100)
+
+
+def _number(values: Values, field: str) -> int | None:
+    given = values.take(field, None)
+    return None if given is None else names.check_count(given, field, least=0, most=MOST_SEQUENCE)
+
+
+def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:
+    """On a thread of its own."""
+    with closing(log.reader()) as reader:
+        if start is None:
+            start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
+        last = reader.last
+        stop = min(last + 1, start + PAGE_LOOK)
+        about = {"epoch": reader.epoch, "first": reader.first, "last": last}
+        found = list(_some(islice(reader.records(start, stop, filter.wants), limit)))
+    is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
+    after = max(start, stop) if is_all or not found else found[-1].sequence + 1
+    return {**about, "next": after, "records": [[*one[:5], dict(one.headers), one.payload] for one in found]}
+
+
+def _some(records: Iterable[Record]) -> Iterable[Record]:
+    size = 0
+    for record in records:
+        yield record
+        size += len(record.payload)
+        if size >= PAGE_BYTES:
+            return
