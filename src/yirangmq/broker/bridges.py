@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq.broker import bridge_notes
 from yirangmq.broker.crossing import Crossing, Done, Means
-from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached, fed_by
+from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached
 from yirangmq.core.errors import NotFound, QueueError, WrongState
 from yirangmq.core.feeds import Start
 from yirangmq.core.ports import Transaction
@@ -167,7 +167,8 @@ class Bridges:
         }
 
     def fed_by(self, topic: str) -> frozenset[str]:
-        return fed_by(topic, (crossing.bridge for crossing in self._crossings.values()))
+        """The queues that get this topic's records."""
+        return frozenset(one.bridge.queue for one in self._crossings.values() if one.filter.wants(topic))
 
     def floor(self, epoch: str, oldest_ms: int) -> int | None:
         """The first sequence that a bridge still needs. One that is paused or stopped holds the log, as a subscriber

@@ -70,7 +70,7 @@ class Crossing:
         """Messages since the server started."""
         self.refused = 0
         """Of these, such as went to the dead letters."""
-        self._filter = bridge.filter
+        self.filter = bridge.filter
         self._means = means
         self._most = MOST_RECORDS
         self._is_busy = False
@@ -119,7 +119,7 @@ class Crossing:
             if problem is not None:
                 raise problem
             at = self.reached._replace(sequence=self.seen)
-            work = self._means.feed.following(at, self._filter, self._most, MOST_BYTES)
+            work = self._means.feed.following(at, self.filter, self._most, MOST_BYTES)
         except QueueError as error:
             self._fail(error)
             return

@@ -2,7 +2,6 @@
 
 Knows: what a bridge is, how far one has come, what a record's message is called. Does not know: logs, stores."""
 
-from collections.abc import Iterable
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -123,8 +122,3 @@ def group_of(key: str | None) -> str | None:
     if not key:
         return None
     return key if len(key) <= MOST_GROUP else f"blake2b:{blake2b(key.encode(), digest_size=32).hexdigest()}"
-
-
-def fed_by(topic: str, bridges: Iterable[Bridge]) -> frozenset[str]:
-    """The queues that get this topic's records."""
-    return frozenset(bridge.queue for bridge in bridges if bridge.filter.wants(topic))
