@@ -129,3 +129,12 @@ def test_one_job_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / manifest.LIST).write_text("{")
     with pytest.raises(StoreDamaged, match="cannot be read"):
         read_archive(spark, tmp_path)
+
+
+def test_seven_days_before_today_are_kept(spark: SparkSession, tmp_path: Path) -> None:
+    rows = [row | {"timestamp": NOW - timedelta(days=n)} for n, row in enumerate(made_data.records(10))]
+    archive(made_data.frame(spark, rows, RECORDS), tmp_path, "topic:*")
+    looked = housekeep(spark, tmp_path, TODAY, dry_run=True)
+    assert looked.removed == tuple((TODAY - timedelta(days=n)).isoformat() for n in (9, 8))
+    assert looked.kept[0] == (TODAY - timedelta(days=7)).isoformat()
+    assert looked.rows_removed == 2

@@ -36,6 +36,9 @@ def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) 
     assert len(own.payloads("small-orders")) == len(good) - len(large)
     assert len(own.payloads("small-orders", "dead")) == len(orders) - len(good) == 10
 
+    [card] = own.ask("GET", "/v1/pipelines")["pipelines"]
+    assert (card["pipeline"], card["kind"], card["state"], card["rows"]) == ("shop", "pipeline", "done", 1000)
+
     own.append("orders", '{"id": 501, "shop": "west", "amount": 1000}')
     again = yirangmq(own, tmp_path, "pipeline", "run", "shop", "--json")
     assert again.returncode == 0, again.stderr

@@ -62,6 +62,14 @@ def test_an_error_of_the_source_is_found_in_sparks_text(text: str, kind: type[Qu
     assert "\n" not in str(made)
 
 
+def test_a_stream_that_failed_is_no_bad_input() -> None:
+    text = "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Python worker failed. SQLSTATE: XXKST"
+    assert faults.words_of(text) == "Python worker failed. SQLSTATE: XXKST"
+    assert not faults.is_of_the_input(text)
+    assert faults.words_of(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
+    assert faults.is_of_the_input("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
+
+
 def test_what_is_not_sparks_is_left_as_it_is() -> None:
     assert faults.as_queue_error(ValueError("x")) is None
     with pytest.raises(ValueError, match="x"), faults.plain():

@@ -10,7 +10,8 @@ TERMINATED = 143
 
 MEANING: dict[int, str] = {
     OK: "it worked",
-    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost",
+    1: "a fault in yirangmq itself, please report it; of `torture`: something was lost; of `pipeline`: Spark, "
+    "or a step, failed while it ran",
     2: "bad input: a wrong option, name, document, policy or filter; nothing was changed",
     3: "there is no such message, queue, record or store",
     4: "the message is in another state, or the lease is no longer in force",

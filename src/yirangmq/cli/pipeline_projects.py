@@ -2,7 +2,10 @@
 
 import argparse
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -74,27 +77,84 @@ def run_dry(args: argparse.Namespace, screen: Screen) -> int:
 def run_run(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.pipeline.declared import find_spec
 
-    spec = find_spec(args.project)
-    folder = running.folder_of(running.home(args.home), spec.parent.name)
+    name = find_spec(args.project).parent.name
+    folder = running.folder_of(running.home(args.home), name)
     runner = _runner(args, screen, is_dry=False)
-    status = running.begun(spec.parent.name, "pipeline", " ".join(sys.argv[1:]), os.getpid())
-    running.save(folder, replace(status, state="running"))
+    standing = _Standing(folder, running.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args)
+    running.forget_stop(folder)
+    standing.say("running", at_once=True)
     try:
-        runner.run()
-    except BaseException as error:
-        running.save(folder, replace(status, state="failed", error=str(error)[:1000], rows=_rows(runner)))
-        raise
-    running.save(folder, replace(status, state="done", rows=_rows(runner)))
-    flows = [] if runner.flows is None else [*runner.flows.all.values()]
-    if screen.json:
-        screen.document({"ok": True, "pipeline": spec.parent.name, "flows": [flow.document() for flow in flows]})
+        with _told_to_go():
+            runner.run(standing.look)
+    except _Stopped:
+        standing.say("stopped", at_once=True)
+        screen.answer({"pipeline": name, "state": "stopped"}, f"{name}: stopped; the next run goes on from here")
         return exits.OK
-    screen.say(f"{spec.parent.name}: {len(flows)} flows are done, {_rows(runner):,} rows came in")
+    except BaseException as error:
+        standing.say("failed", str(error)[:1000], at_once=True)
+        raise
+    standing.say("done", at_once=True)
+    flows = [] if runner.flows is None else [*runner.flows.all.values()]
+    value = {"pipeline": name, "state": "done", "flows": [flow.document() for flow in flows]}
+    screen.answer(value, f"{name}: {len(flows)} flows are done, {standing.rows:,} rows came in")
     return exits.OK
 
 
-def _rows(runner: "Runner") -> int:
-    return 0 if runner.flows is None else runner.flows.rows
+class _Stopped(BaseException):
+    """SIGTERM, or ``pipeline stop``."""
+
+
+@contextmanager
+def _told_to_go() -> Iterator[None]:
+    def go(*_: object) -> None:
+        raise _Stopped
+
+    before = signal.signal(signal.SIGTERM, go)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class _Standing:
+    """How a run does: in the running folder, and at the broker."""
+
+    def __init__(self, folder: Path, status: "running.Status", runner: "Runner", args: argparse.Namespace) -> None:
+        from yirangmq.pipeline.telling import Teller
+
+        reach = sparkwork.reach_of(args)
+        self._folder, self._status, self._runner = folder, status, runner
+        self._teller = Teller(status.name, reach.broker, reach.token)
+
+    @property
+    def rows(self) -> int:
+        return 0 if self._runner.flows is None else self._runner.flows.rows
+
+    def look(self) -> None:
+        """Now and then, on a thread of the runner's."""
+        self._tell(at_once=False)
+        if running.is_asked_to_stop(self._folder):
+            running.forget_stop(self._folder)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def say(self, state: str, error: str | None = None, *, at_once: bool) -> None:
+        self._status = replace(self._status, state=state, error=error, rows=self.rows)
+        running.save(self._folder, self._status)
+        self._tell(at_once=at_once)
+
+    def _tell(self, *, at_once: bool) -> None:
+        flows = [] if self._runner.flows is None else [*self._runner.flows.all.values()]
+        lags = [flow.last.lag for flow in flows if flow.last is not None and flow.last.lag is not None]
+        card = {
+            "kind": self._status.kind,
+            "state": self._status.state,
+            "startedAt": self._status.started_at,
+            "source": f"{len(flows)} flows" if flows else "",
+            "rows": self.rows,
+            "lag": max(lags, default=None),
+            "error": self._status.error,
+        }
+        self._teller.tell(card, at_once=at_once)
 
 
 def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runner":

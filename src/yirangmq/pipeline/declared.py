@@ -101,11 +101,14 @@ class Runner:
         self._tell = tell
         self._log = log
         self._lock = threading.Lock()
+        self._look: Callable[[], None] | None = None
         self.elements: list[Element] = []
         self.flows: Flows | None = None
 
-    def run(self) -> None:
-        """An error points at the file; nothing has moved if it came from the definitions."""
+    def run(self, look: Callable[[], None] | None = None) -> None:
+        """An error points at the file; nothing has moved if it came from the definitions. ``look`` is called about once
+        a second while it runs, on another thread."""
+        self._look = look
         from pyspark.pipelines import cli
 
         with faults.plain("spec"):
@@ -177,6 +180,8 @@ class Runner:
         """Spark says when a flow begins and ends; how far it is stands in the log of events."""
         while not is_over.wait(LOOK_SECONDS):
             self._read()
+            if self._look is not None:
+                self._look()
 
     def _hear(self, text: str) -> None:
         assert self.flows is not None

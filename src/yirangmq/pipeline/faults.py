@@ -11,6 +11,8 @@ from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Retired, Stor
 OURS = re.compile(r"(?:SourceError|Retired|Refused|BadInput): ([^\n]+)")
 """How an error of the data source, or of a step, ends up in a text of Spark's."""
 CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
+FAILED = "STREAM_FAILED"
+ENDED = "terminated with exception: "
 PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
 MOST = 600
 
@@ -39,9 +41,14 @@ def as_queue_error(error: Exception, field: str | None = None) -> QueueError | N
     if not module.startswith(("pyspark", "py4j", "grpc")):
         return None
     words = line_of(text)
-    if type(error).__name__ in ("AnalysisException", "ParseException") or CONDITION.search(words):
+    if type(error).__name__ in ("AnalysisException", "ParseException") or is_of_the_input(text):
         return BadInput(words, field=field)
     return QueueError(f"Spark: {words}")
+
+
+def is_of_the_input(text: str) -> bool:
+    """Spark has a name for it, and no stream was running yet."""
+    return CONDITION.search(text) is not None and FAILED not in text
 
 
 def _ours(words: str, field: str | None) -> QueueError:
@@ -66,9 +73,10 @@ def line_of(text: str) -> str:
     """The line that says most: one with Spark's name for what is wrong, else the last of Python's, else the first."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     for line in lines:
-        if CONDITION.search(line) and "STREAM_FAILED" not in line:
+        if CONDITION.search(line) and FAILED not in line:
             return CONDITION.sub("", line, count=1)[:MOST] if line.startswith("[") else line[:MOST]
     python = PYTHON.findall(text)
     if python:
         return ": ".join(python[-1])[:MOST]
-    return (lines[0] if lines else "no words")[:MOST]
+    first = lines[0] if lines else "no words"
+    return first.partition(ENDED)[2][:MOST] or first[:MOST]
