@@ -205,3 +205,11 @@ def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
     assert "no checkpoint yet: starting at latest" in shown
     assert "target string" in shown
     assert [one["name"] for one in command(f"{line} --json").json["columns"]][:1] == ["value"]
+
+
+def test_a_second_query_on_one_checkpoint_is_refused_at_once(command: Command, tmp_path: Path) -> None:
+    from yirangmq.pipeline import process
+
+    with process.held(tmp_path / "yirang-pipelines" / "two" / "checkpoint"):
+        complaint = command("pipeline process --from topic:p.a --to queue:p.b --name two --json", code=5).complaint
+    assert (complaint["code"], complaint["field"]) == ("store_busy", "checkpoint")

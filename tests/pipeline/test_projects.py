@@ -11,7 +11,7 @@ import pytest
 from tests.pipeline.served import Served
 from yirangmq.pipeline import project
 
-pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 PATIENCE = 500
 
 
