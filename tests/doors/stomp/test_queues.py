@@ -5,7 +5,7 @@ import pytest
 from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.states import State
-from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, LEASE_MS, PREFETCH
+from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
 from yirangmq.format.jsontext import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
@@ -52,6 +52,7 @@ def test_a_message_goes_there_and_back(server: StompServer, version: str, mode: 
     if mode != "auto":
         [receipt] = client.ack(message, receipt="a")
         assert receipt.headers["receipt-id"] == "a"
+    server.turns.advance(round(GATHER_SECONDS * 1000))
     assert len(cards(server, State.DONE)) == 1
 
 
@@ -198,6 +199,36 @@ def test_nothing_is_to_be_acked_in_auto_mode(server: StompServer, version: str) 
     [message] = client.subscribe("/queue/mail", "auto")
     name = {"id": "1-1"} if version == V12 else {"message_id": message.headers["message-id"]}
     assert "is not held" in error_of(client.do("ACK", **name))
+
+
+def test_what_needs_no_ack_is_done_with_in_one_commit_for_all() -> None:
+    store = FailingStore(MemoryStore())
+    server = StompServer(store)
+    for _ in range(5):
+        server.connected().subscribe("/queue/mail", "auto")
+    server.connected().send("/queue/mail", *(b"%d" % n for n in range(5)))
+    before = store.commits
+    server.turns.advance(round(GATHER_SECONDS * 1000))
+    assert store.commits == before + 1
+    assert len(cards(server, State.DONE)) == 5
+
+
+@pytest.mark.parametrize("is_polite", [True, False])
+def test_what_was_sent_without_ack_does_not_come_again_if_the_client_goes_at_once(
+    server: StompServer, is_polite: bool
+) -> None:
+    client = server.connected()
+    client.send("/queue/mail", b"x")
+    assert bodies(client.subscribe("/queue/mail", "auto")) == [b"x"]
+    client.do("DISCONNECT", receipt="d") if is_polite else client.lose()
+    assert len(cards(server, State.DONE)) == 1
+
+
+def test_a_group_does_not_wait_for_what_needs_no_ack(server: StompServer) -> None:
+    client = server.connected()
+    for body in (b"1", b"2", b"3"):
+        client.raw(b"SEND\ndestination:/queue/mail\nJMSXGroupID:g\n\n" + body + b"\0")
+    assert bodies(client.subscribe("/queue/mail", "auto")) == [b"1", b"2", b"3"]
 
 
 @pytest.mark.parametrize("version", [V11, V12])

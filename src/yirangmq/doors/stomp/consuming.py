@@ -7,7 +7,7 @@ its old place, as soon as it is gone."""
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from yirangmq.broker.desk import MOST_PER_TAKER, Desk
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases
@@ -21,6 +21,10 @@ CONSUMERS = "stomp:"
 LEASE_MS = 60_000
 """How long a message stays away from others if the server is killed and nobody starts it again."""
 EXTEND_SECONDS = 20.0
+GATHER_SECONDS = 0.02
+"""What needs no ack is done with so much later, that of all clients in one commit: on a disk that takes its time, a
+commit for each message that was sent would be as many again as those that were taken in."""
+MOST_GATHERED = 200
 PREFETCH = 1000
 """Unacknowledged messages of a subscription that does not say, as ActiveMQ has it."""
 MOST_PREFETCH = MOST_PER_CALL
@@ -86,14 +90,38 @@ class Taken(NamedTuple):
     leases: dict[str, str]
 
 
+class Gathering:
+    """Clients that were sent what needs no ack, and is not yet done with."""
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
+        self._later = later
+        self._waiting: dict[Holdings, None] = {}
+
+    def add(self, holdings: "Holdings") -> None:
+        if not self._waiting:
+            self._later(GATHER_SECONDS, self._turn)
+        self._waiting[holdings] = None
+
+    def _turn(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for holdings in waiting:
+            holdings.confirm_sent()
+
+
 class Holdings:
     """Everything one client holds. ``settling``: acked, and not yet on disk; ``sent``: needs no ack, and is not yet
     known to have gone out."""
 
     def __init__(
-        self, desk: Desk, send: Callable[[bytes], None], has_room: Callable[[], bool], is_open: Callable[[], bool]
+        self,
+        desk: Desk,
+        gathering: Gathering,
+        send: Callable[[bytes], None],
+        has_room: Callable[[], bool],
+        is_open: Callable[[], bool],
     ) -> None:
         self._desk = desk
+        self._gathering = gathering
         self._send = send
         self.has_room = has_room
         self._is_open = is_open
@@ -134,15 +162,27 @@ class Holdings:
         self.delivered += len(deliveries)
         if taker.mode is AckMode.AUTO:
             self._sent += leases
-            self.confirm_sent()
+            if len(self._sent) >= MOST_GATHERED or self._is_waited_for(deliveries):
+                self.confirm_sent()
+            else:
+                self._gathering.add(self)
         else:
             names = leases if address.version == V12 else [sent[1] for _, sent, _ in deliveries]
             taker.held.update(zip(names, leases, strict=True))
         return True
 
+    def _is_waited_for(self, deliveries: list[Delivery]) -> bool:
+        """The next of a group, or of a limited number, comes when these are done with."""
+        limit = self._desk.verbs.defaults.concurrency_in(deliveries[0].rules)
+        return limit is not None or any(sent.group for _, sent, _ in deliveries)
+
     def confirm_sent(self) -> None:
         """What needs no ack is done with, once it is on its way and the client reads."""
-        if not self._sent or not self.has_room():
+        if self.has_room():
+            self._confirm()
+
+    def _confirm(self) -> None:
+        if not self._sent:
             return
         leases, self._sent = self._sent, []
         self.settling.update(leases)
@@ -196,8 +236,10 @@ class Holdings:
             self._desk.submit(work, _ignore)
         self._desk.later(EXTEND_SECONDS, self._extend)
 
-    def end(self) -> None:
-        """The client is gone: whatever it holds stands where it stood."""
+    def end(self, *, is_read: bool = False) -> None:
+        """The client is gone: whatever it holds stands where it stood. ``is_read``: it has read what it was sent."""
+        if is_read:
+            self._confirm()
         for taker in self.takers.values():
             self._desk.leave(taker)
         leases = self._leases()

@@ -20,7 +20,7 @@ from yirangmq.doors.session import House
 from yirangmq.doors.stomp import acts, presence
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.beats import Beats
-from yirangmq.doors.stomp.consuming import Holdings
+from yirangmq.doors.stomp.consuming import Gathering, Holdings
 from yirangmq.doors.stomp.errand import Errand, Outcome, Receipt
 from yirangmq.doors.stomp.following import Following, Hub
 from yirangmq.doors.stomp.transactions import Transactions
@@ -41,11 +41,15 @@ class Parlour:
     access: Access
     hub: Hub
     server: str = "yirangmq"
+    gathering: Gathering = field(init=False)
     numbers: Iterator[int] = field(default_factory=lambda: count(1))
     frames: Counter[str] = field(default_factory=Counter)
     """By command, since the start: those that came, and MESSAGE."""
     errors: Counter[str] = field(default_factory=Counter)
     """ERROR frames, by the code of the error."""
+
+    def __post_init__(self) -> None:
+        self.gathering = Gathering(self.house.desk.later)
 
 
 class StompSession:
@@ -76,7 +80,7 @@ class StompSession:
         """An operator wishes that nothing is pushed to it."""
         self.errand = Errand()
         self.records: list[tuple[NewRecord, Receipt]] = []
-        self.holdings = Holdings(self.house.desk, self.push, self.has_room, lambda: not self.closed)
+        self.holdings = Holdings(self.house.desk, parlour.gathering, self.push, self.has_room, lambda: not self.closed)
         self.followings: dict[str, Following] = {}
         self.transactions = Transactions(4 * self.house.welcome.max_frame)
         self.temporary: set[str] = set()
@@ -285,7 +289,7 @@ class StompSession:
     def stop(self) -> None:
         """The server is going: nothing more is pushed, and what the client holds goes back in line."""
         self.transactions.forget()
-        self.holdings.end()
+        self.holdings.end(is_read=not self.is_clogged)
         self._end_followings()
 
     def move(self, why: QueueError) -> None:
@@ -303,7 +307,7 @@ class StompSession:
         if self._beats is not None:
             self._beats.stop()
         self.transactions.forget()
-        self.holdings.end()
+        self.holdings.end(is_read=not self.is_clogged)
         self._end_followings()
         presence.ended(self)
         for queue in self.temporary:
