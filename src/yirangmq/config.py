@@ -39,6 +39,8 @@ PREFIX = "YIRANGMQ_"
 FOREIGN = "mq_"
 """Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""
 OFF = "off"
+LONGEST_ADDRESS = 150
+"""Of what the other node tells clients; it is in every heartbeat."""
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -456,6 +458,8 @@ def _check_pair(config: Config) -> None:
         raise BadInput("a pair needs a key: set pair_key_file, or pair_key, and not both", field="pair_key")
     if config.pair_witness and not config.pair_witness.startswith("file:/"):
         raise BadInput("must be file:/PATH", field="pair_witness")
+    if len(config.pair_address) > LONGEST_ADDRESS:
+        raise BadInput(f"longer than {LONGEST_ADDRESS} characters", field="pair_address")
     if not config.node:
         raise BadInput("a node of a pair needs a name, and the other one another", field="node")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from yirangmq.client.address import Address, is_address, read_addresses
+from yirangmq.client.address import Address, is_address, named, read_addresses
 from yirangmq.core.errors import BadInput
 
 
@@ -70,3 +70,27 @@ def test_anything_else_is_refused_without_showing_a_token(text: str) -> None:
 
 def test_a_store_is_no_address() -> None:
     assert not any(map(is_address, ("sqlite:a.db", "files:./a", "memory:", "unixsocket", "/run/y.sock")))
+
+
+def test_a_list_may_say_the_scheme_once() -> None:
+    found = read_addresses("tls://a:1,b:2, tcp://c:3,unix:/d", "t")
+    assert [str(one) for one in found] == ["tls://a:1", "tls://b:2", "tcp://c:3", "unix:/d"]
+    assert {one.token for one in found} == {"t"}
+
+
+@pytest.mark.parametrize(
+    ("here", "text", "wanted"),
+    [
+        ("tcp://a:1?token=t", "tcp://b:2", "tcp://b:2"),
+        ("tls://a:1?ca=/c", "tls://b:2", "tls://b:2"),
+        ("tls://a:1", "tcp://b:2", None),
+        ("unix:/a", "tcp://b:2", None),
+        ("tcp://a:1", "http://b:80", None),
+    ],
+)
+def test_an_address_that_a_server_names_is_taken_if_it_is_as_safe(here: str, text: str, wanted: str | None) -> None:
+    [like] = read_addresses(here)
+    found = named(text, like)
+    assert (None if found is None else str(found)) == wanted
+    if found is not None:
+        assert (found.token, found.ca) == (like.token, like.ca)

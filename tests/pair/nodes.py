@@ -25,6 +25,7 @@ class Pair:
         self.cable = wire
         self.tcp = {name: free_port() for name in NAMES}
         self.http = {name: free_port() for name in NAMES}
+        self.stomp = {name: free_port() for name in NAMES}
         self.nodes = {name: self._node(name, options) for name in NAMES}
 
     def _node(self, name: str, options: tuple[str, ...]) -> Daemon:
@@ -33,7 +34,8 @@ class Pair:
         (home / "key").write_text("shared by both\n")
         return Daemon(
             home, "--node", name, "--tcp", f"127.0.0.1:{self.tcp[name]}", "--http", f"127.0.0.1:{self.http[name]}",
-            "--pair-peer", f"127.0.0.1:{self.cable.peers[name]}", "--pair-key-file", str(home / "key"),
+            "--stomp", f"127.0.0.1:{self.stomp[name]}", "--pair-key-file", str(home / "key"),
+            "--pair-peer", f"127.0.0.1:{self.cable.peers[name]}",
             "--pair-listen", f"127.0.0.1:{self.cable.ports[name]}", "--pair-interval-seconds", str(INTERVAL),
             "--pair-cooldown-seconds", str(2 * INTERVAL), *options,
         )  # fmt: skip

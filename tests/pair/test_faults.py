@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import signal
 import threading
 import time
@@ -205,3 +206,15 @@ class Watch:
         a, b = (self._accepted[name] for name in NAMES)
         spans = [(before[1], after[0]) for before, after in itertools.pairwise(a) if after[0] - before[1] < INTERVAL]
         return [one for one in b for begin, end in spans if begin < one[0] and one[1] < end]
+
+
+@pytest.mark.slow
+def test_with_the_true_intervals_the_service_is_back_within_twenty_seconds(tmp_path: Path) -> None:
+    with pair(tmp_path, "--pair-interval-seconds", "5", "--pair-cooldown-seconds", "30") as two:
+        with connect(two.begin().addresses) as client:
+            two.nodes["a"].kill()
+            client.publish("work", b"1")
+        assert two.works("b")
+        silent = re.search(r"is ([0-9.]+) s old", two.evidence("b", "took-over")["1 heartbeats"])
+        assert silent is not None
+        assert 15 < float(silent[1]) <= 20

@@ -1,5 +1,8 @@
 """The datagram: golden bytes, refusals, and what is not believed twice."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from yirangmq.core.beat import Beat, Load
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
 from yirangmq.core.pairing import Pace, Role, Status
 from yirangmq.core.partner import WINDOW_MS, Heard, Partner
-from yirangmq.wire.heartbeat import MOST_BYTES, read, write
+from yirangmq.wire.heartbeat import HEAD, MOST_BYTES, read, write
 
 KEY = b"a key of the two nodes"
 BEAT = Beat(
@@ -38,6 +41,12 @@ STANDBY = Beat(
 def test_its_bytes_are_those_of_the_page(beat: Beat, file: str) -> None:
     assert write(beat, KEY) == golden(file)
     assert read(golden(file), KEY) == beat
+
+
+def test_every_member_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pair.md").read_text()
+    members = json.loads(golden("heartbeat-v1-active.bin")[HEAD:])
+    assert [name for name in (*members, *members["load"]) if f"`{name}`" not in page] == []
 
 
 def test_another_key_is_refused() -> None:

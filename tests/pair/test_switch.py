@@ -1,7 +1,12 @@
 """A switch by hand under load; a standby's doors; the backlog of a dead node. With real servers."""
 
 import json
+import os
+import re
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -97,6 +102,11 @@ def asked(url: str, method: str = "GET", body: bytes | None = None) -> tuple[int
             return error.code, error.read()
 
 
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path: Path) -> None:
     with pair(tmp_path) as two:
         two.begin()
@@ -121,8 +131,9 @@ def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path
         assert asked(f"{web}/v1/queues/jobs/lease", "POST", b"{}")[0] == 503
         assert asked(f"{web}/v1/topics/prices/records", "POST", b'{"payload": 1}')[0] == 503
         assert asked(f"{web}/v1/queues/jobs/policy", "PUT", b"{}")[0] == 503
-        assert asked(f"{web}/mq/jobs/messages", "POST", b"{}")[0] == 503
+        assert asked(f"{web}/mq/jobs/messages", "POST", b'{"priority": null}')[0] == 503
         assert asked(f"{web}/v1/status")[0] == asked(f"{web}/health")[0] == 200
+        assert [is_open(two.stomp[name]) for name in ("a", "b")] == [True, False]
         with connect(f"tcp://127.0.0.1:{two.tcp['b']}") as client:
             client.publish("work", b"2")  # follows the name to the active node
         assert two.status("a")["backlog"] == {"work": 1}
@@ -155,6 +166,21 @@ def test_a_subscriber_and_a_waiting_consumer_follow_the_work(tmp_path: Path) -> 
         assert time.monotonic() - begun < 60
 
 
+PAGE = (Path(__file__).parents[2] / "docs" / "pair.md").read_text()
+
+
+def page_runs(two: Pair, store: str) -> None:
+    """The commands of docs/pair.md, said to b while a is dead. (Its switch is the one of the test above.)"""
+    found = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    assert len(found) == 5
+    for line in found:
+        words = line.replace("sqlite:/mnt/old/queue.db", store).replace("gateway-1", "a").split()
+        command = [sys.executable, "-m", *words]
+        env = os.environ | {"YIRANGMQ_STORE": two.nodes["b"].address}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == (4 if "switch" in words else 0), (line, done)
+
+
 def test_the_backlog_of_a_dead_node_is_adopted_once(tmp_path: Path) -> None:
     with pair(tmp_path) as two, connect(two.begin().addresses) as client:
         for n in range(3):
@@ -173,6 +199,7 @@ def test_the_backlog_of_a_dead_node_is_adopted_once(tmp_path: Path) -> None:
         assert {one.id: one.payload for one in taken} == {"m0": b"", "m1": b"\x00\xff", "m2": b""}
         for one in taken:
             client.ack(one.lease_id)
+        page_runs(two, store)
         again = json.loads(two.command("b", "adopt", store, "--node", "a").stdout)
         assert again["messages"] == 0
         two.nodes["a"].start()
@@ -181,7 +208,7 @@ def test_the_backlog_of_a_dead_node_is_adopted_once(tmp_path: Path) -> None:
         assert two.command("a", "switch").returncode == 0
         two.wait_for("a")
         assert client.lease("work", 10) == [], "nothing is delivered by both"
-        assert [event["messages"] for event in two.history("b", "adopted")] == [2, 0]
+        assert [event["messages"] for event in two.history("b", "adopted")] == [2, 0, 0]
 
 
 def test_adopting_from_a_node_that_runs_is_refused(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node, Settings
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.calls import Welcome
+from yirangmq.wire.heartbeat import LONGEST_TEXT
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
@@ -121,8 +122,10 @@ class PairWay:
     def addresses(self) -> str:
         if self._config.pair_address:
             return ", ".join(part.strip() for part in self._config.pair_address.split(","))
-        near = (one for one in self._parts.addresses() if one.startswith(("tcp:", "tls:", "http:", "https:")))
-        return ", ".join(near)
+        near = [one for one in self._parts.addresses() if one.startswith(("tcp:", "tls:", "http:", "https:"))]
+        while len(found := ", ".join(near)) > LONGEST_TEXT:
+            near.pop()
+        return found
 
     def overlapped(self, since_ms: int, term: int) -> None:
         file = Path(self._config.pair_folder) / f"overlap-{term}.jsonl"

@@ -94,12 +94,12 @@ class NotActive(Unavailable):
     @property
     def active(self) -> str:
         """The name of the active node; "" if it is not known. It stands in the text, which passes every door."""
-        found = re.search(r"active node is (\S+?)(?: at |$)", str(self))
+        found = re.search(r"the active node is (\S+?)(?: at |$)", str(self))
         return found[1] if found else ""
 
     @property
     def addresses(self) -> list[str]:
-        found = re.search(r"active node is \S+ at (.+)$", str(self))
+        found = re.search(r"the active node is \S+ at (.+)$", str(self))
         return found[1].split(", ") if found else []
 
 

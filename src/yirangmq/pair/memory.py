@@ -58,9 +58,11 @@ class Memory:
     def note(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
         """One more line, on disk when this returns; the line."""
         line = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "event": event, **about}
-        with (self.folder / HISTORY).open("ab") as file:
-            is_new = file.tell() == 0
-            file.write(dumps(line) + b"\n")
+        with (self.folder / HISTORY).open("a+b") as file:
+            size = file.seek(0, os.SEEK_END)
+            is_new = size == 0
+            is_torn = not is_new and os.pread(file.fileno(), 1, size - 1) != b"\n"
+            file.write((b"\n" if is_torn else b"") + dumps(line) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         if is_new:

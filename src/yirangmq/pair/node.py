@@ -123,7 +123,7 @@ class Node:
 
     async def open(self) -> None:
         await self.link.open(*self.settings.listen)
-        self.memory.note("started", self._about(()))
+        self._remember("started", self._about(()))
         self._tick()
 
     def run(self) -> None:
@@ -138,7 +138,7 @@ class Node:
         self.partner.stop(status)
         self.say()
         if status is Status.STOPPED:
-            self.memory.note("stopped", self._about(()))
+            self._remember("stopped", self._about(()))
             if self._witness is not None:
                 self._witness.exchange(Wish.GIVE_BACK, self.partner.own.term)
             self.say()
@@ -207,7 +207,7 @@ class Node:
             silence = self.partner.silence(self.now()) / 1000
             text = "heartbeats are late" if is_late else "heartbeats are back"
             log.warning(text, extra=values(silentSec=round(silence, 3)))
-            self.memory.note("late" if is_late else "in-time", self._about(()))
+            self._remember("late" if is_late else "in-time", self._about(()))
 
     # -- core.conduct.Outside -----------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Node:
         self._note(event, decision.steps)
         if self.partner.is_restless:
             log.error("many switches", extra=values(day=self.partner.switches))
-            self.memory.note("alarm", self._about(()) | {"switches": self.partner.switches})
+            self._remember("alarm", self._about(()) | {"switches": self.partner.switches})
         if own.role is Role.ACTIVE and was is Role.STANDBY:
             self._work.begin()
         elif own.role is Role.STANDBY and was is Role.ACTIVE:
@@ -315,8 +315,15 @@ class Node:
 
     def _note(self, event: str, steps: tuple[Step, ...]) -> None:
         about = self._about(steps)
-        self.memory.note(event, about)
+        self._remember(event, about)
         log.warning(event.replace("-", " "), extra=values(**about))
+
+    def _remember(self, event: str, about: dict[str, Any]) -> None:
+        """A disk that cannot take the line keeps nobody from working; the log has it too."""
+        try:
+            self.memory.note(event, about)
+        except OSError as error:
+            log.error("the history cannot be written", extra=values(event=event, error=str(error), **about))
 
     def _about(self, steps: tuple[Step, ...]) -> dict[str, Any]:
         own = self.partner.own

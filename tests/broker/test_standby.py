@@ -1,0 +1,98 @@
+"""A desk that is off duty: what looks is answered, what works is refused, and nothing in the store changes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.errors import NotActive, QueueError
+from yirangmq.doors.takers import Waiting
+from yirangmq.format.envelope import plain
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import CountingIds, ManualClock
+
+
+class Duty:
+    def __init__(self) -> None:
+        self.is_on = self.takes_in = True
+
+    def refusal(self) -> NotActive:
+        return NotActive("this node, b, is standby in term 2; the active node is a at tcp://10.0.0.1:7411, http://a:80")
+
+
+class Bench:
+    """A desk whose turns and alarms happen when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.soon: list[Callable[[], None]] = []
+        self.later: list[Callable[[], None]] = []
+        self.verbs = Verbs(self.clock, CountingIds())
+        self.desk = Desk(
+            MemoryStore(), self.verbs, self.clock, self.soon.append, lambda seconds, act: self.later.append(act)
+        )
+        self.desk.duty = self.duty = Duty()
+
+    def turn(self) -> None:
+        while self.soon:
+            self.soon.pop(0)()
+
+    def ask(self, work: Callable[[Any], Any]) -> Any:
+        told: list[Any] = []
+        self.desk.submit(work, lambda value, error: told.append(error or value))
+        self.turn()
+        [answer] = told
+        if isinstance(answer, QueueError):
+            raise answer
+        return answer
+
+    def publish(self, id: str) -> None:
+        envelope = plain("work", id, b"x", self.clock.now_ms())
+        self.ask(lambda transaction: self.verbs.publish(transaction, "work", [envelope]))
+
+    def ready(self) -> int:
+        found: int = self.ask(lambda transaction: transaction.counts("work").ready)
+        return found
+
+
+def test_a_standby_is_looked_at_and_not_changed() -> None:
+    bench = Bench()
+    bench.publish("1")
+    bench.duty.is_on = False
+    for work in (
+        lambda: bench.publish("2"),
+        lambda: bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, None, "me")),
+        lambda: bench.ask(lambda transaction: bench.verbs.lease(transaction, "empty", 1, None, "me")),
+        lambda: bench.ask(lambda transaction: transaction.set_policy("work", "{}")),
+        lambda: bench.ask(lambda transaction: transaction.set_note("a", "b")),
+        lambda: bench.ask(lambda transaction: transaction.delete_queue("work")),
+        lambda: bench.desk.wait(Waiting("work", "me", None, 1, lambda got: True)),
+    ):
+        with pytest.raises(NotActive):
+            work()
+    assert bench.ready() == 1
+
+
+def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None:
+    bench = Bench()
+    bench.publish("1")
+    bench.ask(lambda transaction: bench.verbs.lease(transaction, "work", 1, 1000, "me"))
+    bench.duty.is_on = False
+    bench.clock.advance(5000)
+    for alarm in bench.later:
+        alarm()
+    bench.turn()
+    assert bench.ready() == 0
+    bench.duty.is_on = True
+    bench.desk.awake()
+    bench.turn()
+    assert bench.ask(lambda transaction: transaction.counts("work").leased) == 0
+
+
+def test_what_a_standby_says_can_be_read_from_its_text() -> None:
+    error = Duty().refusal()
+    assert (error.active, error.addresses) == ("a", ["tcp://10.0.0.1:7411", "http://a:80"])
+    assert NotActive("this node, b, is standby in term 2; no active node is known").active == ""
+    assert NotActive("this node, b, is standby in term 2; the active node is a").active == "a"

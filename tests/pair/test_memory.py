@@ -1,0 +1,73 @@
+"""What a node keeps on disk, and the witness that both can reach."""
+
+from pathlib import Path
+
+import pytest
+
+from yirangmq.core.errors import StoreDamaged
+from yirangmq.core.pairing import Witness
+from yirangmq.core.witness import Watching, Wish
+from yirangmq.pair.memory import Memory
+from yirangmq.pair.shared_file import SharedFile
+
+
+def test_the_term_is_there_again(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "pair")
+    assert memory.term() == 0
+    memory.save(7)
+    assert Memory(tmp_path / "pair").term() == 7
+    assert [path.name for path in (tmp_path / "pair").iterdir()] == ["term.json"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"term": "7"}', '{"term": -1}', "[]"])
+def test_a_term_that_cannot_be_read_is_not_taken_for_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "term.json").write_text(text)
+    with pytest.raises(StoreDamaged, match=r"term\.json"):
+        Memory(tmp_path).term()
+
+
+def test_the_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    assert memory.history(5) == []
+    for number in range(4):
+        memory.note("took-over", {"term": number})
+    with (tmp_path / "history.jsonl").open("ab") as file:
+        file.write(b'{"at": "2026-01')
+    assert [line["term"] for line in memory.history(10)] == [0, 1, 2, 3]
+    memory.note("took-over", {"term": 4})
+    assert [line["term"] for line in memory.history(2)] == [3, 4]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
+    clock = Clock()
+    a, b = (SharedFile(tmp_path / "witness", Watching(name, 1000), clock) for name in ("a", "b"))
+    assert b.exchange(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
+    clock.ms = 1001
+    assert a.exchange(Wish.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
+    assert b.exchange(Wish.HOLD, 1) == (Witness.OURS, 1001, 0)
+    clock.ms = 2500
+    assert a.exchange(Wish.HOLD, 2) == (Witness.THEIRS, 2500, 1)
+    assert b.exchange(Wish.HOLD, 1)[0] is Witness.OURS
+    clock.ms = 3501
+    assert a.exchange(Wish.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
+    clock.ms = 4600
+    assert a.exchange(Wish.HOLD, 2)[0] is Witness.OURS
+    assert b.exchange(Wish.HOLD, 1) == (Witness.THEIRS, 4600, 2)
+    assert a.exchange(Wish.GIVE_BACK, 2)[0] is Witness.FREE
+    assert b.exchange(Wish.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"holder": "a"}'])
+def test_a_witness_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
+    clock = Clock()
+    (tmp_path / "witness").write_text(text)
+    assert SharedFile(tmp_path / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY
+    assert SharedFile(tmp_path / "no" / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY
