@@ -172,11 +172,12 @@ class MissingExtra(QueueError):
 
 
 def every_error() -> list[type[QueueError]]:
-    """All error classes, for the tables of doors and documents."""
+    """All error classes with a code of their own, for the tables of doors and documents."""
     found: list[type[QueueError]] = []
     todo: list[type[QueueError]] = [QueueError]
     while todo:
         kind = todo.pop(0)
-        found.append(kind)
+        if "code" in vars(kind):
+            found.append(kind)
         todo.extend(kind.__subclasses__())
     return found

@@ -23,6 +23,7 @@ from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
 from yirangmq.observe.prometheus import Samples, Told
 from yirangmq.topics.publisher import Publisher
+from yirangmq.topics.stage import Settings
 from yirangmq.topics.subscriber import Subscriber
 from yirangmq.topics.tail import Live
 from yirangmq.topics.ticking import reached
@@ -164,8 +165,7 @@ class TopicCalls:
 
     def _tune(self, desk: Desk, given: Given, done: Done) -> None:
         """Numbers that can be changed while it runs, until it stops; those in force now."""
-        topics = self._there()
-        now = topics.settings
+        now = Settings() if self._topics is None else self._topics.settings
         changed = reading(
             given,
             lambda values: replace(
@@ -177,7 +177,7 @@ class TopicCalls:
                 lag_limit=values.whole("lag_limit", now.lag_limit, least=0, most=MOST_SEQUENCE),
             ),
         )
-        topics.tune(changed)
+        self._there().tune(changed)
         about = {"recovery_workers": changed.workers, "buffer_bytes": changed.buffer_bytes}
         done({**about, "lag_limit": changed.lag_limit}, None)
 
