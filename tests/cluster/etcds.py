@@ -37,12 +37,15 @@ def program(name: str) -> str:
 class Member:
     """One etcd process; it may be killed, stopped, woken and started again with what it has on disk."""
 
-    def __init__(self, name: str, folder: Path, client: str, peer: str, flags: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, folder: Path, client: str, peer: str, flags: Sequence[str], prefix: Sequence[str] = ()
+    ) -> None:
         self.name = name
         self.client = client
         self.peer = peer
         self._folder = folder
         self._flags = flags
+        self._prefix = prefix
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -53,7 +56,16 @@ class Member:
         assert self._process is None
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with (self._folder.parent / f"{self.name}.log").open("ab") as log:
-            command = [program("etcd"), *self._flags, "--logger", "zap", "--log-level", "warn", "--pre-vote"]
+            command = [
+                *self._prefix,
+                program("etcd"),
+                *self._flags,
+                "--logger",
+                "zap",
+                "--log-level",
+                "warn",
+                "--pre-vote",
+            ]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def kill(self) -> None:
@@ -85,13 +97,24 @@ class Member:
 
 
 class Etcds:
-    """A cluster of ``count`` members. ``flags`` go to each."""
+    """A cluster of ``count`` members. ``flags`` go to each; ``hosts`` and ``prefixes`` are the addresses and the
+    words before the command, where each lives in a network of its own."""
 
-    def __init__(self, folder: Path, count: int = 1, flags: Sequence[str] = (), scheme: str = "http") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        flags: Sequence[str] = (),
+        scheme: str = "http",
+        hosts: Sequence[str] = (),
+        prefixes: Sequence[Sequence[str]] = (),
+    ) -> None:
         self._folder = folder
         self._count = count
         self._given = flags
         self._scheme = scheme
+        self._hosts = list(hosts) or ["127.0.0.1"] * count
+        self._prefixes = list(prefixes) or [()] * count
         self.members: list[Member] = []
 
     def __enter__(self) -> "Etcds":
@@ -149,19 +172,19 @@ class Etcds:
         self._folder.mkdir(parents=True, mode=0o700)
         ports = free_ports(2 * self._count)
         names = [f"n{number}" for number in range(self._count)]
-        peers = [f"http://127.0.0.1:{ports[2 * number + 1]}" for number in range(self._count)]
+        peers = [f"http://{self._hosts[number]}:{ports[2 * number + 1]}" for number in range(self._count)]
         together = ",".join(f"{name}={peer}" for name, peer in zip(names, peers, strict=True))
         token = uuid.uuid4().hex
         self.members = []
         for number, (name, peer) in enumerate(zip(names, peers, strict=True)):
-            client, folder = f"{self._scheme}://127.0.0.1:{ports[2 * number]}", self._folder / name
+            client, folder = f"{self._scheme}://{self._hosts[number]}:{ports[2 * number]}", self._folder / name
             flags = [
                 "--name", name, "--data-dir", str(folder), "--listen-client-urls", client,
                 "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
                 "--initial-cluster", together, "--initial-cluster-state", "new", "--initial-cluster-token", token,
                 *self._given,
             ]  # fmt: skip
-            self.members.append(Member(name, folder, client, peer, flags))
+            self.members.append(Member(name, folder, client, peer, flags, self._prefixes[number]))
 
     def _end(self) -> None:
         for member in self.members:

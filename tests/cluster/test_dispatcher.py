@@ -69,6 +69,9 @@ class Stage:
         found = await self.client.range(self.keys.base + b"0", self.keys.ordered_end, count_only=True)
         return bool(found.count == count)
 
+    async def has_under(self, prefix: bytes, count: int) -> bool:
+        return len(await keys_of(self.client, prefix)) == count
+
     def copy(self, client: str, number: int, name: str) -> bytes:
         return self.keys.home(client) + b"%020d/" % number + name.encode()
 
@@ -115,12 +118,14 @@ def test_all_spellings_are_one_queue(etcd: Etcds, queue: str) -> None:
                 await stage.client.put(f"{inbox}/ann/k{number}".encode(), b"%d" % number)
             await stage.client.put(f"/queue/{queue}/p/short".encode(), b"9")
             await stage.client.put(f"/q/{queue}/p/ann/with/slashes".encode(), b"10")
-            await stage.waits_for(stage.keys.ordered(10, b"with%2Fslashes"))
+            await until(lambda: stage.has_in_line(10), "all in line")
             long = f"/queue/{queue}/consumer/bob/".encode()
             await stage.client.put(long, b"host")
-            for number in range(1, 9):
-                assert await stage.waits_for(long + b"%020d/k%d" % (number, number)) == b"%d" % number
-            await stage.waits_for(long + b"%020d/short" % 9)
+            await until(lambda: stage.has_under(long, 11), "all with the consumer")
+            copies = [key.removeprefix(long).split(b"/") for key in await keys_of(stage.client, long + b"0")]
+            assert [int(number) for number, _ in copies] == list(range(1, 11))
+            wanted = {b"k%d" % number for number in range(1, 9)} | {b"short", b"with%2Fslashes"}
+            assert {name for _, name in copies} == wanted
             await stage.client.delete(long + b"0", long + b":")
             await until(stage.is_drained, "all acked")
 

@@ -52,3 +52,6 @@ def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
         [code] = blocks("python")
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=60)
         assert done.stdout == b"1 b'one'\n2 b'two'\n", done.stderr
+        example = str(PAGE.parents[1] / "examples" / "cluster_request_reply.py")
+        done = subprocess.run([sys.executable, example], capture_output=True, env=environment, timeout=60)
+        assert done.stdout == b"and this one? 13\nhow long? 9\n", done.stderr

@@ -198,7 +198,7 @@ class Dispatcher:
             if kvs:
                 ledger.bodies[index] = kvs[0].value
             elif index in ledger.back:  # somebody took it out of line by hand
-                del ledger.back[index]
+                ledger.leave_again(index)
                 ledger.loose.append(self._keys.retry(index))
             else:
                 ledger.bodies[index] = b""

@@ -5,12 +5,14 @@ became of it.
 Nothing is taken off a list before the transaction that does away with it has succeeded; but who is to have a message
 is written down before it is sent, because the consumer's ack can be heard before our own answer."""
 
+import bisect
 import heapq
 import re
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards
@@ -112,6 +114,8 @@ class Ledger:
         self.moved: OrderedDict[tuple[bytes, bytes], tuple[bytes, int]] = OrderedDict()
         self.found: set[bytes] = set()
         self._deadlines: list[tuple[int, int, int]] = []
+        self._delays: list[tuple[int, int]] = []
+        self._places: list[tuple[int, int]] = []
 
     # what is heard
 
@@ -187,15 +191,31 @@ class Ledger:
             if consumer is not None and not consumer.lease and consumer.acked_at < card.changed_at:
                 self.drops[consumer.key] = consumer.created
             self._lapse(index, now)
-        for index, card in self.back.items():
-            if card.state is State.DELAYED and card.due_at <= now:
-                self.back[index] = cards.lapsed(card, self.policy, now, self.next).message
+        while self._delays and self._delays[0][0] <= now:
+            due, index = heapq.heappop(self._delays)
+            card = self.back.get(index)
+            if card is not None and card.state is State.DELAYED and card.due_at == due:
+                self.come_back(cards.lapsed(card, self.policy, now, self.next).message)
 
     def next_due(self) -> int | None:
-        moments = [card.due_at for card in self.back.values() if card.state is State.DELAYED]
-        if self._deadlines:
-            moments.append(self._deadlines[0][0])
-        return min(moments, default=None)
+        return min((first[0][0] for first in (self._delays, self._deadlines) if first), default=None)
+
+    def come_back(self, card: Message) -> None:
+        """It waits to be given out again: for its moment, or for its place."""
+        self.back[card.seq] = card
+        if card.state is State.DELAYED:
+            heapq.heappush(self._delays, (card.due_at, card.seq))
+        else:
+            bisect.insort(self._places, (card.place, card.seq))
+
+    def leave_again(self, index: int) -> None:
+        """It no longer waits: somebody has it, or it is gone."""
+        card = self.back.pop(index, None)
+        if card is None or card.state is State.DELAYED:
+            return
+        at = bisect.bisect_left(self._places, (card.place, index))
+        if self._places[at : at + 1] == [(card.place, index)]:
+            del self._places[at]
 
     # who gets what
 
@@ -232,8 +252,10 @@ class Ledger:
 
     def ready_again(self) -> Iterator[Message]:
         """What came back and may be given out, in order of place: all that stood before it have been given out."""
-        found = [card for card in self.back.values() if card.state is State.READY and card.place <= self.assigned + 1]
-        return iter(sorted(found, key=lambda card: (card.place, card.seq)))
+        for place, index in self._places:
+            if place > self.assigned + 1:
+                return
+            yield self.back[index]
 
     def wanted_bodies(self, most: int) -> list[tuple[int, bytes]]:
         """What must be read before it can be given out again, or be buried."""
@@ -241,8 +263,10 @@ class Ledger:
         for index, one in self.returning.items():
             if one.outcome.message.state in (State.DEAD, State.PARKED) and index not in self.bodies:
                 found.append((index, cards.name_of(one.card)))
-        if self.back and self.has_room():
-            found += [(card.seq, cards.name_of(card)) for card in self.ready_again() if card.seq not in self.bodies]
+        if self.has_room():
+            for card in islice(self.ready_again(), most):
+                if card.seq not in self.bodies:
+                    found.append((card.seq, cards.name_of(card)))
         return found[:most]
 
     # keys seen before

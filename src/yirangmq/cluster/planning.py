@@ -266,7 +266,7 @@ def settle(ledger: Ledger, batch: Batch, responses: Any) -> None:
     for _ in range(batch.loose):
         ledger.loose.popleft()
     for index in batch.again:
-        ledger.back.pop(index, None)
+        ledger.leave_again(index)
         ledger.bodies.pop(index, None)
     for place, index, one in batch.returns:
         _came_back(ledger, index, one, responses[place].response_txn.succeeded)
@@ -299,7 +299,7 @@ def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool) -> None
     ledger.tally.returned += 1
     card = one.outcome.message
     if card.state in (State.READY, State.DELAYED):
-        ledger.back[index] = card
+        ledger.come_back(card)
     else:
         ledger.bodies.pop(index, None)
         ledger.tally.dead += card.state is not State.DROPPED

@@ -106,7 +106,7 @@ class Recovery:
         if home and copy == name:
             ledger.resume(card, home, now)
         elif (noted and not is_out) or not is_known:
-            ledger.back[index] = card
+            ledger.come_back(card)
         else:
             ledger.removals.append(Removal(index, name, noted is not None))
 
