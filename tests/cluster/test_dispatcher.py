@@ -535,3 +535,50 @@ def test_old_dead_letters_go(etcd: Etcds, queue: str) -> None:
             await client.txn([], [put(stage.keys.base + b"why/x", b"no json")])
 
     play(game())
+
+
+def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            for key in (
+                b"0abc/k",
+                b"7",
+                b"00000000000000000001x/k",
+                b"r/x",
+                b"c/bob/n/x",
+                b"c/bob/12/k",
+                b"c//",
+                b"p/",
+            ):
+                await client.put(stage.keys.base + key, b"what is this?")
+            await client.put(stage.keys.state, b"not json")
+            await client.put(stage.keys.policy, b"nor this")
+            async with running(etcd.endpoints), Consumer(client, queue, "cid") as consumer:
+                await stage.producer.publish_many([b"1", b"2"])
+                taken = [one.value for one in await take(consumer, 3)]
+                assert sorted(taken) == [b"1", b"2", b"what is this?"]  # "p/" is a message without a name
+
+    play(game())
+
+
+def test_a_fault_in_a_dispatcher_does_not_leave_its_queue_alone(
+    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from yirangmq.cluster.recovery import Recovery
+
+    read, faults = Recovery.read, iter([RuntimeError("planted")])
+
+    async def read_or_fail(self: Recovery, fence: int) -> Any:
+        if (fault := next(faults, None)) is not None:
+            raise fault
+        return await read(self, fence)
+
+    monkeypatch.setattr(Recovery, "read", read_or_fail)
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            await stage.producer.publish(b"1")
+            assert [one.value for one in await take(consumer, 1)] == [b"1"]
+
+    play(game())

@@ -204,15 +204,17 @@ class Dispatcher:
                 ledger.bodies[index] = b""
 
     async def _read_ahead(self, ledger: Ledger) -> None:
-        first = ledger.assigned + 1
-        found = await self._etcd.range(
-            self._keys.from_index(first), self._keys.from_index(ledger.next), limit=READ_AHEAD
-        )
-        for kv in found.kvs:
-            text, _, name = kv.key.removeprefix(self._keys.base).partition(b"/")
-            ledger.ahead.append(Waiting(int(text), name, kv.value))
-            ledger.ahead_bytes += len(kv.value)
-        if not found.kvs:  # all of them were taken out of line by hand
+        start, end = self._keys.from_index(ledger.assigned + 1), self._keys.from_index(ledger.next)
+        while not ledger.ahead:
+            found = await self._etcd.range(start, end, limit=READ_AHEAD)
+            for kv in found.kvs:
+                if (stands := self._keys.in_line(kv.key)) is not None:
+                    ledger.ahead.append(Waiting(*stands, kv.value))
+                    ledger.ahead_bytes += len(kv.value)
+            if not found.more:
+                break
+            start = found.kvs[-1].key + b"\0"
+        if not ledger.ahead:  # all of them were taken out of line by hand
             ledger.assigned = ledger.next - 1
 
     # what is heard

@@ -65,6 +65,11 @@ class Keys:
     def ordered(self, index: int, name: bytes) -> bytes:
         return self.base + b"%020d/" % index + name
 
+    def in_line(self, key: bytes) -> tuple[int, bytes] | None:
+        """Number and name of a message in line; None of a key that somebody else put among them."""
+        text, slash, name = key.removeprefix(self.base).partition(b"/")
+        return (int(text), name) if slash and len(text) == DIGITS and text.isdigit() else None
+
     def from_index(self, index: int) -> bytes:
         """Where this index begins, among the ordered."""
         return self.base + b"%020d/" % index

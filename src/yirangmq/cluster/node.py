@@ -80,7 +80,7 @@ class Node:
             while not stop.is_set() and not lease.lost.is_set():
                 with contextlib.suppress(Unavailable):
                     for queue in await find_queues(self._etcd):
-                        if queue not in self._seats:
+                        if queue not in self._seats or self._has_fallen(queue):
                             self._seats[queue] = asyncio.ensure_future(self._sit(queue, lease))
                 await asyncio.wait((stopping, losing), timeout=self._settings.look, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
@@ -91,6 +91,15 @@ class Node:
             await asyncio.gather(stopping, losing, *self._seats.values(), return_exceptions=True)
             self._seats.clear()
             self.leads.clear()
+
+    def _has_fallen(self, queue: str) -> bool:
+        """A fault of ours must not leave a queue without us for good."""
+        task = self._seats[queue]
+        if not task.done():
+            return False
+        fault = None if task.cancelled() else task.exception()
+        log.error("a fault", exc_info=fault, extra={"values": {"queue": queue}})
+        return True
 
     async def _sit(self, queue: str, lease: Lease) -> None:
         """One queue, for as long as the lease lives."""

@@ -64,8 +64,8 @@ class Recovery:
         for first, end in ((base + b"0", self._keys.ordered_end), (base + b"why/", base + b"why0")):
             how: dict[str, Any] = {"limit": 1, "sort_order": DESCEND, "keys_only": True, "revision": revision}
             for kv in (await self._etcd.range(first, end, **how)).kvs:
-                index = int(kv.key.removeprefix(first.removesuffix(b"0")).split(b"/")[0] or 0)
-                ledger.next = max(ledger.next, index + 1)
+                text = kv.key.removeprefix(first.removesuffix(b"0")).split(b"/")[0]
+                ledger.next = max(ledger.next, int(text) + 1 if text.isdigit() else 1)
         ledger.assigned = ledger.next - 1
 
     async def _take_stock(self, ledger: Ledger, revision: int, is_known: bool) -> None:
@@ -76,12 +76,13 @@ class Recovery:
             ledger.register(home, kv)
         async for page in self._etcd.pages(keys.base + b"0", keys.ordered_end, revision=revision, keys_only=True):
             for kv in page:
-                text, _, name = kv.key.removeprefix(keys.base).partition(b"/")
-                index = int(text)
+                if (stands := keys.in_line(kv.key)) is None:
+                    continue
+                index, name = stands
                 ledger.find(name)
                 if index <= ledger.assigned:
                     self._place(ledger, index, name, found, notes, now, is_known)
-            if index > ledger.assigned + REMEMBERED:
+            if (stands := keys.in_line(page[-1].key)) and stands[0] > ledger.assigned + REMEMBERED:
                 break
         ledger.loose.extend(keys.retry(index) for index in notes)
         for refusal, key in found.refusals:
