@@ -90,3 +90,86 @@ def test_requests_of_one_connection_are_done_in_their_order(web: Web) -> None:
     assert [one.status for one in (other, mine, lease, later)] == [200] * 4
     assert [one["message"]["payload"] for one in lease.document["messages"]] == [1, 2]
     assert json.dumps(stored(web)) == "[3]"
+
+
+# -- consumers --------------------------------------------------------------------------------------------------------
+
+
+def by_each(web: Web, verb: str, *bodies: Any) -> list[Line]:
+    lines = []
+    for number, body in enumerate(bodies):
+        web.peer = f"127.0.0.1:{number + 1}"
+        lines.append(web.send("POST", f"/v1/queues/mail/{verb}", body))
+    web.server.turn()
+    return lines
+
+
+def payloads(line: Line) -> list[Any]:
+    return [one["message"]["payload"] for one in line.document["messages"]]
+
+
+def lease_ids(line: Line) -> list[str]:
+    return [one["lease"]["leaseId"] for one in line.document["messages"]]
+
+
+def test_who_comes_first_gets_the_first_message(web: Web) -> None:
+    crowd(web, 1, 2, 3)
+    lines = by_each(web, "lease", *[{}] * 5)
+    assert [payloads(line) for line in lines] == [[1], [2], [3], [], []]
+    assert len({id for line in lines for id in lease_ids(line)}) == 3
+
+
+def test_those_who_ask_for_different_things_get_them(web: Web) -> None:
+    crowd(web, [1, 2, 3, 4, 5])
+    lines = by_each(web, "lease", {"consumer": "a"}, {"max": 2}, {"leaseSec": 7}, {"policy": True})
+    assert [payloads(line) for line in lines] == [[1], [2, 3], [4], [5]]
+    assert [line.document["messages"][0]["lease"]["consumerId"] for line in lines] == ["a", "http", "http", "http"]
+    assert [line for line in lines if "policy" in line.document] == lines[3:]
+
+
+def test_a_message_for_one_consumer_is_for_nobody_else_in_the_crowd(web: Web) -> None:
+    crowd(web, {"targetConsumerId": "b", "payload": 1}, 2)
+    mine, other, third = by_each(web, "lease", {"consumer": "a"}, {"consumer": "b"}, {"consumer": "a"})
+    assert sorted(payloads(mine) + payloads(other) + payloads(third)) == [1, 2]
+    assert 1 not in payloads(mine) + payloads(third)
+
+
+def test_who_has_left_takes_nothing_and_the_others_keep_theirs(web: Web) -> None:
+    crowd(web, 1, 2)
+    web.peer = "127.0.0.1:1"
+    gone = web.send("POST", "/v1/queues/mail/lease", {})
+    web.peer = "127.0.0.1:2"
+    there = web.send("POST", "/v1/queues/mail/lease", {})
+    gone.leave()
+    web.server.turn()
+    assert payloads(there) == [2]
+    assert stored(web) == [1]
+
+
+def test_each_is_told_of_its_own_leases(web: Web) -> None:
+    crowd(web, [1, 2, 3, 4])
+    ids = lease_ids(web.ask("POST", "/v1/queues/mail/lease", {"max": 4}))
+    web.good("POST", "/v1/queues/mail/release", {"leases": [ids[3]]})
+    lines = by_each(web, "ack", {"leases": [ids[1]]}, {"leases": [ids[0], ids[3]]}, {"leases": [ids[2]]})
+    assert [line.status for line in lines] == [200, 409, 200]
+    told = [[(one["leaseId"], one["ok"]) for one in line.document["results"]] for line in lines]
+    assert told == [[(ids[1], True)], [(ids[0], True), (ids[3], False)], [(ids[2], True)]]
+    assert stored(web) == [4]
+
+
+def test_the_same_lease_in_two_calls_is_acked_once_and_both_are_told_so(web: Web) -> None:
+    crowd(web, [1, 2])
+    ids = lease_ids(web.ask("POST", "/v1/queues/mail/lease", {"max": 2}))
+    lines = by_each(web, "ack", {"leases": ids[:1]}, {"leases": ids[:1]}, {"leases": ids[1:]})
+    assert [line.status for line in lines] == [200] * 3
+    assert web.good("GET", "/v1/queues/mail")["counts"]["acked"] == 2
+
+
+def test_a_crowd_of_one_connection_publishes_leases_and_acks_in_order(web: Web) -> None:
+    """One after the other without waiting for answers, three times over."""
+    lines = []
+    for number in range(3):
+        lines.append(web.send("POST", MESSAGES, number))
+        lines.append(web.send("POST", "/v1/queues/mail/lease", {}))
+    web.server.turn()
+    assert [payloads(line) for line in lines[1::2]] == [[0], [1], [2]]

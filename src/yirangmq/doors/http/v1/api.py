@@ -45,7 +45,7 @@ class Api:
     ) -> None:
         together = together or Together(house.desk)
         self._version = house.welcome.server.rpartition(" ")[2]
-        self._leasing = Leasing()
+        self._leasing = Leasing(together)
         self._events = Events(feed or house.feed or _own_feed(house), f"{house.clock.now_ms():x}")
         self._topic_events = TopicEvents()
         self._log = LogRoutes()
@@ -53,6 +53,7 @@ class Api:
         for endpoint in (
             *publishing.Publishing(house.desk.verbs, together).endpoints(max_body),
             *self._leasing.endpoints,
+            settling.Acking(house.desk.verbs, together).endpoint,
             *settling.ENDPOINTS,
             *messages.ENDPOINTS,
             *records.ENDPOINTS,

@@ -1,13 +1,15 @@
 """Taking messages: at once, or waiting for the first one for as long as the caller likes."""
 
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from yirangmq.broker.desk import BYTES_PER_TAKER
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Verbs
 from yirangmq.core import names
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.ports import Transaction
 from yirangmq.doors.consuming import MOST_NAMES
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.cloud import BATCH_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
@@ -23,11 +25,34 @@ ANYBODY = "http"
 """Who leased, where nobody said."""
 
 
+Taken = tuple[dict[str, Any], list[Delivery]]
+
+
+class Taking(NamedTuple):
+    """One lease that does not wait."""
+
+    verbs: Verbs
+    values: dict[str, Any]
+    who: str
+    span: int | None
+
+    def take(self, transaction: Transaction, queue: str) -> Taken | QueueError:
+        try:
+            found = self.verbs.lease(transaction, queue, self.values["max"], self.span, self.who, BYTES_PER_TAKER)
+            return self.values, found
+        except StoreError:
+            raise
+        except QueueError as error:
+            return error
+
+
 class Leasing:
     """Those who wait, so that a stopping server can tell them that there is nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, together: Together) -> None:
         self._waiting: set[LongPoll] = set()
+        self._together = together
+        self._work = self._take_all
 
     def stop(self) -> None:
         for one in list(self._waiting):
@@ -43,19 +68,24 @@ class Leasing:
         length = values.get("leaseSec")
         span = None if length is None else names.check_milliseconds(length, "leaseSec", least=0.001)
         if values["waitSec"]:
+            self._together.after(ask.request)
             LongPoll(ask, values, who, span, self._waiting).begin()
-            return
-        verbs = ask.house.desk.verbs
-        ask.submit(
-            lambda transaction: verbs.lease(transaction, values["queue"], values["max"], span, who, BYTES_PER_TAKER),
-            partial(hand_over, ask, values),
-        )
+        else:
+            self._together.ask(ask, Taking(ask.house.desk.verbs, values, who, span), self._work, _hand_over)
+
+    def _take_all(self, transaction: Transaction, queue: str, calls: Sequence[Taking]) -> list[Taken | QueueError]:
+        """For those who want one message each, alike but for that, all at one go; who came first gets the first."""
+        first = calls[0]
+        if len(calls) > 1 and all(one.values["max"] == 1 and one[2:] == first[2:] for one in calls):
+            found = first.verbs.lease(transaction, queue, len(calls), first.span, first.who)
+            return [(one.values, found[n : n + 1]) for n, one in enumerate(calls)]
+        return [one.take(transaction, queue) for one in calls]
 
     @property
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("POST", "/v1/queues/{queue}/lease", "Take messages for a while", self.lease, "consuming",
-                     "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}),
+                     "consume", ANSWER, body=BODY, more={BATCH_TYPE: items({"type": "object"})}, joins=True),
         )  # fmt: skip
 
 
@@ -96,6 +126,10 @@ class LongPoll:
             return False
         hand_over(self._ask, self._values, deliveries)
         return True
+
+
+def _hand_over(ask: Ask, taken: Taken) -> None:
+    hand_over(ask, *taken)
 
 
 def hand_over(ask: Ask, values: dict[str, Any], deliveries: list[Delivery]) -> None:

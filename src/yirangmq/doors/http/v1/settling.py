@@ -1,13 +1,15 @@
 """What consumers say of their leases: ack, nack, extend, release; many at a time, a result for each."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 from yirangmq.broker.verbs import Leases, Results, Verbs
 from yirangmq.core import decide, names
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.core.reasons import Reason, check_reason
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.endpoint import Act, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER_ID, LEASE_ID, REASON, Field, many, seconds, text
@@ -46,8 +48,48 @@ def _settling(settle: Settle) -> Act:
     return act
 
 
-def _ack(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
-    return verbs.ack(transaction, leases, values.get("consumer"))
+class Ack(NamedTuple):
+    leases: Leases
+    consumer: str | None
+
+
+class Acking:
+    """Acks that come at the same time are done as one, as far as nobody can tell."""
+
+    def __init__(self, verbs: Verbs, together: Together) -> None:
+        self._verbs = verbs
+        self._together = together
+        self._work = self._ack_all
+
+    def ack(self, ask: Ask) -> None:
+        values = ask.values()
+        leases = Leases(values["leases"], values["queue"])
+        self._together.ask(ask, Ack(leases, values.get("consumer")), self._work, _acked)
+
+    def _ack_all(
+        self, transaction: Transaction, queue: str, acks: Sequence[Ack]
+    ) -> Sequence[tuple[Leases, Results] | QueueError]:
+        if len(acks) > 1 and len({ack.consumer for ack in acks}) == 1:
+            try:
+                leases = Leases([lease for ack in acks for lease in ack.leases.texts], queue)
+            except BadInput:
+                pass  # the same one in two calls, or too many
+            else:
+                results = iter(self._verbs.ack(transaction, leases, acks[0].consumer))
+                return [(ack.leases, list(islice(results, len(ack.leases.texts)))) for ack in acks]
+        return [(ack.leases, self._verbs.ack(transaction, ack.leases, ack.consumer)) for ack in acks]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        return Endpoint(
+            "POST", f"{ONE}/ack", "It worked", self.ack, "consuming", "consume", ref("Results"),
+            body=(LEASES, CONSUMER), refusals=REFUSALS, joins=True,
+        )  # fmt: skip
+
+
+def _acked(ask: Ask, found: tuple[Leases, Results]) -> None:
+    leases, results = found
+    answer_results(ask, "leaseId", leases.texts, results)
 
 
 def _release(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
@@ -92,7 +134,6 @@ def _endpoint(verb: str, about: str, settle: Settle, body: Sequence[Field]) -> E
 
 
 ENDPOINTS = (
-    _endpoint("ack", "It worked", _ack, (LEASES, CONSUMER)),
     _endpoint("nack", "It did not work: again after the policy's backoff, or to the dead letters", _nack, NACK),
     _endpoint("extend", "Keep it longer", _extend, EXTEND),
     _endpoint("release", "Give back what was not worked on: at once in line again", _release, (LEASES, CONSUMER)),
