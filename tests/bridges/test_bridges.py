@@ -5,7 +5,8 @@ import pytest
 from tests.bridges.conftest import MakeHouse
 from tests.bridges.parts import House
 from tests.topics.pipes import small
-from yirangmq.core.bridges import MOST_GROUP, read_new
+from yirangmq.broker import bridge_notes
+from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.events import Published
 from yirangmq.core.feeds import Start
@@ -141,6 +142,34 @@ def test_records_that_come_one_by_one_share_commits_and_the_first_does_not_wait(
     assert counts == [1]
     house.settle()
     assert counts == [1, 19]
+
+
+def test_one_that_is_made_while_the_server_starts_is_at_work_once(make_house: MakeHouse) -> None:
+    house = make_house("sqlite")
+    new = read_new({"name": "b", "queue": "mail"})
+    house.bridges.add(new, lambda row, error: None)
+    while not house.bridges.rows():
+        assert house.stage.turning.step()
+    house.start()
+    house.publish(*numbered(5))
+    house.settle()
+    assert payloads(house, "mail") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_one_whose_cursor_somebody_else_moved_goes_on_from_there(house: House) -> None:
+    row = house.add("b", "mail")
+    moved = Reached(row["epoch"], 2, 7)
+    house.publish(*numbered(2))
+    house.settle_published()
+    house.told(house.desk.submit, lambda transaction: bridge_notes.reach(transaction, "b", moved))
+    house.publish(*numbered(3, begin=2))
+    house.settle()
+    had = payloads(house, "mail")
+    assert had[-3:] == [b"2", b"3", b"4"]
+    assert house.row("b")["lag"] == 0
+    house.publish(*numbered(1, begin=5))
+    house.settle()
+    assert payloads(house, "mail") == [b"5"]
 
 
 def test_what_it_does_not_want_is_passed_over_and_noted(house: House) -> None:

@@ -26,7 +26,8 @@ class Bridges:
     def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
         """Those the store knows, and those the settings want; ``told`` of each that cannot be made."""
         for bridge, reached in self._means.desk.read(bridge_notes.bridges):
-            self._take(bridge, reached)
+            if bridge.name not in self._crossings:
+                self._take(bridge, reached)
         for new in wanted:
             self._adopt(new, told)
 

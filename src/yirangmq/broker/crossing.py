@@ -197,8 +197,11 @@ class Crossing:
     def _fail(self, error: QueueError) -> None:
         """Fewer at once, where the queue has room for some; else again later, or never by itself."""
         self._is_busy = False
-        if self._is_over or isinstance(error, WrongState):
-            return  # another has taken its place
+        if self._is_over:
+            return
+        if isinstance(error, WrongState):
+            self._look_again()
+            return
         if isinstance(error, Retired | WrongEpoch):
             self.state, self.reason = BridgeState.STOPPED, str(error)
             return
@@ -208,6 +211,22 @@ class Crossing:
             return
         self.state, self.reason = BridgeState.WAITING, str(error)
         self._means.desk.later(AGAIN_SECONDS, self.check)
+
+    def _look_again(self) -> None:
+        """Somebody else wrote of this bridge: it goes on from there, or another has taken its place."""
+        try:
+            bridge, reached = self._means.desk.read(partial(_noted, name=self.bridge.name))
+        except QueueError as error:
+            self.state, self.reason = BridgeState.WAITING, str(error)
+            self._means.desk.later(AGAIN_SECONDS, self.check)
+            return
+        if bridge == self.bridge:
+            self.reached, self.seen = reached, reached.sequence
+            self.check()
+
+
+def _noted(transaction: Transaction, name: str) -> tuple[Bridge | None, Reached]:
+    return bridge_notes.bridge(transaction, name), bridge_notes.reached(transaction, name)
 
 
 def _too_large(envelope: Envelope, most: int) -> str:

@@ -159,11 +159,12 @@ class Daemon:
                 listener.stop()
 
     async def _open(self) -> None:
-        """First the log of the topics, if there is one; then whoever wants it can come."""
+        """First the log of the topics, if there is one, and what it feeds; then whoever wants it can come."""
         if self._topics is None:
             await self._entrance.open()
             return
         self._topics.start()
+        self._bridging.start()
         try:
             await self._entrance.open()
         except QueueError as error:
