@@ -132,6 +132,18 @@ def test_a_silent_client_is_sent_away_and_what_it_held_goes_back(server: StompSe
     assert bodies(server.connected().subscribe("/queue/mail")) == [b"x"]
 
 
+def test_while_we_do_not_listen_a_client_is_not_silent_and_after_that_it_may_be(server: StompServer) -> None:
+    client = server.connected(heart_beat="1000,0")
+    client.session.is_clogged = True
+    for _ in range(10):
+        server.turns.advance(1000)
+    assert client.heard() == []
+    client.session.unclog()
+    server.turns.advance(1000)
+    server.turns.advance(1000)
+    assert "nothing was heard" in error_of(client.heard())
+
+
 def test_a_client_that_promised_nothing_may_be_silent(server: StompServer) -> None:
     client = server.connected()
     for _ in range(100):

@@ -34,14 +34,15 @@ def shown(asked: tuple[int, int]) -> str:
 
 
 class Beats:
-    """``has_sent`` and ``has_heard`` are set by whoever sends and hears. ``later`` calls back after some seconds."""
+    """``has_sent`` and ``has_heard`` are set by whoever sends and hears. ``later`` calls back after some seconds.
+    ``lost`` says whether the client was given up; if not, it is listened for on."""
 
     def __init__(
         self,
         asked: tuple[int, int],
         later: Callable[[float, Callable[[], None]], Any],
         beat: Callable[[], None],
-        lost: Callable[[int], None],
+        lost: Callable[[int], bool],
     ) -> None:
         sends, wants = asked
         self.hears_ms = max(sends, LEAST_MS) if sends else 0
@@ -74,9 +75,7 @@ class Beats:
             return
         self._silent = 0 if self.has_heard else self._silent + 1
         self.has_heard = False
-        if self._silent >= PATIENCE:
-            self._lost(self.hears_ms * PATIENCE)
-        else:
+        if self._silent < PATIENCE or not self._lost(self.hears_ms * PATIENCE):
             self._later(self.hears_ms / 1000, self._listen)
 
     def stop(self) -> None:

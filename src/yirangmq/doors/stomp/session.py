@@ -153,9 +153,11 @@ class StompSession:
         self._reader.most_body = self.house.welcome.max_frame
         self._beats = Beats(asked, self.house.desk.later, lambda: self._send(BEAT), self._lost)
 
-    def _lost(self, silent_ms: int) -> None:
-        if not self.is_full:  # else it is we who do not listen
-            self.fail(Unavailable(f"nothing was heard for {silent_ms} ms, against what heart-beat says"))
+    def _lost(self, silent_ms: int) -> bool:
+        if self.is_full:  # it is we who do not listen
+            return False
+        self.fail(Unavailable(f"nothing was heard for {silent_ms} ms, against what heart-beat says"))
+        return True
 
     def fresh_id(self) -> str:
         """Of a new message; more are made at once while many come."""
