@@ -23,6 +23,7 @@ from yirangmq.observe.process import resident_bytes
 from yirangmq.pair.link import Link
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.shared_file import SharedFile
+from yirangmq.pair.telling import described
 
 LOOKS = 5
 """In each interval."""
@@ -331,47 +332,7 @@ class Node:
 
     def describe(self) -> dict[str, Any]:
         """Both nodes, as this one knows them."""
-        own, now, partner = self.partner.own, self.now(), self.partner
-        decision = self.conduct.latest
-        return {
-            "node": own.node,
-            "role": own.role,
-            "status": own.status,
-            "term": own.term,
-            "works": self.is_on,
-            "runningSec": (now - own.started_at) / 1000,
-            "activeSec": (now - own.active_since) / 1000 if own.role is Role.ACTIVE else 0,
-            "switches": partner.switches,
-            "witness": self.conduct.witness,
-            "linkDelayMs": partner.delay,
-            "longestGapSec": partner.longest_gap / 1000,
-            "heartbeats": {"sent": self.link.sent, "heard": self.link.heard, "refused": self.link.refused},
-            "load": _load(self._load),
-            "evidence": [list(step) for step in decision.steps] if decision is not None else [],
-            "peer": self._describe_peer(),
-        }
-
-    def _describe_peer(self) -> dict[str, Any] | None:
-        beat = self.partner.latest
-        if beat is None:
-            return None
-        silence = self.partner.silence(self.now())
-        return {
-            "node": beat.node,
-            "role": beat.role,
-            "status": beat.status,
-            "term": beat.term,
-            "heardSec": silence / 1000,
-            "silent": silence > self.partner.pace.timeout,
-            "runningSec": beat.running / 1000,
-            "clockAheadSec": self.partner.skew / 1000,
-            "addresses": beat.address.split(", ") if beat.address else [],
-            "load": _load(beat.load),
-        }
-
-
-def _load(load: Load) -> dict[str, Any]:
-    return {"cpu": round(load.cpu, 3), "memory": load.memory, "depth": load.depth}
+        return described(self.conduct, self.link, self._load, self.now()) | {"works": self.is_on}
 
 
 def _witness_of(settings: Settings, now: Callable[[], int]) -> SharedFile | None:
