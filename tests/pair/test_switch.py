@@ -249,3 +249,22 @@ def test_a_store_whose_adoption_was_broken_off_is_not_served(tmp_path: Path) -> 
     done = run_command(tmp_path, "serve", "--data", str(tmp_path))
     assert done.returncode == 4, done
     assert "pair adopt" in done.stderr
+
+
+def test_a_consumer_process_goes_on_at_the_other_node(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.touch()
+    with pair(tmp_path) as two:
+        two.begin()
+        words = ("consume", "--store", two.addresses, "--queue", "work", "--raw", "--exec", f"tee -a {out}")
+        process = subprocess.Popen([sys.executable, "-m", "yirangmq", *words], stdout=subprocess.DEVNULL)
+        try:
+            with connect(two.addresses) as client:
+                client.publish("work", b"first\n")
+                until(lambda: out.read_text() == "first\n")
+                two.nodes["a"].kill()
+                client.publish("work", b"second\n")
+                until(lambda: out.read_text() == "first\nsecond\n")
+        finally:
+            process.terminate()
+            assert process.wait(30) == 0
