@@ -201,6 +201,13 @@ def test_parts_of_a_range_are_the_range(after: int, size: int, tasks: int, most:
     parts = split([Place(n, 100 * n) for n in marks], after, last, tasks, most)
     assert [n for begin, end in parts for n in range(begin + 1, end + 1)] == list(range(after + 1, last + 1))
     assert all(0 < end - begin <= most for begin, end in parts)
+    assert len(parts) >= min(tasks, size)
+
+
+def test_one_large_record_does_not_make_fewer_tasks() -> None:
+    places = [Place(1, 0), Place(50, 100), Place(99, 10_000_000)]
+    assert len(split(places, 0, 100, 2, 1000)) == 2
+    assert len(split([*places, *(Place(n, 10_000_000 + n) for n in range(100, 120))], 0, 120, 7, 1000)) == 7
 
 
 # -- choices ----------------------------------------------------------------------------------------------------------

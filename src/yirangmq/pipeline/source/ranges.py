@@ -101,7 +101,8 @@ def _ranges(log: LogAccess, options: Options, after: int, last: int) -> list[Ran
 
 
 def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int) -> list[tuple[int, int]]:
-    """Ranges of about the same bytes, none with more than ``most`` records; together they are (after, last]."""
+    """Ranges of about the same bytes, none with more than ``most`` records, and as many as wanted where there are
+    records enough; together they are (after, last]."""
     if last <= after:
         return []
     tasks = max(tasks, -(-(last - after) // most))
@@ -112,11 +113,16 @@ def split(places: Sequence[Place], after: int, last: int, tasks: int, most: int)
         step = -(-(last - after) // tasks)
         edges += range(after + step, last, step)
     edges = [edge for edge in edges if after <= edge < last]
-    return [
+    parts = [
         (begin, min(begin + most, end))
         for start, end in zip(edges, [*edges[1:], last], strict=True)
         for begin in range(start, end, most)
     ]
+    while len(parts) < min(tasks, last - after):  # a few large records hold most of the bytes
+        number, (begin, end) = max(enumerate(parts), key=lambda part: part[1][1] - part[1][0])
+        middle = (begin + end) // 2
+        parts[number : number + 1] = [(begin, middle), (middle, end)]
+    return parts
 
 
 def _edges(places: Sequence[Place], tasks: int) -> list[int]:
