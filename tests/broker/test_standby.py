@@ -91,6 +91,17 @@ def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None
     assert bench.ask(lambda transaction: transaction.counts("work").leased) == 0
 
 
+def test_what_is_on_disk_too_late_is_not_confirmed() -> None:
+    bench = Bench()
+
+    def frozen_meanwhile(transaction: Any) -> None:
+        transaction.set_note("a", "b")
+        bench.duty.is_on = False
+
+    with pytest.raises(NotActive):
+        bench.ask(frozen_meanwhile)
+
+
 def test_what_a_standby_says_can_be_read_from_its_text() -> None:
     error = Duty().refusal()
     assert (error.active, error.addresses) == ("a", ["tcp://10.0.0.1:7411", "http://a:80"])

@@ -156,9 +156,10 @@ class Desk:
         """One commit for all that wait, then everybody's answer."""
         self._planned = False
         batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
-        served = self._commit(batch) if self.duty.is_on else self._look(batch)
-        if served and not self.duty.is_on:
-            served = []  # it ended while this was written: the leases lapse by themselves
+        is_on = self.duty.is_on
+        served = self._commit(batch) if is_on else self._look(batch)
+        if is_on and not self.duty.is_on:
+            served = self._too_late(batch)
         for job in batch:
             self._tell(job)
         for taker, deliveries in served:
@@ -183,6 +184,13 @@ class Desk:
         self.verbs.happened.forget()
         self._hungry.clear()
         self.verbs.touched.clear()
+        return []
+
+    def _too_late(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
+        """Duty ended while this was being written, as when the process was frozen: nobody is told that it was done, so
+        that they ask the active node, with the same ids. Leases that nobody got lapse by themselves."""
+        for job in batch:
+            job.error = job.error or self.duty.refusal()
         return []
 
     def awake(self) -> None:
