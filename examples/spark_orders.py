@@ -11,9 +11,8 @@ broker, topic = sys.argv[1:3]
 spark = session("orders", "local[*]")
 records = spark.read.format("yirangmq").option("broker", broker).option("subscribe", topic).load()
 orders = steps.parse_envelope(records, "shop string, amount double").where("size(errors) = 0")
-by_shop = orders.groupBy("payload.shop").agg(
-    F.count("*").alias("orders"), F.round(F.sum("payload.amount"), 2).alias("sum")
-)
+paid = orders.where("payload.amount is not null").groupBy("payload.shop")
+by_shop = paid.agg(F.count("*").alias("orders"), F.sum("payload.amount").alias("sum"))
 for row in by_shop.orderBy("shop").collect():
     print(f"{row['shop']}: {row['orders']} orders, {row['sum']:.2f}")
 spark.stop()
