@@ -51,7 +51,7 @@ def test_a_store_fails_when_told_to_and_at_no_other_time() -> None:
     with pytest.raises(StoreReadOnly):
         queues.publish("mail", 3)
     queues.publish("mail", 4)
-    assert queues.counts("mail") == Counts(ready=2, published=2)
+    assert queues.counts("mail") == Counts(ready=2, published=2, bytes=2)
     assert (store.transactions, store.commits) == (4, 2)
 
 
@@ -74,7 +74,7 @@ def test_the_memory_store_finds_and_mends_a_wrong_counter() -> None:
     [finding] = queues.check(repair=True)
     assert finding.mended
     assert list(queues.check()) == []
-    assert queues.counts("mail") == Counts(ready=1, published=1)
+    assert queues.counts("mail") == Counts(ready=1, published=1, bytes=1)
 
 
 def test_the_memory_store_refuses_a_change_of_what_is_not_so() -> None:
@@ -88,4 +88,4 @@ def test_the_memory_store_refuses_a_change_of_what_is_not_so() -> None:
         transaction.forget([card])
     with pytest.raises(StoreError), store.transaction() as transaction:
         transaction.swap([(card._replace(attempt=9), card, None)])  # type: ignore[list-item]
-    assert queues.counts("mail") == Counts(ready=1, published=1)
+    assert queues.counts("mail") == Counts(ready=1, published=1, bytes=1)

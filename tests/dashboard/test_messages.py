@@ -221,6 +221,7 @@ def test_messages_are_found_by_a_filter_and_a_wrong_one_is_pointed_at(page: Page
     page.find("input[data-search]").type("payload.to=ann")
     page.browser.press("Enter")
     page.gone("tr", '"to":"bob"')
+    page.find("tr", '"to":"ann"')
     assert len(page.browser.texts("button.open")) == 2
     page.forgive("400")
     page.find("input[data-search]").type("payload.to=ann and atempt>1")

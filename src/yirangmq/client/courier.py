@@ -217,7 +217,7 @@ class Courier:
         if isinstance(cause, NotActive):
             await self._leave(cause)
         if tries > 1:
-            await self._wires.sleep(self._seconds(tries - 1))
+            await self._wires.sleep(self.seconds(tries - 1))
 
     async def _leave(self, standby: NotActive) -> None:
         """Another node of the pair does the work: on to the one it names, or to the next."""
@@ -237,7 +237,8 @@ class Courier:
                 self._next = self._addresses.index(found)
                 return
 
-    def _seconds(self, tries: int) -> float:
+    def seconds(self, tries: int) -> float:
+        """How long to wait before the next try."""
         longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
         return longest * (0.5 + self._chance())
 
@@ -249,7 +250,7 @@ class Courier:
         problems: dict[Address, Exception] = {}
         for tries in range(self.terms.retries + 1):
             if tries:
-                await self._wires.sleep(self._seconds(tries))
+                await self._wires.sleep(self.seconds(tries))
             for _ in self._addresses[:]:
                 if self._closed:
                     raise Unreachable("this client was closed")

@@ -33,7 +33,10 @@ class AsyncTopicSubscription:
         keeping: Keeping,
         hear: Hear,
         left: Callable[["AsyncTopicSubscription"], None],
+        retries: int = 0,
     ) -> None:
+        self._courier = courier
+        self._retries = retries
         self._terms = terms
         self._keeping = keeping
         self._left = left
@@ -203,13 +206,24 @@ class AsyncTopicSubscription:
     # -- the beginning and the end ----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Now rather than when the first record is asked for; raises what keeps it from that."""
+        """Now rather than when the first record is asked for; as often as the client tries; raises what keeps it from that."""
         async with self._taking:
-            try:
-                await self._way.connected()
-            except Lost as lost:
-                raise reason(lost) from None
+            tries = 1
+            while not await self._came(is_last=tries > self._retries):
+                await self._courier.sleep(self._courier.seconds(tries))
+                tries += 1
             self.ready.extend(self._taken())
+
+    async def _came(self, *, is_last: bool) -> bool:
+        try:
+            await self._way.connected()
+        except Lost as lost:
+            raise reason(lost) from None
+        except Unreachable:
+            if is_last:
+                raise
+            return False
+        return True
 
     async def __aenter__(self) -> "AsyncTopicSubscription":
         await self.connect()

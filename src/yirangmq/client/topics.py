@@ -120,7 +120,12 @@ class AsyncTopics:
         )
         keeping: Keeping = AtServer() if name else InFile(file) if file is not None else Nowhere()
         made = AsyncTopicSubscription(
-            self._courier.own(0), terms, keeping, on_event or _nobody, self._subscriptions.discard
+            self._courier.own(0),
+            terms,
+            keeping,
+            on_event or _nobody,
+            self._subscriptions.discard,
+            self._courier.terms.retries,
         )
         self._subscriptions.add(made)
         return made

@@ -136,7 +136,7 @@ def test_what_operators_see(server: LiveServer) -> None:
         assert any(one.startswith("stomp://127.0.0.1:") for one in status["addresses"])
         [row] = [one for one in queues.call("connections") if one["client"] == "seen"]
         assert (row["protocol"], row["subscriptions"][0]["queue"]) == ("stomp 1.2", "seen")
-        assert 'yirangmq_stomp_frames_total{command="CONNECT"}' in queues.call("metrics")
+        assert 'yirangmq_stomp_frames_total{command="SUBSCRIBE"}' in queues.call("metrics")
 
 
 def test_tokens_and_tls(tmp_path: Path) -> None:
