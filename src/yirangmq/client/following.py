@@ -206,7 +206,8 @@ class AsyncTopicSubscription:
     # -- the beginning and the end ----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Now rather than when the first record is asked for; as often as the client tries; raises what keeps it from that."""
+        """Now rather than when the first record is asked for, as often as the client tries; raises what keeps it
+        from that."""
         async with self._taking:
             tries = 1
             while not await self._came(is_last=tries > self._retries):
