@@ -6,7 +6,9 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
 # Tests of one group run in one process: those of Spark share a session.
-PYTEST_FLAGS ?= -n auto --dist loadgroup
+# One more than there are cores: many tests wait for processes that they start.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+PYTEST_FLAGS ?= -n $(WORKERS) --dist loadgroup
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 SOAK_FLAGS   ?=

@@ -33,6 +33,7 @@ class Process:
         self._folder = folder
         (folder / "shop.py").write_text(HANDLER)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("YIRANGMQ_")}
+        environment["YIRANGMQ_HTTP"] = "off"
         self.popen = subprocess.Popen(
             [sys.executable, "-m", "yirangmq", *words],
             cwd=folder,
@@ -70,5 +71,6 @@ def process(folder: Path, *words: str) -> Iterator[Process]:
 def server(folder: Path) -> Iterator[Process]:
     """A server that is ready, at ``unix:FOLDER/mq.sock``."""
     with process(folder, "serve", "--data", "data", "--socket", "mq.sock", "--json") as made:
-        assert '"ready":true' in made.line()
+        said = made.line()
+        assert '"ready":true' in said, (said, made.popen.poll(), made.popen.stderr and made.popen.stderr.read())
         yield made

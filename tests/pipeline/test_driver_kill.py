@@ -21,6 +21,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_a_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -> None:
     chance, began = random.Random(11), time.monotonic()
     served = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")

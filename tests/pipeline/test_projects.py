@@ -21,6 +21,7 @@ def yirangmq(served: Served, folder: Path, *words: str) -> "subprocess.Completed
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
+@pytest.mark.slow
 def test_a_project_runs_and_goes_on_where_it_ended(own: Served, tmp_path: Path) -> None:
     project.init("shop", tmp_path)
     orders = project.sample_orders()

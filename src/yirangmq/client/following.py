@@ -16,7 +16,7 @@ from yirangmq.client.courier import Courier
 from yirangmq.client.keeping import Keeping, Nowhere
 from yirangmq.client.topic_values import TopicRecord
 from yirangmq.client.way import LISTEN_SECONDS, Hear, Terms, Way, reason
-from yirangmq.core.errors import Unavailable, Unreachable
+from yirangmq.core.errors import QueueError, Unavailable, Unreachable
 from yirangmq.core.feeds import ClientState
 
 FOREVER = 10.0 * 366 * 86400
@@ -218,11 +218,9 @@ class AsyncTopicSubscription:
     async def _came(self, *, is_last: bool) -> bool:
         try:
             await self._way.connected()
-        except Lost as lost:
-            raise reason(lost) from None
-        except Unreachable:
-            if is_last:
-                raise
+        except (Lost, Unreachable) as error:
+            if is_last or isinstance(error.__cause__, QueueError):
+                raise (reason(error) if isinstance(error, Lost) else error) from None
             return False
         return True
 
