@@ -108,8 +108,8 @@ soak-daemon: setup ## kill the server a hundred times under load from eight prod
 soak-topics: setup ## a thousand runs of topics by seed, with kills, slow readers, filters and trimming (SOAK_FLAGS="--seed 7": one)
 	$(BIN)/python -m tests.soak.topics $(SOAK_FLAGS)
 
-fuzz: setup ## a minute of frames that are nearly right
-	YIRANGMQ_FUZZ_SECONDS=60 $(BIN)/pytest tests/doors/test_fuzz.py
+fuzz: setup ## two minutes of frames that are nearly right
+	YIRANGMQ_FUZZ_SECONDS=120 $(BIN)/pytest tests/doors/test_fuzz.py
 
 torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend sqlite --steps 150
