@@ -24,6 +24,10 @@ from yirangmq.format.delivery import Delivery
 Answer = TypeVar("Answer")
 MOST_PER_COMMIT = 1000
 """Requests in one commit; past this it only gets later, not cheaper."""
+CROWD = 4
+"""Requests in a commit from which on the next one waits a little for more."""
+TURNS_TO_GATHER = 3
+"""Turns of the loop, each some millionths of a second: whoever was just answered may ask again in them."""
 MOST_PER_TAKER = 256
 """Messages handed to one consumer in one commit, so that the others get some too."""
 BYTES_PER_TAKER = 512 * 1024
@@ -54,9 +58,21 @@ class Taker(Protocol):
         """Hand over what it leased, or what ``serve`` gave; False if it is gone, and the leases go back."""
 
 
+class Task(Protocol):
+    """What to do inside the transaction, and whom to tell when it is on disk. ``requests``, where it is several that
+    are done as one."""
+
+    value: Any
+    error: QueueError | None
+    requests: int
+
+    def work(self, transaction: Transaction, /) -> Any: ...
+
+    def done(self, value: Any, error: QueueError | None, /) -> None: ...
+
+
 class Job:
-    """One request: what to do inside the transaction, and whom to tell when it is on disk. ``requests``, where it is
-    several that are done as one."""
+    """One request."""
 
     __slots__ = ("done", "error", "requests", "value", "work")
 
@@ -86,11 +102,13 @@ class Desk:
         self._soon = soon
         self.later = later
         self._seconds = seconds
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[Task] = deque()
         self._takers: dict[str, OrderedDict[Taker, None]] = {}
         """By queue, who is next first."""
         self._hungry: set[str] = set()
         self._planned = False
+        self._crowd = self._to_pass = 0
+        """Requests of the latest commit; turns of the loop before the next."""
         self._alarm_at: int | None = None
         self.after_commit: list[Callable[[], None]] = []
         self.trouble: Exception | None = None
@@ -102,7 +120,7 @@ class Desk:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
         self.enlist(Job(work, done))
 
-    def enlist(self, job: Job) -> None:
+    def enlist(self, job: Task) -> None:
         self._jobs.append(job)
         self._plan()
 
@@ -150,7 +168,16 @@ class Desk:
     def _plan(self) -> None:
         if not self._planned:
             self._planned = True
-            self._soon(self._turn)
+            self._to_pass = TURNS_TO_GATHER if self._crowd >= CROWD else 0
+            self._soon(self._next)
+
+    def _next(self) -> None:
+        """Where many ask, who is about to ask joins them: a commit costs nearly the same for all of them."""
+        if self._to_pass:
+            self._to_pass -= 1
+            self._soon(self._next)
+        else:
+            self._turn()
 
     def _turn(self) -> None:
         """One commit for all that wait, then everybody's answer."""
@@ -171,7 +198,7 @@ class Desk:
         if self._jobs:
             self._plan()
 
-    def _look(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
+    def _look(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
         """A standby: what only looks is answered, nothing is changed and nobody served."""
         try:
             with self._store.transaction(write=False) as transaction:
@@ -186,7 +213,7 @@ class Desk:
         self.verbs.touched.clear()
         return []
 
-    def _too_late(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
+    def _too_late(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
         """Duty ended while this was being written, as when the process was frozen: nobody is told that it was done, so
         that they ask the active node, with the same ids. Leases that nobody got lapse by themselves."""
         for job in batch:
@@ -200,14 +227,14 @@ class Desk:
             self.submit(self.verbs.sweep, _ignore)
             self.news()
 
-    def _tell(self, job: Job) -> None:
+    def _tell(self, job: Task) -> None:
         """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
         try:
             job.done(job.value, job.error)
         except Exception as error:
             self._soon(partial(_throw, error))
 
-    def _commit(self, batch: list[Job]) -> list[tuple[Taker, list[Any]]]:
+    def _commit(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
         happened = self.verbs.happened
         try:
@@ -218,7 +245,7 @@ class Desk:
                 served = self._serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
-            requests = sum([job.requests for job in batch])
+            requests = self._crowd = sum([job.requests for job in batch]) + len(served)
             happened.committed(requests, worked - begun, self._seconds() - worked)
             self.trouble = None
             return served
@@ -231,7 +258,7 @@ class Desk:
             self.later(RETRY_SECONDS, self._plan)
             return []
 
-    def _alone(self, job: Job, known: Exception | None) -> None:
+    def _alone(self, job: Task, known: Exception | None) -> None:
         happened = self.verbs.happened
         try:
             if known is not None:
@@ -353,7 +380,7 @@ def targets(transaction: Transaction, queue: str) -> Iterator[int]:
         cursor = f"{found[0].target}.{BEHIND_ALL}"
 
 
-def _perform(job: Job, transaction: Transaction) -> None:
+def _perform(job: Task, transaction: Transaction) -> None:
     try:
         job.value = job.work(transaction)
     except StoreError:

@@ -6,6 +6,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.doors.http.connection import Connection, Shared
 from yirangmq.doors.http.exchange import Exchange, Outlet, Request, Response
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.quick import Blocks
 from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.router import Api, Params
 
@@ -148,11 +149,16 @@ class Wire:
 class Bench:
     """A connection between a stage and a wire, at a time that a test sets."""
 
-    def __init__(self, limits: Limits | None = None, admit: Callable[[Request], None] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        admit: Callable[[Request], None] | None = None,
+        blocks: Blocks | None = None,
+    ) -> None:
         self.stage = Stage()
         self.wire = Wire()
         self.limits = limits or Limits()
-        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0), admit)
+        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0), admit, blocks or Blocks())
         self.now = 0.0
         self.connection = Connection(self.shared, self.wire, "test:1", self.now)
 

@@ -13,6 +13,7 @@ from yirangmq.doors.http.intake import Intake
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.line import Line, Wire
 from yirangmq.doors.http.pace import Pace
+from yirangmq.doors.http.quick import Blocks
 from yirangmq.doors.http.refusals import plain, refusal, too_large
 from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.turn import Turn
@@ -30,6 +31,7 @@ class Shared:
     limits: Limits
     tails: Tails
     admit: Callable[[Request], None] | None = None
+    blocks: Blocks = field(default_factory=Blocks)
     held: int = field(default=0, init=False)
     """Bytes of requests that are held for all connections."""
 
@@ -43,7 +45,7 @@ class Connection:
         self._shared = shared
         self._wire = wire
         self._peer = peer
-        self._intake = Intake(self, shared.limits)
+        self._intake = Intake(self, shared.limits, shared.blocks)
         self._pace = Pace(self._intake, shared.limits, now)
         self._line = Line(self, wire, shared.tails)
         self._rest = b""

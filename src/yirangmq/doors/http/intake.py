@@ -9,6 +9,7 @@ import httptools
 
 from yirangmq.doors.http.head import SINGLE, Head, Refused, check_head
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.quick import Blocks
 
 SLICE = 4096
 """Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
@@ -41,10 +42,12 @@ class Intake:
 
     __slots__ = (
         "_begun",
+        "_blocks",
         "_body",
         "_count",
         "_done",
         "_error",
+        "_gone_by",
         "_headers",
         "_limits",
         "_moved",
@@ -60,15 +63,19 @@ class Intake:
         "is_open",
     )
 
-    def __init__(self, taker: Taker, limits: Limits) -> None:
+    def __init__(self, taker: Taker, limits: Limits, blocks: Blocks | None = None) -> None:
         self._taker = taker
+        self._blocks = blocks or Blocks()
         self._limits = limits
         self._parser = httptools.HttpRequestParser(self)
         self._done: list[tuple[Any, Head, bytes]] = []
         self._begun: Any = None
         self._error: Exception | None = None
         self._quiet = 0
+        """Bytes parsed since anything came of them; 0 between two requests."""
         self._moved = False
+        self._gone_by: Head | None = None
+        """The latest head, once its request is complete."""
         self._target = b""
         self._headers: dict[str, str] = {}
         self._count = self._size = 0
@@ -84,6 +91,44 @@ class Intake:
 
     def feed(self, data: memoryview) -> int:
         """How many bytes were taken: all of them, unless the taker is full."""
+        at, end = 0, len(data)
+        if self.is_between and not self._taker.is_full:
+            whole = bytes(data)
+            if self._read_at_a_glance(whole):
+                return end
+            begun = self.begun
+            at = self._feed(data)
+            if self._gone_by is not None and self.begun == begun + 1 and self.is_between:
+                self._blocks.learn(whole, self._gone_by)
+            return at
+        return self._feed(data)
+
+    @property
+    def is_between(self) -> bool:
+        """No byte of the next request has come."""
+        return self.is_open and self.head is None and not self.in_head and not self._quiet
+
+    def _read_at_a_glance(self, data: bytes) -> bool:
+        found = self._blocks.read(data, self._limits.target_bytes)
+        if found is None:
+            return False
+        head, body = found
+        self.begun += 1
+        taker = self._taker
+        try:
+            begun = taker.begin(head)
+            if body:
+                self.body_size = len(body)
+                taker.grow(len(body))
+                self.body_size = 0
+        except Exception:
+            if self.is_open:
+                raise
+            return True
+        taker.complete(begun, head, body)
+        return True
+
+    def _feed(self, data: memoryview) -> int:
         at, end = 0, len(data)
         while at < end and self.is_open and not self._taker.is_full:
             step = end - at
@@ -135,6 +180,7 @@ class Intake:
         self._target = b""
         self._headers = {}
         self._count = self._size = 0
+        self._gone_by = None
         self.begun += 1
         self.in_head = True
 
@@ -201,6 +247,7 @@ class Intake:
         if self.head is None:
             return
         self._done.append((self._begun, self.head, bytes(self._body)))
+        self._gone_by = self.head
         self._begun = self.head = None
         self._body = b""
         self.body_size = 0

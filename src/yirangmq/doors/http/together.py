@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, Protocol
 
-from yirangmq.broker.desk import Desk, Job
+from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.exchange import Request
@@ -37,15 +37,37 @@ Reply = Callable[[Any, Any], None]
 
 
 class Batch:
-    __slots__ = ("calls", "items", "number", "queue", "reply", "work")
+    """A ``broker.desk.Task``: many requests."""
 
-    def __init__(self, number: int, queue: str, work: Work, reply: Reply) -> None:
+    __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
+
+    def __init__(self, together: "Together", number: int, queue: str, perform: Work, reply: Reply) -> None:
+        self._together = together
+        self._perform = perform
         self.number = number
         self.queue = queue
-        self.work = work
         self.reply = reply
         self.calls: list[Asker] = []
         self.items: list[Any] = []
+        self.value: Any = None
+        self.error: QueueError | None = None
+        self.requests = 1
+
+    def like(self) -> "Batch":
+        """One of the same kind, with nobody in it."""
+        return Batch(self._together, self.number, self.queue, self._perform, self.reply)
+
+    @property
+    def key(self) -> tuple[Work, str]:
+        return self._perform, self.queue
+
+    def work(self, transaction: Transaction) -> Sequence[Any]:
+        self._together.close(self)
+        self.requests = len(self.items)
+        return self._perform(transaction, self.queue, self.items)
+
+    def done(self, value: Any, error: QueueError | None) -> None:
+        self._together.answer(self, value, error)
 
 
 class Together:
@@ -65,8 +87,8 @@ class Together:
         peer = call.request.peer
         batch = self._open.get(key)
         if batch is None or batch.number < self._latest.get(peer, 0) or len(batch.items) >= MOST:
-            batch = self._open[key] = Batch(next(self._numbers), call.queue, work, reply)
-            self._submit(batch)
+            batch = self._open[key] = Batch(self, next(self._numbers), call.queue, work, reply)
+            self._desk.enlist(batch)
         batch.calls.append(call)
         batch.items.append(item)
         self._latest[peer] = batch.number
@@ -76,23 +98,15 @@ class Together:
         if self._open:
             self._latest[request.peer] = next(self._numbers)
 
-    def _submit(self, batch: Batch) -> None:
-        def work(transaction: Transaction) -> Sequence[Any]:
-            self._close(batch)
-            job.requests = len(batch.items)
-            return batch.work(transaction, batch.queue, batch.items)
-
-        job = Job(work, lambda found, error: self._answer(batch, found, error))
-        self._desk.enlist(job)
-
-    def _close(self, batch: Batch) -> None:
-        key = batch.work, batch.queue
+    def close(self, batch: Batch) -> None:
+        """Nobody joins it any more."""
+        key = batch.key
         if self._open.get(key) is batch:
             del self._open[key]
         if not self._open:
             self._latest.clear()
 
-    def _answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
+    def answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
         if error is not None and len(batch.calls) > 1:
             self._one_by_one(batch)
             return
@@ -109,7 +123,7 @@ class Together:
     def _one_by_one(self, batch: Batch) -> None:
         """The store refused them together; that need not be the fault of all."""
         for call, item in zip(batch.calls, batch.items, strict=True):
-            single = Batch(batch.number, batch.queue, batch.work, batch.reply)
+            single = batch.like()
             single.calls.append(call)
             single.items.append(item)
-            self._submit(single)
+            self._desk.enlist(single)

@@ -9,7 +9,7 @@ from yirangmq.broker.drafts import Drafts
 from yirangmq.broker.orders import Orders
 from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
 from yirangmq.core.errors import QueueError
-from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
+from yirangmq.doors.http.exchange import Exchange, Request, Response
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.admin import SETTINGS, Admin
 from yirangmq.doors.http.mq.answers import COMMON, METHODS, TEXT, check_version, headers_for, nowhere, refusal
@@ -48,14 +48,12 @@ class MqApi:
         self._guard = guard
         self._limit = terms.payload_limit
         self._api = Api(refusal, nowhere, options=_preflight)
+        self.find = self._api.find
         self._together = together or Together(house.desk)
         orders = Orders(house.desk.verbs, house.clock)
         self._add_messages(orders, terms.set_limit)
         self._add_queues(orders)
         self._add_admin(Admin(terms.admin_password))
-
-    def find(self, method: str, path: str) -> Route:
-        return self._api.find(method, path)
 
     # -- the table ------------------------------------------------------------------------------------------------
 
