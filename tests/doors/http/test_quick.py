@@ -1,4 +1,4 @@
-"""Blocks of headers that were seen before: whoever knows them reads what the parser would have read, and nothing else."""
+"""Blocks of headers that were seen before: who knows them reads what the parser would have read, and nothing else."""
 
 import pytest
 from hypothesis import example, given
