@@ -14,6 +14,7 @@ from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys, Meaning, Registration, queue_of, segment, text_of
 from yirangmq.cluster.ledger import Arrival, Ledger, Removal
 from yirangmq.cluster.recovery import Deposed, Recovery
+from yirangmq.cluster.room import Room
 from yirangmq.cluster.wire import MESSAGES
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.policy import read_policy
@@ -35,7 +36,7 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> N
             await client.put(keys.leader, b"new")
             await client.put(keys.why(1), b'{"due": 1}')
             before = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
-            dispatcher = Dispatcher(client, queue, "old", SystemClock(), TimeOrderedIds(), lambda: 0.0, Manner())
+            dispatcher = Dispatcher(client, queue, "old", SystemClock(), TimeOrderedIds(), Room(), Manner())
             for batch in (
                 planning.plan(ledger, fence, 1, 0.0),
                 planning.heartbeat(ledger, fence, 1, 0.0),

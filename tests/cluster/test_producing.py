@@ -12,8 +12,10 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
 from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.maintenance import Maintenance
 from yirangmq.cluster.producing import LEVELS, Producer
 from yirangmq.cluster.repairing import repair
+from yirangmq.cluster.room import Room
 from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
 
 pytestmark = pytest.mark.process
@@ -127,6 +129,53 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
 
     with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
         play(game(cluster))
+
+
+def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, queue: str) -> None:
+    """A plain client goes on where ours would be refused. Moving and handing out need room for more copies than there
+    is, so it is done bit by bit, as acks and compaction make room, and etcd never says that it is full."""
+    quota = 12 * 1024**2
+
+    async def game(etcd: Etcds) -> None:
+        keys, put = Keys(queue), 0
+        async with running(etcd.endpoints, quota=quota, compact=0.2), at(*etcd.endpoints) as client:
+            upkeep = Maintenance(Address(endpoints=tuple(etcd.endpoints)), client.lines)
+            while (await upkeep.health(etcd.endpoints[0])).size < 0.88 * quota and put < 2_000:
+                await client.put(keys.inbox("ann", f"k{put}"), bytes(20_000))
+                put += 1
+            async with Consumer(client, queue, "bob") as consumer:
+                seen: set[str] = set()
+                async for batch in consumer.batches():
+                    seen.update(one.name for one in batch)
+                    await consumer.ack(batch)
+                    if len(seen) == put:
+                        break
+            assert await upkeep.alarms() == []
+
+    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+        play(game(cluster))
+
+
+def test_room_is_given_out_with_care() -> None:
+    async def game() -> None:
+        room = Room()
+        assert room.left == float("inf")
+        room.measured(200, 100, 1000)
+        assert (room.full, room.left) == (0.1, (720 + 100) / 4)
+        room.take(205)
+        assert room.left == 0
+        waiting = asyncio.ensure_future(room.wait(60))
+        await asyncio.sleep(0)
+        assert room.wanted.is_set()
+        room.measured(850, 100, 1000)
+        await waiting
+        assert (room.full, room.left) == (0.85, (70 + 750) / 4)
+        room.measured(970, 100, 1000)
+        assert room.left == 0
+        room.is_unknown()
+        assert room.left == float("inf")
+
+    play(game())
 
 
 def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None:

@@ -6,7 +6,6 @@ After an answer that was lost it does not guess: it proves that it still leads a
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,9 @@ from yirangmq.cluster.etcd import Etcd, get
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
 from yirangmq.cluster.ledger import WINDOW, Arrival, Ledger, Waiting
 from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.planning import MOST_MOVES, Batch
+from yirangmq.cluster.planning import MOST_MOVES, Batch, Most
 from yirangmq.cluster.recovery import Deposed, Recovery, policy_of
+from yirangmq.cluster.room import Room
 from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
 from yirangmq.core.ports import Clock, Ids
 
@@ -48,14 +48,12 @@ class Manner:
 
 
 class Dispatcher:
-    def __init__(
-        self, etcd: Etcd, queue: str, node: str, clock: Clock, ids: Ids, full: Callable[[], float], manner: Manner
-    ) -> None:
+    def __init__(self, etcd: Etcd, queue: str, node: str, clock: Clock, ids: Ids, room: Room, manner: Manner) -> None:
         self._etcd = etcd
         self._keys = Keys(queue)
         self._clock = clock
         self._ids = ids
-        self._full = full
+        self._room = room
         self._manner = manner
         self._recovery = Recovery(etcd, queue, node, clock, manner.window)
         self._stir = asyncio.Event()
@@ -96,14 +94,19 @@ class Dispatcher:
         ledger.tick(self._clock.now_ms())
         await self._read_what_is_needed(ledger)
         now = self._clock.now_ms()
-        full = self._full()
-        batch = planning.plan(ledger, fence, now, full, self._most)
+        full = self._room.full
+        batch = planning.plan(ledger, fence, now, full, Most(self._most, self._room.left))
         is_late = bool(ledger.inbox) and now - self._wrote_at >= planning.HEARTBEAT_MS
         has_news = ledger.unsaid or abs(full - self._said_full) >= FULLER
         if batch.is_empty and (is_late or has_news):
             batch = planning.heartbeat(ledger, fence, now, full)
+        if batch.was_short:
+            self._room.ask()
         if not batch.is_empty:
+            self._room.take(batch.bytes)
             await self._commit(ledger, batch, fence, full)
+        elif batch.was_short:
+            await self._room.wait(FULL_SECONDS)
         elif ledger.is_idle() and now - self._wrote_at >= self._manner.idle_ms:
             raise Idle
         elif now - self._swept_at >= SWEEP_MS:

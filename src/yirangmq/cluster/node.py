@@ -17,9 +17,9 @@ from yirangmq.cluster.etcd import Etcd, created_at, delete, get, put
 from yirangmq.cluster.keys import ROOTS, Keys, queue_of
 from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.maintenance import Maintenance
 from yirangmq.cluster.recovery import Deposed
-from yirangmq.core.errors import NotAllowed, NotFound, QueueError, Unavailable
+from yirangmq.cluster.room import Upkeep
+from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Clock, Ids
 
 PAUSE_SECONDS = 0.2
@@ -34,7 +34,8 @@ log = logging.getLogger("yirangmq.cluster")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Seconds. ``watchdog``: how long a leader may leave the inbox as it is before another deposes it. ``compact``:
-    how often history older than that is thrown away; 0: never. ``quota``: etcd's, in bytes, where the members do not
+    how often history older than that is thrown away, and files made smaller that are nearly as large as the quota; 0:
+    never. ``quota``: etcd's, in bytes, where the members do not
     tell it."""
 
     name: str
@@ -52,14 +53,15 @@ class Node:
         self._clock = clock
         self._ids = ids
         self._settings = settings
-        self._upkeep = Maintenance(address, etcd.lines)
         self._seats: dict[str, asyncio.Task[None]] = {}
         self.leads: dict[str, Dispatcher] = {}
-        self.full = 0.0
+        self._upkeep = Upkeep(
+            etcd, address, settings.quota, settings.look * 5, settings.compact, lambda: bool(self.leads)
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until ``stop``; then the lease is revoked, and others lead within a moment."""
-        chores = [asyncio.ensure_future(self._weigh()), asyncio.ensure_future(self._compact())]
+        upkeep = asyncio.ensure_future(self._upkeep.run())
         try:
             while not stop.is_set():
                 try:
@@ -69,9 +71,8 @@ class Node:
                     log.warning("no lease", extra={"values": {"error": str(error)}})
                     await _either(stop, PAUSE_SECONDS)
         finally:
-            for chore in chores:
-                chore.cancel()
-            await asyncio.gather(*chores, return_exceptions=True)
+            upkeep.cancel()
+            await asyncio.gather(upkeep, return_exceptions=True)
 
     async def _serve(self, lease: Lease, stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())
@@ -136,7 +137,7 @@ class Node:
         queue, told = keys.queue, {"queue": keys.queue, "node": self._settings.name, "fence": fence}
         log.info("leads", extra={"values": told})
         dispatcher = Dispatcher(
-            self._etcd, queue, self._settings.name, self._clock, self._ids, lambda: self.full, self._settings.manner
+            self._etcd, queue, self._settings.name, self._clock, self._ids, self._upkeep.room, self._settings.manner
         )
         self.leads[queue] = dispatcher
         try:
@@ -196,35 +197,6 @@ class Node:
             if any(kv.key != keys.policy for one in answer.responses for kv in one.response_range.kvs):
                 return
             await asyncio.sleep(self._settings.look)
-
-    async def _weigh(self) -> None:
-        """How full etcd is. Members may not tell it to everybody."""
-        while True:
-            try:
-                member = await self._upkeep.health((await self._etcd.lines.line()).endpoint)
-                self.full = member.size / (member.quota or self._settings.quota)
-            except NotAllowed:
-                return
-            except QueueError:
-                pass
-            await asyncio.sleep(self._settings.look * 5)
-
-    async def _compact(self) -> None:
-        """History of a while ago; every watch of ours is long past it. Only who leads something does it."""
-        if not self._settings.compact:
-            return
-        before = 0
-        while True:
-            with contextlib.suppress(Unavailable, Compacted, NotFound):
-                now = int((await self._etcd.range(b"/q", limit=1, keys_only=True)).header.revision)
-                if before and self.leads:
-                    try:
-                        await self._etcd.compact(before)
-                    except NotAllowed:
-                        log.warning("may not compact", extra={"values": {"node": self._settings.name}})
-                        return
-                before = now
-            await asyncio.sleep(self._settings.compact)
 
 
 async def find_queues(etcd: Etcd) -> list[str]:

@@ -8,7 +8,7 @@ consumer has just acked) is asked in a transaction inside, which says what it fo
 level, where etcd's quota counts it."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards, etcd
 from yirangmq.cluster.ledger import AHEAD, AHEAD_BYTES, Arrival, Consumer, Ledger, Removal, Return, Waiting
@@ -25,6 +25,16 @@ MOST_MOVES = 90
 HEARTBEAT_MS = 2_000
 """How often the state is written while something lies in the inbox that cannot be moved, so that nobody thinks we
 sleep."""
+
+
+class Most(NamedTuple):
+    """What one transaction may do: moves out of the inbox, and bytes that etcd has room for."""
+
+    moves: int = MOST_MOVES
+    bytes: float = float("inf")
+
+
+ALL = Most()
 
 
 @dataclass(slots=True)
@@ -51,6 +61,9 @@ class Batch:
     rewrites: list[bytes] = field(default_factory=list)
     drops: list[bytes] = field(default_factory=list)
     bytes: int = 0
+    most_bytes: float = float("inf")
+    was_short: bool = False
+    """There was more to do than etcd has room for."""
 
     @property
     def is_empty(self) -> bool:
@@ -58,19 +71,23 @@ class Batch:
 
     def room(self, size: int) -> bool:
         """A single thing that is larger than all goes alone."""
+        if self.bytes + size > self.most_bytes:
+            self.was_short = True
+            return False
         return len(self.success) < MOST_TOP and (self.bytes == 0 or self.bytes + size <= MOST_BYTES)
 
 
-def plan(ledger: Ledger, fence: int, now: int, full: float, most_moves: int = MOST_MOVES) -> Batch:
+def plan(ledger: Ledger, fence: int, now: int, full: float, most: Most = ALL) -> Batch:
     """What can be done now, as one transaction; empty if nothing can."""
     batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned, now)
+    batch.most_bytes = most.bytes
     _remove(ledger, batch)
     _put_right(ledger, batch)
     _return(ledger, batch)
     if not ledger.policy.paused:
         _hand_out_again(ledger, batch, now)
         _hand_out_waiting(ledger, batch, now)
-    _move(ledger, batch, now, most_moves)
+    _move(ledger, batch, now, most.moves)
     if batch.success:
         batch.success.append(etcd.put(ledger.keys.state, state_text(ledger, batch, now, full)))
         batch.failure = [etcd.get(ledger.keys.leader)]
@@ -192,7 +209,7 @@ def _hand_out_again(ledger: Ledger, batch: Batch, now: int) -> None:
 
 def _hand_out_waiting(ledger: Ledger, batch: Batch, now: int) -> None:
     for one in ledger.ahead:
-        if not batch.room(len(one.value)) or (consumer := ledger.choose()) is None:
+        if (consumer := ledger.choose()) is None or not batch.room(len(one.value)):
             return
         card = cards.fresh(ledger.keys.queue, one.number, one.name)
         _copy(ledger, batch, ledger.hand_out(card, consumer, now), consumer, one.value)
@@ -236,7 +253,7 @@ def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now:
     inside = [etcd.delete(arrival.key), etcd.put(ledger.keys.ordered(index, arrival.name), value)]
     batch.bytes += len(value)
     is_first = batch.assigned + 1 == index and not ledger.policy.paused
-    fits = batch.bytes + len(value) <= MOST_BYTES
+    fits = batch.bytes + len(value) <= min(MOST_BYTES, batch.most_bytes)
     consumer = ledger.choose() if is_first and fits else None
     if consumer is not None:
         card = ledger.hand_out(cards.fresh(ledger.keys.queue, index, arrival.name), consumer, now)

@@ -1,0 +1,188 @@
+"""How much may still be written to etcd, and making room where it gets tight. Knows: sizes, quota, history, files with
+holes in them. Does not know: queues.
+
+etcd refuses everything once its file has the size of the quota, however little of the file is in use, and goes on
+refusing until an operator (``repairing``) says otherwise. A message that is moved and handed out takes its room twice
+more before the first copies are gone, so those who write ask here first, and wait. What was deleted takes room until
+history is compacted; the room then lies in the file as holes, which are used again as far as things fit into them; only
+defragmenting makes the file smaller."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.etcd import Etcd, created_at, put
+from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.maintenance import Health, Maintenance
+from yirangmq.core.errors import NotAllowed, NotFound, QueueError, StoreFull, Unavailable
+
+LIMIT = 0.92
+"""Of the quota: what we ourselves never fill it beyond."""
+TIGHT = 0.8
+"""Of the quota: from here on the file is made smaller, if that helps."""
+HELPS = 0.75
+"""It helps where less than this of the file is in use."""
+SHARE = 4
+"""Others write too, pages are never quite full, and holes may be too small: of what there is a quarter is given out
+between two measurements."""
+LEAST_SECONDS = 0.1
+UPKEEP = b"/yirangmq/upkeep"
+"""Held by the node that makes the files smaller, so that never two members are out at once."""
+UPKEEP_LEASE = 150
+log = logging.getLogger("yirangmq.cluster")
+
+
+class Room:
+    """``full``: how much of the quota is in use, or of the file where that is nearly as large. ``take`` before
+    writing; who gets too little asks for a new measurement with ``ask`` and waits for ``news``."""
+
+    def __init__(self) -> None:
+        self.full = 0.0
+        self.left: float = float("inf")
+        """Bytes that may be written before the next measurement."""
+        self.wanted = asyncio.Event()
+        self.news = asyncio.Event()
+
+    def measured(self, size: int, in_use: int, quota: int) -> None:
+        share = size / quota
+        self.full = share if share >= TIGHT else in_use / quota
+        holes = max(0, size - in_use)
+        to_grow = max(0.0, LIMIT * quota - size)
+        self.left = (to_grow + holes) / SHARE if share < (1 + LIMIT) / 2 else 0.0
+        self._tell()
+
+    def is_unknown(self) -> None:
+        """We may not see sizes: etcd itself says when it is full."""
+        self.left = float("inf")
+        self._tell()
+
+    def take(self, count: int) -> None:
+        self.left -= count
+
+    def ask(self) -> None:
+        self.wanted.set()
+
+    async def wait(self, seconds: float) -> None:
+        """For the next measurement."""
+        self.ask()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+
+    def _tell(self) -> None:
+        self.news.set()
+        self.news = asyncio.Event()
+
+
+class Upkeep:
+    """Measures, compacts, makes files smaller; ``compact`` 0 leaves all but measuring to others. ``is_busy``: whether
+    this node has anything to do with the queues, so that not all of them do the same."""
+
+    def __init__(
+        self, etcd: Etcd, address: Address, quota: int, look: float, compact: float, is_busy: Callable[[], bool]
+    ) -> None:
+        self._etcd = etcd
+        self._calls = Maintenance(address, etcd.lines)
+        self._endpoints = address.endpoints
+        self._quota = quota
+        self._look = look
+        self._compact_seconds = compact
+        self._is_busy = is_busy
+        self._may_defragment = True
+        self.room = Room()
+
+    async def run(self) -> None:
+        await asyncio.gather(self._measure(), self._compact())
+
+    async def _measure(self) -> None:
+        while True:
+            try:
+                await self._look_once()
+            except NotAllowed:
+                self.room.is_unknown()
+                return
+            except QueueError:
+                pass
+            await asyncio.sleep(LEAST_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, self._look - LEAST_SECONDS)):
+                    await self.room.wanted.wait()
+
+    async def _look_once(self) -> None:
+        self.room.wanted.clear()
+        fullest = await self._fullest()
+        quota = fullest.quota or self._quota
+        if fullest.size >= TIGHT * quota and self._is_busy() and self._compact_seconds:
+            await self._relieve(fullest, quota)
+            fullest = await self._fullest()
+        self.room.measured(fullest.size, fullest.in_use or fullest.size, quota)
+
+    async def _fullest(self) -> Health:
+        """Of the members we can reach; the first of them to be full stops all."""
+        asked = await asyncio.gather(*map(self._calls.health, self._endpoints), return_exceptions=True)
+        found = [one for one in asked if isinstance(one, Health)]
+        if not found:
+            raise next(one for one in asked if isinstance(one, BaseException))
+        return max(found, key=lambda one: one.size)
+
+    async def _relieve(self, fullest: Health, quota: int) -> None:
+        """All history goes; if the file then has many holes, the files are made smaller, and an alarm is lifted."""
+        await self._compact_to(fullest.revision)
+        fullest = await self._fullest()
+        if not self._may_defragment or fullest.in_use >= HELPS * fullest.size:
+            return
+        lease = await self._turn()
+        if lease is None:
+            return
+        try:
+            await self._defragment(quota)
+        except NotAllowed:
+            self._may_defragment = False
+            log.warning("may not defragment: yirangmq cluster repair does, asked by an administrator")
+        finally:
+            if lease:
+                await self._etcd.revoke(lease)
+
+    async def _turn(self) -> int | None:
+        """The lease on which we hold the upkeep; None if somebody else does. 0: etcd is full and takes no such key."""
+        try:
+            lease, _ = await self._etcd.grant(UPKEEP_LEASE)
+            held = await self._etcd.txn([created_at(UPKEEP, 0)], [put(UPKEEP, b"", lease)])
+        except StoreFull:
+            return 0
+        if held.succeeded:
+            return lease
+        await self._etcd.revoke(lease)
+        return None
+
+    async def _defragment(self, quota: int) -> None:
+        members = [await self._calls.health(endpoint) for endpoint in self._endpoints]
+        for member in sorted(members, key=lambda one: one.leads):
+            log.warning("defragments", extra={"values": {"member": member.endpoint, "bytes": member.size}})
+            await self._calls.defragment(member.endpoint)
+        if (await self._fullest()).size < TIGHT * quota:
+            for alarm in await self._calls.alarms():
+                await self._calls.disarm(alarm)
+
+    async def _compact(self) -> None:
+        """History of a while ago; every watch of ours is long past it."""
+        if not self._compact_seconds:
+            return
+        before = 0
+        while True:
+            try:
+                with contextlib.suppress(Unavailable):
+                    now = int((await self._etcd.range(b"/q", limit=1, keys_only=True)).header.revision)
+                    if before and self._is_busy():
+                        await self._compact_to(before)
+                    before = now
+            except NotAllowed:
+                log.warning("may not compact: leave it to etcd's --auto-compaction-retention")
+                return
+            await asyncio.sleep(self._compact_seconds)
+
+    async def _compact_to(self, revision: int) -> None:
+        with contextlib.suppress(Compacted, NotFound):
+            await self._etcd.compact(revision)
