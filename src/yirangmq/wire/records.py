@@ -15,12 +15,12 @@ import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
-from zlib import crc32
 
 import msgspec
 
 from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record, check_topic
+from yirangmq.wire.checksum import crc32
 from yirangmq.wire.frames import MAX_FRAME
 
 KIND = 20
@@ -154,9 +154,12 @@ def encode_batch(
     at = 0
     marks = SYNCED if synced else 0
     same, told = NO_HEADERS, b""
+    current, name, number = "", b"", 0  # records made together are mostly of one topic
     for topic, payload, key, headers in records:
-        number = topics[topic] = (topics.get(topic) or known.get(topic, 0)) + 1
-        name = topic.encode()
+        if topic != current:
+            topics[current] = number
+            current, name, number = topic, topic.encode(), topics.get(topic) or known.get(topic, 0)
+        number += 1
         if key is None and not headers:
             inner = _pack_inner(sequence, number, at_ns, marks, len(name), 0, 0) + name
         else:
@@ -169,6 +172,8 @@ def encode_batch(
         at += size
         sequence += 1
         marks = 0
+    topics[current] = number
+    topics.pop("", None)
     return Batch(b"".join(parts), offsets, topics)
 
 

@@ -7,8 +7,8 @@ import struct
 from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
-from zlib import crc32
 
+from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.columns import MAP, arrow_type
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.texts import read_map

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from struct import pack
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
+from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.frames import HAS_KEY, MOST_RECORD, SIGN
 from yirangmq.pipeline.source.options import Options
