@@ -3,6 +3,7 @@
 A setting ``max_frame_bytes`` is the member ``max_frame_bytes`` of the file, the variable ``YIRANGMQ_MAX_FRAME_BYTES``
 and the flag ``--max-frame-bytes``. docs/configuration.md is printed from the fields below."""
 
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -41,6 +42,7 @@ FOREIGN = "mq_"
 OFF = "off"
 LONGEST_ADDRESS = 150
 """Of what the other node tells clients; it is in every heartbeat."""
+WITNESS = re.compile(r"file:/.*|etcd://[^/?]+/[A-Za-z0-9._-]{1,64}(\?.*)?")
 LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -254,7 +256,10 @@ class Config:
         30.0, a_number(0, 10**6), "after a switch no takeover for so long, unless ordered"
     )
     pair_witness: str = _setting(
-        "", a_text, "a third party to ask before a takeover: `file:PATH` on storage that both nodes reach"
+        "",
+        a_text,
+        "a third party to ask before a takeover: `file:/PATH` on storage that both nodes reach, or "
+        "`etcd://HOST:PORT,HOST:PORT/NAME`",
     )
     pair_address: str = _setting(
         "",
@@ -343,11 +348,6 @@ class Config:
     @property
     def pair_folder(self) -> str:
         return self.pair_data or f"{self.data}/pair"
-
-    @property
-    def witness_path(self) -> str:
-        """ "" is none."""
-        return self.pair_witness.removeprefix("file:")
 
     @property
     def node_name(self) -> str:
@@ -456,8 +456,8 @@ def _check_pair(config: Config) -> None:
     _host_and_port(config.pair_listen, "pair_listen")
     if bool(config.pair_key) == bool(config.pair_key_file):
         raise BadInput("a pair needs a key: set pair_key_file, or pair_key, and not both", field="pair_key")
-    if config.pair_witness and not config.pair_witness.startswith("file:/"):
-        raise BadInput("must be file:/PATH", field="pair_witness")
+    if config.pair_witness and not WITNESS.fullmatch(config.pair_witness):
+        raise BadInput("must be file:/PATH or etcd://HOST:PORT,HOST:PORT/NAME", field="pair_witness")
     if len(config.pair_address) > LONGEST_ADDRESS:
         raise BadInput(f"longer than {LONGEST_ADDRESS} characters", field="pair_address")
     if not config.node:

@@ -15,7 +15,7 @@ from yirangmq.core.ports import Transaction
 
 
 class Bridges:
-    """From ``start`` to ``stop``."""
+    """From ``start`` to ``stop``, and again where duty comes and goes."""
 
     def __init__(self, means: Means) -> None:
         self._means = means
@@ -26,10 +26,17 @@ class Bridges:
     def start(self, wanted: Sequence[NewBridge], told: Callable[[str, QueueError], None]) -> None:
         """Those the store knows, and those the settings want; ``told`` of each that cannot be made."""
         for bridge, reached in self._means.desk.read(bridge_notes.bridges):
-            if bridge.name not in self._crossings:
+            known = self._crossings.get(bridge.name)
+            if known is None or known.is_over:
                 self._take(bridge, reached)
         for new in wanted:
             self._adopt(new, told)
+
+    def load(self) -> None:
+        """Those the store knows, at rest: until ``start`` they only hold what they need of the log."""
+        for bridge, reached in self._means.desk.read(bridge_notes.bridges):
+            self._crossings[bridge.name] = Crossing(bridge, reached, self._means)
+        self.stop()
 
     def _adopt(self, new: NewBridge, told: Callable[[str, QueueError], None]) -> None:
         """What the settings say of it holds; how far it has come, and whether it is paused, does not change."""

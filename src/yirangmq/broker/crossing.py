@@ -74,7 +74,8 @@ class Crossing:
         self._means = means
         self._most = MOST_RECORDS
         self._is_busy = False
-        self._is_over = False
+        self.is_over = False
+        """Nothing more is begun."""
         self._is_noting = False
         self._is_resting = False
         self._rests_until = 0
@@ -86,8 +87,7 @@ class Crossing:
         return max(0, (self._means.feed.last or 0) - self.seen)
 
     def stop(self) -> None:
-        """Nothing more is begun."""
-        self._is_over = True
+        self.is_over = True
 
     @property
     def is_idle(self) -> bool:
@@ -111,7 +111,7 @@ class Crossing:
 
     def check(self) -> None:
         """The same, and whether it can go on from where it is at all."""
-        if self._is_busy or self._is_over or self.state in (BridgeState.PAUSED, BridgeState.STOPPED):
+        if self._is_busy or self.is_over or self.state in (BridgeState.PAUSED, BridgeState.STOPPED):
             return
         self._is_busy = True
         try:
@@ -140,7 +140,7 @@ class Crossing:
     def _note(self) -> None:
         """Nothing was wanted for a while: write down how far that was."""
         self._is_noting = False
-        if not self._is_busy and not self._is_over and self.seen > self.reached.sequence:
+        if not self._is_busy and not self.is_over and self.seen > self.reached.sequence:
             self._is_busy = True
             self._submit([], self.seen, self._means.clock.now_ms())
 
@@ -197,7 +197,7 @@ class Crossing:
     def _fail(self, error: QueueError) -> None:
         """Fewer at once, where the queue has room for some; else again later, or never by itself."""
         self._is_busy = False
-        if self._is_over:
+        if self.is_over:
             return
         if isinstance(error, WrongState):
             self._look_again()

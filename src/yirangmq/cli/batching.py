@@ -21,7 +21,8 @@ SWEEP_SECONDS = 3600.0
 
 
 class Batching:
-    """To be made on the loop's thread; from ``start`` to ``stop``."""
+    """To be made on the loop's thread; from ``start`` to ``stop``, with ``rest`` and another ``start`` between where duty
+    comes and goes."""
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
         self._loop = asyncio.get_running_loop()
@@ -47,10 +48,14 @@ class Batching:
         except QueueError as error:
             _swept(None, error)
 
-    def stop(self) -> None:
-        """Returns when the work under way is done."""
+    def rest(self) -> None:
+        """Nothing is swept until the next ``start``."""
         if self._timer is not None:
             self._timer.cancel()
+
+    def stop(self) -> None:
+        """Returns when the work under way is done."""
+        self.rest()
         self._aside.stop()
 
 

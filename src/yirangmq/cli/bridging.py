@@ -22,7 +22,8 @@ MILLISECOND_NS = 1_000_000
 
 
 class Bridging:
-    """To be made on the loop's thread; from ``start`` to ``stop``. ``topics`` is None where the server has none."""
+    """To be made on the loop's thread; from ``start`` to ``stop``; between ``drain`` and another
+    ``start`` they rest. ``topics`` is None where the server has none."""
 
     def __init__(
         self,
@@ -51,6 +52,15 @@ class Bridging:
             return
         try:
             self._bridges.start(self._config.bridges, _not_made)
+        except QueueError as error:
+            log.error("the bridges cannot be read", extra=values(error=str(error)))
+
+    def load(self) -> None:
+        """A standby has them at rest."""
+        if self._bridges is None:
+            return
+        try:
+            self._bridges.load()
         except QueueError as error:
             log.error("the bridges cannot be read", extra=values(error=str(error)))
 

@@ -138,7 +138,6 @@ class Daemon:
             await self._open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
-            self._batching.start()
             if self._pair is not None:
                 self._pair.run()
             else:
@@ -164,7 +163,7 @@ class Daemon:
             await self._entrance.open()
             return
         self._topics.start()
-        self._bridging.start()
+        self._bridging.start() if self._pair is None else self._bridging.load()
         try:
             await self._entrance.open()
         except QueueError as error:
@@ -176,11 +175,13 @@ class Daemon:
     # -- what works without being asked -----------------------------------------------------------------------------
 
     def _begin_work(self) -> None:
+        self._batching.start()
         self._ticking.start()
         self._webhooks.start()
         self._bridging.start()
 
     def _end_work(self) -> None:
+        self._batching.rest()
         self._ticking.stop()
         self._webhooks.stop()
         self._bridging.drain()

@@ -26,6 +26,7 @@ from yirangmq.wire.heartbeat import LONGEST_TEXT
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
 """A queue that does not get shorter for so long is not waited for: nobody takes from it."""
+AGAIN_SECONDS = 0.5
 SWITCH_SECONDS = 60
 MOST_HISTORY = 100_000
 
@@ -55,6 +56,8 @@ class PairWay:
         self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._begun = 0
+        """How often this node became active."""
         self.node = Node(_settings(config, key), Memory(Path(config.pair_folder)), self)
         parts.desk.duty = self.node
         if parts.topics is not None:
@@ -88,7 +91,18 @@ class PairWay:
     def begin(self) -> None:
         self._parts.desk.awake()
         self._parts.start()
-        self._keep(self._parts.open())
+        self._keep(self._open_doors())
+
+    async def _open_doors(self) -> None:
+        """Tried again while this node is active: a port may be taken, or the store may refuse."""
+        self._begun = begun = self._begun + 1
+        while self.node.partner.own.role is Role.ACTIVE and self._begun == begun:
+            try:
+                await self._parts.open()
+                return
+            except QueueError as error:
+                log.error("a door cannot be opened yet", extra=values(error=str(error)))
+            await asyncio.sleep(AGAIN_SECONDS)
 
     def end(self, refusal: NotActive) -> None:
         self._parts.stop()
@@ -209,13 +223,12 @@ def _settings(config: Config, key: str) -> Settings:
     )
     peer = config.pair_peer_address
     assert peer is not None
-    witness = Path(config.witness_path) if config.pair_witness else None
     return Settings(
         config.node_name,
         config.pair_listen_address,
         peer,
         key.encode(),
         pace,
-        witness,
+        config.pair_witness,
         config.pair_drain_seconds,
     )

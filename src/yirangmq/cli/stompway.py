@@ -31,7 +31,7 @@ PER_PAGE = 500
 
 
 class StompWay:
-    """From ``listen`` to ``close``."""
+    """From ``listen`` to ``close``, and again where duty comes and goes."""
 
     def __init__(
         self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], tls: ssl.SSLContext | None
@@ -40,6 +40,7 @@ class StompWay:
         self._house = house
         self._tls = tls
         self._server: asyncio.AbstractServer | None = None
+        self._closings = 0
         self.parlour = Parlour(house, Access(grants), Hub(house.topics), f"yirangmq/{__version__}")
         self.door = Door(house, limits, self._speak, refusal)
         house.desk.after_commit.append(self.door.flush)
@@ -50,17 +51,23 @@ class StompWay:
         return StompSession(self.parlour, connection.sender.send, connection.shut, lambda: connection.peer)
 
     async def listen(self) -> list[str]:
-        """Where it can be reached from now on."""
+        """Where it can be reached from now on; nowhere, if it was closed meanwhile."""
         assert self._config.stomp_address is not None
+        closings = self._closings
         await self._tidy()
         seconds = self._config.frame_seconds
         make = partial(Connection, self.door, False)
-        self._server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
+        server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
+        if self._closings != closings:
+            server.close()
+            return []
+        self._server = server
         scheme = "stomp" if self._tls is None else "stomp+ssl"
-        return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(self._server)]
+        return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
 
     def close(self) -> None:
         """No new clients."""
+        self._closings += 1
         if self._server is not None:
             self._server.close()
             self._server = None

@@ -246,16 +246,16 @@ class BlockingWires:
     def turn(self) -> "Turn":
         return Turn()
 
-    async def dial(self, address: Address, seconds: float) -> BlockingLine:
+    async def dial(self, address: Address, seconds: float, timeout: float) -> BlockingLine:
         channel = _connected(address, seconds)
         try:
             if not address.tls:
-                return BlockingLine(channel, seconds, None)
+                return BlockingLine(channel, timeout, None)
             from yirangmq.client.tls import Tls
 
             tls = Tls(address)
             tls.shake_hands(channel)
-            return BlockingLine(channel, seconds, tls)
+            return BlockingLine(channel, timeout, tls)
         except BaseException:
             channel.close()
             raise

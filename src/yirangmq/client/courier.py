@@ -5,8 +5,9 @@ Written as coroutines over two ports, ``Line`` and ``Wires``. Over asyncio they 
 sockets they never wait at all but block, and are run to their end in one step (``client.blocking``)."""
 
 import os
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -22,9 +23,14 @@ from yirangmq.wire.frames import Kind
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
-MOST_ADDRESSES = 16
 """Seconds between tries: the first, then twice as much each time, up to the longest; half as much more or less by
 chance, so that a thousand clients do not come back at once."""
+QUIET_SECONDS = 3.0
+"""With another address to go to: how long a server may be silent before it is asked whether it is there, and how long
+it may take to say so. A node that is frozen, or whose cable is cut, is left after twice that."""
+SHORTER_PAUSE = 1.0
+"""The longest pause where there are several addresses: the one that takes over is found within five seconds."""
+MOST_ADDRESSES = 16
 
 
 class Line(Protocol):
@@ -66,8 +72,8 @@ class Wires(Protocol):
 
     def turn(self) -> AbstractAsyncContextManager[Any]: ...
 
-    async def dial(self, address: Address, seconds: float) -> Line:
-        """``OSError`` if there is nobody."""
+    async def dial(self, address: Address, seconds: float, timeout: float) -> Line:
+        """``OSError`` if there is nobody within ``seconds``; ``timeout``: how long there may be no room to send."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -107,12 +113,17 @@ class Errand:
             self.sent -= lost.is_unsent
             raise
 
-    async def answer(self, seconds: float) -> Reply:
+    async def answer(self, seconds: float, quiet: float) -> Reply:
+        """Within ``seconds``, but for a call, which may take long; a server that is silent for ``quiet`` is asked
+        whether it is there."""
         slot, line = self.slot, self.line
         if slot is None or line is None:
             raise Lost("not sent yet")
-        while self.kind is Kind.CALL and not await line.listen(slot, seconds):
-            await line.answer(await line.ask(Kind.PING, calls.Empty()), seconds)  # it may take long, but not be silent
+        if quiet < seconds or self.kind is Kind.CALL:
+            until = time.monotonic() + seconds
+            while not await line.listen(slot, quiet) and (self.kind is Kind.CALL or time.monotonic() < until):
+                await line.answer(await line.ask(Kind.PING, calls.Empty()), quiet)
+            seconds = quiet
         reply = await line.answer(slot, seconds)
         if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
             raise Lost(str(error)) from error  # nothing was done, and asking later may help
@@ -150,6 +161,16 @@ class Courier:
         """Another one to the same server, with a connection of its own."""
         return Courier(self._wires, replace(self.terms, retries=retries), self._chance)
 
+    @property
+    def quiet(self) -> float:
+        """How long a server may be silent before it is asked whether it is there, and then say nothing."""
+        return min(self.terms.timeout, QUIET_SECONDS) if len(self._addresses) > 1 else self.terms.timeout
+
+    def attention(self, seconds: float) -> float:
+        """How long one who listens for what comes unasked does so before it asks; ``seconds`` where there is nowhere
+        else to go."""
+        return min(self.quiet, seconds) if len(self._addresses) > 1 else seconds
+
     async def sleep(self, seconds: float) -> None:
         await self._wires.sleep(seconds)
 
@@ -164,7 +185,7 @@ class Courier:
         if line is not None:
             try:
                 await errand.send(line)
-                errand.reply = await errand.answer(seconds)
+                errand.reply = await errand.answer(seconds, self.quiet)
                 return errand
             except Lost as lost:
                 errand.slot = None
@@ -205,7 +226,7 @@ class Courier:
     async def hang_up(self, *, onward: bool = False) -> None:
         """The next request is on another connection; ``onward``: to the next address."""
         line, self._line = self._line, None
-        self._next = (self._next + onward) % len(self.terms.addresses)
+        self._next = (self._next + onward) % len(self._addresses)
         if line is not None:
             await line.close()
 
@@ -216,20 +237,22 @@ class Courier:
         cause = why.__cause__
         if isinstance(cause, NotActive):
             await self._leave(cause)
+        elif isinstance(cause, TimeoutError) and self._line is not None and not self._line.is_alive:
+            await self._leave(None)
         if tries > 1:
             await self._wires.sleep(self.seconds(tries - 1))
 
-    async def _leave(self, standby: NotActive) -> None:
-        """Another node of the pair does the work: on to the one it names, or to the next."""
+    async def _leave(self, standby: NotActive | None) -> None:
+        """Another node of the pair does the work, or this one says nothing: on to the one it names, or to the next."""
         line, self._line = self._line, None
         if line is not None:
             await line.close()
-        self._go_on(standby)
+        self._go_on(() if standby is None else standby.addresses)
 
-    def _go_on(self, standby: NotActive) -> None:
+    def _go_on(self, names: Sequence[str]) -> None:
         here = self._addresses[self._next]
         self._next = (self._next + 1) % len(self._addresses)
-        for text in standby.addresses:
+        for text in names:
             found = named(text, here)
             if found is not None and found not in self._addresses and len(self._addresses) < MOST_ADDRESSES:
                 self._addresses.append(found)
@@ -239,7 +262,8 @@ class Courier:
 
     def seconds(self, tries: int) -> float:
         """How long to wait before the next try."""
-        longest = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
+        most = LONGEST_PAUSE if len(self._addresses) == 1 else SHORTER_PAUSE
+        longest = min(most, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
         return longest * (0.5 + self._chance())
 
     def _names(self) -> str:
@@ -264,10 +288,10 @@ class Courier:
         raise Unreachable(f"{said} (tried {self.terms.retries + 1} times)")
 
     async def _greet(self, address: Address) -> Line:
-        line = await self._wires.dial(address, self.terms.timeout)
+        line = await self._wires.dial(address, self.quiet, self.terms.timeout)
         try:
             slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, address.token))
-            self.welcome = (await line.answer(slot, self.terms.timeout)).wanted(Kind.WELCOME)
+            self.welcome = (await line.answer(slot, self.quiet)).wanted(Kind.WELCOME)
         except BaseException as error:
             await line.close()
             cause = error.__cause__
@@ -325,7 +349,7 @@ class Pipeline:
             try:
                 if first.slot is None:
                     await self._send_all(await self._courier.line())
-                first.reply = await first.answer(self._seconds)
+                first.reply = await first.answer(self._seconds, self._courier.quiet)
                 break
             except Lost as lost:
                 first.slot = None

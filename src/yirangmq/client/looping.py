@@ -191,7 +191,7 @@ class LoopWires:
     def turn(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def dial(self, address: Address, seconds: float) -> LoopLine:
+    async def dial(self, address: Address, seconds: float, timeout: float) -> LoopLine:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(seconds):
             if address.scheme == "unix":

@@ -14,7 +14,7 @@ TIMEOUT = 30.0
 """Seconds to wait for a connection, for an answer, and for room to send."""
 RETRIES = 8
 """Tries after the first: with the pauses between them, about seven seconds for a server to come back."""
-FAILOVER_RETRIES = 30
+FAILOVER_RETRIES = 50
 """The same with more than one address: about fifty seconds, for a node to take the place of another."""
 
 

@@ -94,7 +94,7 @@ class AsyncSubscription:
                 if batch or left <= 0 or self._stream.is_over:
                     return batch
                 try:
-                    await self._listen(min(left, LISTEN_SECONDS))
+                    await self._listen(left)
                 except Lost as lost:
                     tries += 1
                     await self._courier.pause(tries, lost)
@@ -121,9 +121,10 @@ class AsyncSubscription:
         line = await self._courier.line()
         if line is not self._line:
             await self._subscribe(line)
-        if not await line.listen(self._stream, seconds) and seconds == LISTEN_SECONDS:
+        patience = self._courier.attention(LISTEN_SECONDS)
+        if not await line.listen(self._stream, min(seconds, patience)) and seconds >= patience:
             slot = await line.ask(Kind.PING, calls.Empty())
-            await line.answer(slot, self._courier.terms.timeout)
+            await line.answer(slot, self._courier.quiet)
 
     async def _subscribe(self, line: Line) -> None:
         """Say what is still held; then say again which of it was acked, so that it counts no longer."""

@@ -96,9 +96,10 @@ class Way:
         if needed is not None and not await self._ask_again(line, needed):
             seconds = min(seconds, NAP_SECONDS)
         line.taken()
-        if not await line.listen(self.feed, seconds) and seconds >= LISTEN_SECONDS:
+        patience = self._courier.attention(LISTEN_SECONDS)
+        if not await line.listen(self.feed, min(seconds, patience)) and seconds >= patience:
             slot = await line.ask(Kind.PING, calls.Empty())
-            await line.answer(slot, self._courier.terms.timeout)
+            await line.answer(slot, self._courier.quiet)
 
     async def _begin(self) -> Line:
         """Connect, and say what is wanted: to each address in turn, where some of them do not serve."""

@@ -7,8 +7,8 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 from uuid import uuid4
 
@@ -22,11 +22,12 @@ from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.pair.link import Link
 from yirangmq.pair.memory import Memory
-from yirangmq.pair.shared_file import SharedFile
 from yirangmq.pair.telling import described
+from yirangmq.pair.witnesses import opened
 
 LOOKS = 5
 """In each interval."""
+GIVE_BACK_SECONDS = 2.0
 TEST_INTERVALS = 0.4
 """A test of the connection takes no longer than this part of an interval: two seconds of five."""
 
@@ -38,7 +39,8 @@ class Settings:
     peer: tuple[str, int]
     key: bytes
     pace: Pace
-    witness: Path | None = None
+    witness: str = ""
+    """``file:/PATH``, ``etcd://…``, or none."""
     drain_seconds: float = 10.0
 
 
@@ -86,7 +88,8 @@ class Node:
         self.conduct = Conduct(self.partner, self, term)
         self.link = Link(settings.peer, settings.key, self._hear, lambda: self._beat())
         self._loop = asyncio.get_running_loop()
-        self._witness = _witness_of(settings, now)
+        watching = Watching(settings.node, settings.pace.timeout)
+        self._witness = opened(settings.witness, watching, settings.pace, now) if settings.witness else None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="witness") if self._witness is not None else None
         self._exchanging = False
         self._beats_at = 0.0
@@ -140,15 +143,22 @@ class Node:
         self.say()
         if status is Status.STOPPED:
             self._remember("stopped", self._about(()))
-            if self._witness is not None:
-                self._witness.exchange(Wish.GIVE_BACK, self.partner.own.term)
+            self._give_back()
             self.say()
+
+    def _give_back(self) -> None:
+        """The peer need not wait for it; nor does this node wait long for a witness that is away."""
+        if self._witness is not None and self._thread is not None:
+            work = self._thread.submit(self._witness.exchange, Wish.GIVE_BACK, self.partner.own.term)
+            with suppress(TimeoutError):
+                work.result(GIVE_BACK_SECONDS)
 
     def close(self) -> None:
         self._closed = True
         self.link.close()
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._thread is not None and self._witness is not None:
+            self._thread.submit(self._witness.close)
+            self._thread.shutdown(wait=False)
 
     def _tick(self) -> None:
         if self._closed:
@@ -333,9 +343,3 @@ class Node:
     def describe(self) -> dict[str, Any]:
         """Both nodes, as this one knows them."""
         return described(self.conduct, self.link, self._load, self.now()) | {"works": self.is_on}
-
-
-def _witness_of(settings: Settings, now: Callable[[], int]) -> SharedFile | None:
-    if settings.witness is None:
-        return None
-    return SharedFile(settings.witness, Watching(settings.node, settings.pace.timeout), now)

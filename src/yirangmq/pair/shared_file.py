@@ -35,6 +35,9 @@ class SharedFile:
             return Witness.AWAY, begun_at, 0
         return found, begun_at, self._watching.term
 
+    def close(self) -> None:
+        """Nothing is kept open."""
+
     def _exchange(self, wish: Wish, term: int) -> Witness:
         handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
         try:

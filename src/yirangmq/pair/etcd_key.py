@@ -1,0 +1,114 @@
+"""A witness in etcd: who holds it, under a lease, and the highest term, which stays.
+
+Knows: the two keys, etcd. Does not know: what follows (``core.witness``). A change is made only to what was read, so
+that of two who take it at the same moment one has it. The lease clears up behind a pair that is gone; nobody's right
+hangs on it, or on etcd's clock: a key that vanishes is waited for like one that nobody renews. It blocks, as networks
+do: run it in one thread, the only one that uses it. Needs the extra ``yirangmq[etcd]``."""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from yirangmq.cluster.address import Address, read_address
+from yirangmq.cluster.etcd import Etcd, changed_at, end_of, put
+from yirangmq.core.errors import BadInput, QueueError, Unavailable
+from yirangmq.core.pairing import Pace, Witness
+from yirangmq.core.witness import Record, Watching, Wish
+from yirangmq.format.jsontext import dumps, loads
+
+ROOT = "/yirangmq/pair/"
+NOBODY_KNOWN = "?"
+"""A holder that is no node's name: the key is gone, and whose it was is not known."""
+TRIES = 3
+LEASE_TIMEOUTS = 3
+"""The lease lasts so many time-outs and is replaced after one, so that a taker never meets its end."""
+LEAST_SECONDS, MOST_SECONDS = 1.0, 5.0
+"""One exchange takes no longer than an interval, within these."""
+
+
+class EtcdKey:
+    """``now``: the node's own clock, milliseconds."""
+
+    def __init__(self, url: str, watching: Watching, pace: Pace, now: Callable[[], int]) -> None:
+        self._address, self._prefix = _read_url(url)
+        self._holder, self._term = self._prefix + b"holder", self._prefix + b"term"
+        self._watching = watching
+        self._pace = pace
+        self._now = now
+        self._seconds = min(max(pace.interval / 1000, LEAST_SECONDS), MOST_SECONDS)
+        self._runner: asyncio.Runner | None = None
+        self._etcd: Etcd | None = None
+        self._lease, self._lease_at = 0, 0
+
+    def exchange(self, wish: Wish, term: int) -> tuple[Witness, int, int]:
+        """Read, and renew, take or give back as wished: what it says, when this began, the highest term of another."""
+        begun_at = self._now()
+        if self._runner is None:
+            self._runner = asyncio.Runner()
+        try:
+            found = self._runner.run(self._within(wish, term))
+        except (QueueError, TimeoutError, KeyError, TypeError, ValueError):
+            return Witness.AWAY, begun_at, 0
+        return found, begun_at, self._watching.term
+
+    def close(self) -> None:
+        if self._runner is not None:
+            if self._etcd is not None:
+                self._runner.run(self._etcd.close())
+            self._runner.close()
+            self._runner = self._etcd = None
+
+    async def _within(self, wish: Wish, term: int) -> Witness:
+        if self._etcd is None:
+            self._etcd = Etcd(self._address)
+        async with asyncio.timeout(self._seconds):
+            return await self._exchange(self._etcd, wish, term)
+
+    async def _exchange(self, etcd: Etcd, wish: Wish, term: int) -> Witness:
+        for _ in range(TRIES):
+            answer = await etcd.range(self._prefix, end_of(self._prefix))
+            kept = {one.key: one for one in answer.kvs}
+            record = _read(kept.get(self._holder), kept.get(self._term))
+            found, after = self._watching.exchange(record, wish, term, self._now())
+            if after is None or await self._write(etcd, kept.get(self._holder), after):
+                return found
+        raise Unavailable("the witness changed again and again")
+
+    async def _write(self, etcd: Etcd, kept: Any, after: Record) -> bool:
+        """False: somebody wrote meanwhile."""
+        if not self._lease or self._now() - self._lease_at > self._pace.timeout:
+            granted_at = self._now()
+            seconds = -(-self._pace.timeout * LEASE_TIMEOUTS // 1000)
+            self._lease, self._lease_at = (await etcd.grant(seconds))[0], granted_at
+        value = dumps({"holder": after.holder, "renewal": after.renewal})
+        puts = [put(self._holder, value, self._lease), put(self._term, str(after.term).encode())]
+        try:
+            answer = await etcd.txn([changed_at(self._holder, kept.mod_revision if kept is not None else 0)], puts)
+        except QueueError:
+            self._lease = 0  # it may be gone
+            raise
+        return bool(answer.succeeded)
+
+
+def _read(holder: Any, term: Any) -> Record | None:
+    """No term: the pair has never been here."""
+    if term is None:
+        return None
+    highest = int(term.value)
+    if holder is None:
+        return Record(NOBODY_KNOWN, highest, 0)
+    document = loads(holder.value)
+    return Record(str(document["holder"]), highest, int(document["renewal"]))
+
+
+def _read_url(url: str) -> tuple[Address, bytes]:
+    """``etcd://HOST:PORT,HOST:PORT/NAME?OPTIONS``; several pairs may share a cluster, each by its name."""
+    hosts, _, options = url.partition("?")
+    cluster, _, name = hosts.rpartition("/")
+    try:
+        address = read_address(cluster + ("?" + options if options else ""), os.environ)
+    except BadInput as error:
+        raise BadInput(str(error).removeprefix("store: "), field="pair_witness") from None
+    return replace(address, timeout=min(address.timeout, LEAST_SECONDS)), f"{ROOT}{name}/".encode()
