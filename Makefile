@@ -18,7 +18,7 @@ ACTIVEMQ := .bench-activemq/.ready
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \
-    spark-cluster-demo bench-gateway stomp-same soak-store soak-daemon soak-topics fuzz \
+    spark-cluster-demo bench-gateway stomp-same soak-store soak-daemon soak-pair soak-topics fuzz \
     torture lock clean browser pictures
 
 help: ## print this list
@@ -104,6 +104,9 @@ soak-spark: setup ## kill the driver of a stream twenty times, and the server te
 
 soak-daemon: setup ## kill the server a hundred times under load from eight producers and eight consumers
 	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py
+
+soak-pair: setup ## every fault of a pair of nodes, at the true interval of 5 seconds (half an hour)
+	YIRANGMQ_PAIR_INTERVAL=5 $(BIN)/pytest -m process tests/pair
 
 soak-topics: setup ## a thousand runs of topics by seed, with kills, slow readers, filters and trimming (SOAK_FLAGS="--seed 7": one)
 	$(BIN)/python -m tests.soak.topics $(SOAK_FLAGS)

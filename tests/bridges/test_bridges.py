@@ -32,6 +32,37 @@ def test_a_record_becomes_a_message_with_the_same_bytes(house: House) -> None:
     assert payloads(house, "mail") == list(PAYLOADS)
 
 
+def test_bridges_that_were_stopped_go_on_where_they_were(house: House) -> None:
+    """As at a node of a pair that stood by and is active again."""
+    house.add("b", "mail", "orders")
+    house.publish(*numbered(2))
+    house.settle()
+    house.bridges.stop()
+    house.publish(*numbered(2, begin=2))
+    house.settle()
+    assert payloads(house, "mail") == [b"0", b"1"]
+    house.start()
+    house.settle()
+    house.publish(*numbered(1, begin=4))
+    house.settle()
+    assert payloads(house, "mail") == [b"2", b"3", b"4"]
+    assert house.row("b")["delivered"] == 5
+
+
+def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: House) -> None:
+    house.add("b", "mail", "orders")
+    house.kill()
+    house.bridges.load()
+    house.publish(*numbered(2))
+    house.settle()
+    assert payloads(house, "mail") == []
+    epoch = house.row("b")["epoch"]
+    assert house.bridges.floor(epoch, 2**60) == 1
+    house.start()
+    house.settle()
+    assert payloads(house, "mail") == [b"0", b"1"]
+
+
 def test_key_headers_and_numbers_stand_in_the_envelope(house: House) -> None:
     house.add("b", "mail")
     house.publish(NewRecord("orders", b"{}", "ann", {"priority": "no number", "서울": "x"}), NewRecord("t", b"1"))

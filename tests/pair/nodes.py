@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,6 +74,40 @@ class Pair:
         """Until exactly these of those work, and not the others."""
         until(lambda: [name for name in of if self.works(name)] == list(working), 60)
 
+    def wait_for_one(self) -> str:
+        """Until exactly one works and the other one hears it; which."""
+        found: list[str] = []
+
+        def is_one() -> bool:
+            found[:] = [name for name in NAMES if self.works(name)]
+            return len(found) == 1 and self.hears(self.other(found[0]))
+
+        until(is_one, 60 + 10 * INTERVAL)
+        return found[0]
+
+    def other(self, name: str) -> str:
+        return "b" if name == "a" else "a"
+
+    def hears(self, name: str) -> bool:
+        """This one knows an active peer that is not silent."""
+        try:
+            peer = self.status(name)["peer"]
+        except (QueueError, OSError):
+            return False
+        return peer is not None and peer["role"] == "ACTIVE" and not peer["silent"]
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        process = self.nodes[name].process
+        assert process is not None
+        process.send_signal(number)
+
+    @property
+    def stalls(self) -> list[dict[str, Any]]:
+        """Times at which a node stood down because it did not get to run: a machine under load, and no fault of the
+        test's. What a test says of a calm pair holds where there were none."""
+        found = [line for name in NAMES for line in self.history(name, "stood-down")]
+        return [line for line in found if {"frozen", "witness"} & {step for step, _ in line["evidence"]}]
+
     def begin(self) -> "Pair":
         """a is active, b stands by and has heard it."""
         self.start("a")
@@ -90,7 +125,7 @@ class Pair:
         for node in self.nodes.values():
             with suppress(ProcessLookupError):
                 if node.process is not None and node.process.poll() is None:
-                    node.process.send_signal(18)  # SIGCONT: one that is frozen cannot end
+                    node.process.send_signal(signal.SIGCONT)  # one that is frozen cannot end
             node.kill()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.pair.nodes import INTERVAL, NAMES, Pair, pair
+from tests.pair.traffic import Traffic, check_nothing_is_lost
 from tests.scenarios.daemons import until
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
@@ -79,6 +80,29 @@ def test_the_cable_is_cut_both_ways_and_mended(tmp_path: Path) -> None:
         assert {line["messageId"] for line in lines} == {"only-a", "both"}
         assert two.status("a")["backlog"] == {"work": 3}, "nothing is thrown away"
         assert two.status("b")["backlog"] == {"work": 2}
+
+
+def test_a_full_cut_under_load_is_reported_message_by_message(tmp_path: Path) -> None:
+    """Programs at both nodes go on; each message that the node with the older term took in meanwhile is in its report,
+    both journals are kept, and once adopted everything is handed out once."""
+    with pair(tmp_path) as two:
+        two.begin()
+        with Traffic(two) as traffic:
+            traffic.wait_for_more(at="a")
+            two.cable.cut()
+            traffic.wait_for_more(at="b")
+            traffic.wait_for_more(20, at="a")
+            two.cable.mend()
+            assert two.wait_for_one() == "b"
+        until(lambda: bool(two.history("a", "overlap")))
+        [report] = two.history("a", "overlap")
+        told = [json.loads(line)["messageId"] for line in Path(report["file"]).read_text().splitlines()]
+        assert len(told) == len(set(told)) == report["messages"]
+        second = min(one.ended for one in traffic.accepted if one.node == "b")
+        assert {one.id for one in traffic.accepted if one.node == "a" and one.begun > second} <= set(told)
+        assert set(told) <= {id for id in traffic.tried if id.startswith("a")}
+        assert "older term stands down" in two.evidence("a", "stood-down")["term"]
+        check_nothing_is_lost(two, traffic)
 
 
 def test_the_cable_is_cut_one_way(tmp_path: Path) -> None:

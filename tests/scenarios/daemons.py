@@ -38,11 +38,20 @@ class Daemon:
         return self.process.pid
 
     def start(self, **env: str) -> "Daemon":
+        self.launch(**env)
+        return self.wait()
+
+    def launch(self, **env: str) -> None:
+        """Without waiting until it is ready."""
         command = [sys.executable, "-m", "yirangmq", "serve", "--json", *self.options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, cwd=self.folder, env=os.environ | env
             )
+
+    def wait(self) -> "Daemon":
+        """Until it is ready."""
+        assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

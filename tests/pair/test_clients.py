@@ -1,0 +1,213 @@
+"""Clients that know both nodes of a pair: the real ``stomp.py`` with its list of addresses, and our own library. They
+reach the node that takes over, also when the other one is frozen and answers to nothing."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stomp
+
+from tests.pair.nodes import INTERVAL, Pair, pair
+from tests.scenarios.daemons import until
+from yirangmq import NewMessage
+from yirangmq.client.open import connect
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+TRUE_INTERVAL = 5.0
+WITHIN = 5.0
+"""Seconds after the takeover, with the true interval; with shorter ones nobody measures."""
+LONG = 600.0
+"""A time-out that no test waits for: what is noticed sooner is noticed by signs of life."""
+BEATS_MS = 1000
+GREETING_SECONDS = 5.0
+
+
+class Program(stomp.ConnectionListener):  # type: ignore[misc]
+    """As programs of ActiveMQ are: it connects to the first of its list that lets it in, and again when it was lost.
+    A node that takes the connection and says nothing is passed over for the next."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self.addresses = [("127.0.0.1", port) for port in ports]
+        self.got: list[bytes] = []
+        self.receipts: list[str] = []
+        self.line: Any = None
+        self._lost = threading.Event()
+        self._over = threading.Event()
+        self._lost.set()
+        self._thread = threading.Thread(target=self._keep)
+
+    def on_message(self, frame: Any) -> None:
+        self.got.append(frame.body)
+
+    def on_receipt(self, frame: Any) -> None:
+        self.receipts.append(frame.headers["receipt-id"])
+
+    def on_disconnected(self) -> None:
+        self._lost.set()
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            if self._lost.wait(0.05):
+                self._drop()
+                self._lost.clear()
+                if not self._connect():
+                    self.addresses.append(self.addresses.pop(0))
+                    self._lost.set()
+                    self._over.wait(0.1)
+
+    def _connect(self) -> bool:
+        beats = (BEATS_MS, BEATS_MS)
+        line = stomp.Connection12(
+            self.addresses, heartbeats=beats, reconnect_attempts_max=1, timeout=GREETING_SECONDS, auto_decode=False
+        )
+        line.set_listener("program", self)
+        try:
+            line.connect()
+            until(lambda: line.is_connected() or self._lost.is_set(), GREETING_SECONDS)
+            line.subscribe("/queue/work", id="1", ack="auto")
+        except (AssertionError, OSError, stomp.exception.StompException):
+            return False
+        self.line = line
+        return True
+
+    def _drop(self) -> None:
+        line, self.line = self.line, None
+        if line is not None:
+            with suppress(Exception):
+                line.transport.disconnect_socket()
+
+    def send(self, id: str) -> None:
+        """Until it is confirmed, by whichever node; what is sent twice is stored once."""
+        end = time.monotonic() + 120
+        while id not in self.receipts:
+            assert time.monotonic() < end, "nobody confirmed it"
+            with suppress(Exception):
+                self.line.send("/queue/work", id, headers={"receipt": id, "_AMQ_DUPL_ID": id})
+            with suppress(AssertionError):
+                until(lambda: id in self.receipts or self._lost.is_set(), 2.0)
+            time.sleep(0.05)
+
+    def start(self) -> "Program":
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(30)
+        self._drop()
+
+
+@contextmanager
+def programs(two: Pair) -> Iterator[Program]:
+    program = Program([two.stomp["a"], two.stomp["b"]]).start()
+    try:
+        yield program
+    finally:
+        program.stop()
+
+
+def killed(two: Pair) -> None:
+    two.nodes["a"].kill()
+
+
+def frozen(two: Pair) -> None:
+    two.signal("a", signal.SIGSTOP)
+
+
+def switched(two: Pair) -> None:
+    assert two.command("a", "switch").returncode == 0
+
+
+@pytest.mark.parametrize("fault", [killed, frozen, switched])
+def test_a_stomp_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
+    with pair(tmp_path) as two, programs(two.begin()) as program:
+        program.send("before")
+        until(lambda: b"before" in program.got)
+        fault(two)
+        program.send("after")
+        until(lambda: b"after" in program.got)
+        seconds = datetime.now().astimezone().timestamp() - took_over(two, "b")
+        assert two.works("b")
+        assert program.got.count(b"after") == 1
+        if INTERVAL >= TRUE_INTERVAL:
+            assert seconds <= WITHIN
+
+
+def took_over(two: Pair, name: str) -> float:
+    return datetime.fromisoformat(two.history(name, "took-over")[-1]["at"]).timestamp()
+
+
+@pytest.mark.parametrize("fault", [killed, frozen])
+def test_our_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
+    """One that asks, one that waits for messages and one that follows a topic, none of which would wait any less than
+    ten minutes for an answer."""
+    with pair(tmp_path) as two:
+        two.begin()
+        got: list[str] = []
+        heard: list[bytes] = []
+        back: list[float] = []
+        is_over = threading.Event()
+
+        def consume() -> None:
+            with connect(two.addresses, timeout=LONG) as client, client.subscribe("work", 10) as subscription:
+                for one in subscription:
+                    subscription.ack_nowait([one])
+                    got.append(one.id)
+                    if one.id == "after":
+                        return
+
+        def follow() -> None:
+            with connect(two.addresses, timeout=LONG) as client, following(client) as subscription:
+                while not is_over.is_set():
+                    record = subscription.next(0.2)
+                    if record is not None:
+                        heard.append(bytes(record.payload))
+
+        threads = [threading.Thread(target=one) for one in (consume, follow)]
+        for thread in threads:
+            thread.start()
+        try:
+            with connect(two.addresses, timeout=LONG) as client:
+                client.publish("work", NewMessage(payload=b"1", id="before"))
+                until(lambda: got == ["before"])
+                until(lambda: _told(client, b"first", heard))
+                fault(two)
+                client.publish("work", NewMessage(payload=b"2", id="after"))
+                back.append(datetime.now().astimezone().timestamp() - took_over(two, "b"))
+                until(lambda: got == ["before", "after"], 120)
+                until(lambda: _told(client, b"second", heard), 120)
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join(120)
+        if INTERVAL >= TRUE_INTERVAL:
+            assert back[0] <= WITHIN
+
+
+def _told(client: Any, payload: bytes, heard: list[bytes]) -> bool:
+    """The logs of two nodes are two: a follower that comes to the other one begins with it."""
+    client.topics.publish("prices", payload)
+    return payload in heard
+
+
+def following(client: Any) -> Any:
+    return client.topics.subscribe("prices", new_epoch="follow")
+
+
+def test_a_client_whose_first_address_is_the_standby_publishes_to_the_active_node(tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        turned = f"tcp://127.0.0.1:{two.tcp['b']},127.0.0.1:{two.tcp['a']}"
+        with connect(turned) as client:
+            client.publish("work", b"1")
+            assert two.command("a", "switch").returncode == 0
+            client.publish("work", b"2")  # the node it speaks to is the standby now
+            assert two.command("b", "switch").returncode == 0
+            client.publish("work", b"3")
+        assert [sum(two.status(name)["backlog"].values()) for name in ("a", "b")] == [2, 1]

@@ -1,0 +1,159 @@
+"""The witness that is a key in a real etcd."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.pair.nodes import pair
+from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
+from tests.scenarios.daemons import until
+from yirangmq.core.errors import BadInput
+from yirangmq.core.pairing import Pace, Witness
+from yirangmq.core.witness import Watching, Wish
+from yirangmq.pair.etcd_key import EtcdKey
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+PACE = Pace(interval=20_000, misses=3, has_witness=True)
+TIMEOUT = PACE.timeout
+Exchange = Callable[[Wish, int], tuple[Witness, int, int]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def node(etcd: Etcds, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Exchange]]:
+    """One node's view, in a thread of its own as in a server."""
+    made: list[tuple[EtcdKey, ThreadPoolExecutor]] = []
+
+    def make(name: str) -> Exchange:
+        url = f"etcd://{','.join(etcd.endpoints)}/{request.node.name}"
+        key, thread = EtcdKey(url, Watching(name, TIMEOUT), PACE, clock), ThreadPoolExecutor(1)
+        made.append((key, thread))
+        return lambda wish, term: thread.submit(key.exchange, wish, term).result(60)
+
+    yield make
+    for key, thread in made:
+        thread.submit(key.close).result(60)
+        thread.shutdown()
+
+
+def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], clock: Clock) -> None:
+    a, b = node("a"), node("b")
+    assert b(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
+    clock.ms = TIMEOUT + 1
+    assert a(Wish.HOLD, 1)[0] is Witness.THEIRS, "each counts for itself"
+    assert b(Wish.HOLD, 1) == (Witness.OURS, TIMEOUT + 1, 0)
+    clock.ms = 2 * TIMEOUT
+    assert a(Wish.HOLD, 2) == (Witness.THEIRS, 2 * TIMEOUT, 1)
+    assert b(Wish.HOLD, 1)[0] is Witness.OURS
+    clock.ms = 3 * TIMEOUT - 1
+    assert a(Wish.HOLD, 2)[0] is Witness.THEIRS, "it was renewed since"
+    clock.ms = 4 * TIMEOUT
+    assert a(Wish.HOLD, 2)[0] is Witness.OURS
+    assert b(Wish.HOLD, 1) == (Witness.THEIRS, 4 * TIMEOUT, 2)
+    assert a(Wish.GIVE_BACK, 2)[0] is Witness.FREE
+    assert b(Wish.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
+
+
+def test_of_two_who_take_it_at_the_same_moment_one_has_it(node: Callable[[str], Exchange], clock: Clock) -> None:
+    nodes = [node(name) for name in ("a", "b")]
+    for round in range(5):
+        for one in nodes:
+            one(Wish.WATCH, 0)
+        clock.ms += 2 * TIMEOUT
+        with ThreadPoolExecutor(2) as threads:
+            found = [one.result()[0] for one in [threads.submit(one, Wish.HOLD, round) for one in nodes]]
+        assert found.count(Witness.OURS) == 1, found
+        for one in nodes:
+            one(Wish.GIVE_BACK, round)
+
+
+def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
+    etcd: Etcds, node: Callable[[str], Exchange], clock: Clock, request: pytest.FixtureRequest
+) -> None:
+    a, b = node("a"), node("b")
+    a(Wish.WATCH, 0)
+    clock.ms = TIMEOUT + 1
+    assert a(Wish.HOLD, 7)[0] is Witness.OURS
+    assert b"lease" in etcd.ctl("lease", "list")
+    etcd.ctl("del", f"/yirangmq/pair/{request.node.name}/holder")
+    assert b(Wish.HOLD, 1) == (Witness.THEIRS, TIMEOUT + 1, 7)
+    clock.ms = 2 * TIMEOUT + 2
+    assert b(Wish.HOLD, 8)[0] is Witness.OURS
+
+
+def test_an_etcd_that_is_away_says_nothing(clock: Clock) -> None:
+    key = EtcdKey("etcd://127.0.0.1:1/x", Watching("a", TIMEOUT), Pace(interval=100), clock)
+    try:
+        assert key.exchange(Wish.HOLD, 1) == (Witness.AWAY, 0, 0)
+    finally:
+        key.close()
+
+
+def test_a_wrong_address_is_told() -> None:
+    with pytest.raises(BadInput, match="pair_witness: 'nonsense' is not one of"):
+        EtcdKey("etcd://h:1/x?nonsense=1", Watching("a", 1), PACE, Clock())
+
+
+def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> None:
+    """grpc is not to be found: as after an install without it."""
+    (tmp_path / "grpc").mkdir()
+    (tmp_path / "grpc" / "__init__.py").write_text("raise ImportError('no grpc')\n")
+    words = ["serve", "--data", str(tmp_path / "d"), "--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", "k"]
+    words += ["--pair-listen", "127.0.0.1:0", "--pair-witness", "etcd://127.0.0.1:2379/x"]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from yirangmq.cli.main import run; run()"
+    done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 8, done
+    assert "yirangmq[etcd]" in done.stderr
+
+
+def test_a_pair_whose_witness_is_in_etcd(etcd: Etcds, tmp_path: Path) -> None:
+    """Cut off from each other one works; killed, the other one takes over; and while the two hear each other they need
+    no witness."""
+    with pair(tmp_path, "--pair-witness", f"etcd://{','.join(etcd.endpoints)}/gateway") as two:
+        two.begin()
+        with Traffic(two) as traffic:
+            traffic.wait_for_more()
+            active = two.wait_for_one()
+            standby = two.other(active)
+            two.cable.cut()
+            kept = ["witness", "the peer has it: no takeover"]
+            until(lambda: kept in two.status(standby)["evidence"] or bool(two.stalls))
+            two.cable.mend()
+            active = two.wait_for_one()
+            standby = two.other(active)
+            two.nodes[active].kill()
+            traffic.wait_for_more(at=standby)
+            assert two.evidence(standby, "took-over")["witness"] == "ours"
+            two.nodes[active].start()
+            two.wait_for_one()
+            etcd.members[0].freeze()
+            try:
+                traffic.wait_for_more(30)
+            finally:
+                etcd.members[0].wake()
+            traffic.wait_for_more(at=two.wait_for_one())
+        check_one_at_a_time(traffic)
+        check_nothing_is_lost(two, traffic)

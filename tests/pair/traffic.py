@@ -1,0 +1,159 @@
+"""Programs at both nodes of a pair, and the books they keep: what each node took in and handed out, in which term, when.
+
+Each speaks to its node alone, by the node's own socket, and tries nothing twice: what the books say of a node was said
+by that node."""
+
+import json
+import threading
+import time
+from typing import Any, NamedTuple
+
+from tests.pair.nodes import NAMES, Pair
+from tests.scenarios.daemons import until
+from yirangmq import NewMessage, QueueError
+from yirangmq.client.open import connect
+
+QUEUE = "work"
+PAUSE = 0.01
+LEASE_SECONDS = 3
+
+
+class Accepted(NamedTuple):
+    """A message that a node confirmed. ``term``: of the node, before and after; None where that is not one and the
+    same, as while it changes."""
+
+    id: str
+    node: str
+    term: int | None
+    begun: float
+    ended: float
+
+
+class Traffic:
+    """From ``with`` to its end."""
+
+    def __init__(self, two: Pair) -> None:
+        self._two = two
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._go, args=(name,)) for name in NAMES]
+        self.accepted: list[Accepted] = []
+        self.tried: set[str] = set()
+        self.acked: list[str] = []
+        self.unsure: set[str] = set()
+        """Acked, but nobody said so."""
+
+    def __enter__(self) -> "Traffic":
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def _go(self, name: str) -> None:
+        number = 0
+        while not self._over.wait(PAUSE):
+            try:
+                with connect(self._two.nodes[name].address, retries=0, timeout=10) as client:
+                    while not self._over.wait(PAUSE):
+                        number += 1
+                        self._publish(client, name, f"{name}{number}")
+                        if number % 2:
+                            self._take(client)
+            except (QueueError, OSError):
+                continue
+
+    def _publish(self, client: Any, name: str, id: str) -> None:
+        before = _term(client)
+        self.tried.add(id)
+        begun = time.monotonic()
+        client.publish(QUEUE, NewMessage(payload=id.encode(), id=id))
+        ended = time.monotonic()
+        after = _term(client)
+        self.accepted.append(Accepted(id, name, before if before == after else None, begun, ended))
+
+    def _take(self, client: Any) -> None:
+        for one in client.lease(QUEUE, lease_seconds=LEASE_SECONDS):
+            self.unsure.add(one.id)
+            client.ack(one.lease_id)
+            self.acked.append(one.id)
+            self.unsure.discard(one.id)
+
+    # -- what is in the books ---------------------------------------------------------------------------------------
+
+    def wait_for_more(self, count: int = 10, *, at: str = "") -> None:
+        """Until so many more were confirmed, by this node or any."""
+        enough = self._count(at) + count
+        until(lambda: self._count(at) >= enough)
+
+    def _count(self, node: str) -> int:
+        return len([one for one in self.accepted.copy() if node in ("", one.node)])
+
+    @property
+    def confirmed(self) -> set[str]:
+        return {one.id for one in self.accepted}
+
+    def both_accepted(self) -> list[tuple[Accepted, Accepted]]:
+        """One that was taken in with an older term, though another had been confirmed with a newer one before it was
+        sent: then both nodes took work at that moment."""
+        known = sorted((one for one in self.accepted if one.term is not None), key=lambda one: one.ended)
+        found = []
+        for late in known:
+            found += [(one, late) for one in known if one.ended < late.begun and _of(one) > _of(late)][:1]
+        return found
+
+    def terms_of_both(self) -> set[int]:
+        """Terms in which both nodes took something in."""
+        a, b = ({one.term for one in self.accepted if one.node == name} for name in NAMES)
+        return {term for term in a & b if term is not None}
+
+    def longest_gap(self) -> float:
+        """Seconds for which nobody took anything in."""
+        ends = sorted(one.ended for one in self.accepted)
+        return max((after - before for before, after in zip(ends, ends[1:], strict=False)), default=0.0)
+
+
+def _of(one: Accepted) -> int:
+    return one.term or 0
+
+
+def _term(client: Any) -> int | None:
+    found = client.call("pair_status")
+    return int(found["term"]) if found["works"] else None
+
+
+def check_one_at_a_time(traffic: Traffic) -> None:
+    assert traffic.both_accepted() == []
+    assert traffic.terms_of_both() == set()
+
+
+def check_nothing_is_lost(two: Pair, traffic: Traffic) -> None:
+    """The standby tells what lies on its disk; adopted, everything that was confirmed and not handed out before is
+    handed out by the active node, once, and nothing else."""
+    active = two.wait_for_one()
+    standby = "b" if active == "a" else "a"
+    reported = sum(two.status(standby)["backlog"].values())
+    assert two.nodes[standby].stop() == 0
+    done = two.command(active, "adopt", two.nodes[standby].url, "--node", standby)
+    assert done.returncode == 0, done
+    adopted = json.loads(done.stdout)
+    assert adopted["messages"] + adopted["known"] == reported
+    got: list[str] = []
+
+    def is_empty() -> bool:
+        with connect(two.nodes[active].address, retries=0, timeout=30) as client:
+            for one in client.lease(QUEUE, 100):
+                got.append(one.id)
+                client.ack(one.lease_id)
+        return not sum(two.status(active)["backlog"].values())
+
+    until(is_empty)
+    assert len(got) == len(set(got)), "handed out twice"
+    assert not set(got) & set(traffic.acked), "acked at one node, and handed out by the other"
+    assert len(traffic.acked) == len(set(traffic.acked)), "acked twice"
+    assert traffic.confirmed - traffic.unsure <= set(got) | set(traffic.acked), "lost"
+    assert set(got) <= traffic.tried
+    again = json.loads(two.command(active, "adopt", two.nodes[standby].url, "--node", standby).stdout)
+    assert again["messages"] == 0
