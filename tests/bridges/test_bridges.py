@@ -51,7 +51,7 @@ def test_bridges_that_were_stopped_go_on_where_they_were(house: House) -> None:
 
 def test_bridges_at_rest_hold_what_they_need_and_do_nothing(house: House) -> None:
     house.add("b", "mail", "orders")
-    house.kill()
+    house.bridges.stop()
     house.bridges.load()
     house.publish(*numbered(2))
     house.settle()

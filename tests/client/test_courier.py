@@ -16,6 +16,9 @@ from yirangmq.wire.frames import Kind
 WELCOME = Reply(Kind.WELCOME, calls.Welcome("s", "n", "full", 1000))
 PONG = Reply(Kind.PONG, calls.Empty())
 
+SILENCE = object()
+"""A while in which nothing is heard."""
+
 
 class Script:
     """Connections that do as they are told: each is a list of answers, ``Lost`` among them, or an error to dialing."""
@@ -29,7 +32,7 @@ class Script:
     def turn(self) -> Turn:
         return Turn()
 
-    async def dial(self, address: Address, seconds: float) -> "ScriptedLine":
+    async def dial(self, address: Address, seconds: float, patience: float) -> "ScriptedLine":
         self.dialled.append(str(address))
         answers = self._lines.pop(0) if self._lines else OSError("nobody")
         if isinstance(answers, Exception):
@@ -77,15 +80,24 @@ class ScriptedLine:
     def taken(self) -> None:
         raise NotImplementedError
 
+    def forget(self, slot: Slot) -> None:
+        pass
+
     async def listen(self, one: Any, seconds: float) -> bool:
-        raise NotImplementedError
+        """False for each ``SILENCE`` of the script."""
+        is_silent = bool(self._answers) and self._answers[0] is SILENCE
+        if is_silent:
+            self._answers.pop(0)
+        return not is_silent
 
     async def close(self) -> None:
         self.is_alive = False
 
 
-def courier(script: Script, addresses: str = "unix:/a", retries: int = 3, chance: float = 0.5) -> Courier:
-    return Courier(script, Terms(read_addresses(addresses), "c", 1.0, retries), lambda: chance)
+def courier(
+    script: Script, addresses: str = "unix:/a", retries: int = 3, chance: float = 0.5, timeout: float = 1.0
+) -> Courier:
+    return Courier(script, Terms(read_addresses(addresses), "c", timeout, retries), lambda: chance)
 
 
 def asked(courier: Courier, count: int = 1, window: int = 8) -> list[Errand]:
@@ -145,7 +157,7 @@ def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
         script = Script([])
         refused = ScriptedLine(script, [lost])
 
-        async def dial(address: Address, seconds: float, line: ScriptedLine = refused) -> ScriptedLine:
+        async def dial(address: Address, seconds: float, patience: float, line: ScriptedLine = refused) -> ScriptedLine:
             return line
 
         script.dial = dial  # type: ignore[method-assign]
@@ -190,3 +202,16 @@ def test_a_closed_one_dials_no_more() -> None:
     with pytest.raises(Unreachable, match="closed"):
         run(one.line())
     assert len(script.dialled) == 1
+
+
+def frozen() -> Lost:
+    lost = Lost("no answer")
+    lost.__cause__ = TimeoutError("no answer")
+    return lost
+
+
+def test_a_silent_server_is_asked_whether_it_is_there_and_left_for_the_next_address() -> None:
+    script = Script([SILENCE, PONG, SILENCE, frozen()], [PONG])
+    asked(courier(script, "unix:/a,unix:/b", timeout=600.0))
+    assert script.dialled == ["unix:/a", "unix:/b"]
+    assert [kind for _, kind in script.sent].count(Kind.PING) == 4, "the request, two questions, the request again"

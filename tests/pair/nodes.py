@@ -116,6 +116,14 @@ class Pair:
         until(lambda: (self.status("b")["peer"] or {}).get("role") == "ACTIVE", 30)
         return self
 
+    def call(self, name: str, method: str, **values: Any) -> Any:
+        with connect(self.nodes[name].address, retries=0, timeout=60) as client:
+            return client.call(method, **values)
+
+    def switch(self, to: str) -> None:
+        """By hand, as ``pair switch`` does it."""
+        self.call(self.other(to), "pair_switch", to=to)
+
     def command(self, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
         words = ("pair", words[0], "--store", self.nodes[name].address, *words[1:])
         command = [sys.executable, "-m", "yirangmq", *words, "--json"]

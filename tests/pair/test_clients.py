@@ -121,10 +121,13 @@ def frozen(two: Pair) -> None:
 
 
 def switched(two: Pair) -> None:
-    assert two.command("a", "switch").returncode == 0
+    two.switch("b")
 
 
-@pytest.mark.parametrize("fault", [killed, frozen, switched])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("fault", [killed, frozen, pytest.param(switched, marks=SLOW)])
 def test_a_stomp_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
     with pair(tmp_path) as two, programs(two.begin()) as program:
         program.send("before")
@@ -143,7 +146,7 @@ def took_over(two: Pair, name: str) -> float:
     return datetime.fromisoformat(two.history(name, "took-over")[-1]["at"]).timestamp()
 
 
-@pytest.mark.parametrize("fault", [killed, frozen])
+@pytest.mark.parametrize("fault", [frozen, pytest.param(killed, marks=SLOW)])
 def test_our_client_goes_on_at_the_other_node(tmp_path: Path, fault: Callable[[Pair], None]) -> None:
     """One that asks, one that waits for messages and one that follows a topic, none of which would wait any less than
     ten minutes for an answer."""
@@ -206,8 +209,8 @@ def test_a_client_whose_first_address_is_the_standby_publishes_to_the_active_nod
         turned = f"tcp://127.0.0.1:{two.tcp['b']},127.0.0.1:{two.tcp['a']}"
         with connect(turned) as client:
             client.publish("work", b"1")
-            assert two.command("a", "switch").returncode == 0
+            two.switch("b")
             client.publish("work", b"2")  # the node it speaks to is the standby now
-            assert two.command("b", "switch").returncode == 0
+            two.switch("a")
             client.publish("work", b"3")
         assert [sum(two.status(name)["backlog"].values()) for name in ("a", "b")] == [2, 1]

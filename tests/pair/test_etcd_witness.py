@@ -123,7 +123,7 @@ def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> No
     (tmp_path / "grpc" / "__init__.py").write_text("raise ImportError('no grpc')\n")
     words = ["serve", "--data", str(tmp_path / "d"), "--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", "k"]
     words += ["--pair-listen", "127.0.0.1:0", "--pair-witness", "etcd://127.0.0.1:2379/x"]
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from yirangmq.cli.main import run; run()"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from yirangmq.cli.main import run; sys.exit(run())"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == 8, done
     assert "yirangmq[etcd]" in done.stderr

@@ -1,9 +1,9 @@
-"""Programs at both nodes of a pair, and the books they keep: what each node took in and handed out, in which term, when.
+"""Programs at both nodes of a pair, and their books: what each node took in and handed out, in which term, and when.
 
 Each speaks to its node alone, by the node's own socket, and tries nothing twice: what the books say of a node was said
 by that node."""
 
-import json
+import itertools
 import threading
 import time
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from yirangmq.client.open import connect
 
 QUEUE = "work"
 PAUSE = 0.01
-LEASE_SECONDS = 3
+LEASE_SECONDS = 1
 
 
 class Accepted(NamedTuple):
@@ -112,7 +112,7 @@ class Traffic:
     def longest_gap(self) -> float:
         """Seconds for which nobody took anything in."""
         ends = sorted(one.ended for one in self.accepted)
-        return max((after - before for before, after in zip(ends, ends[1:], strict=False)), default=0.0)
+        return max((after - before for before, after in itertools.pairwise(ends)), default=0.0)
 
 
 def _of(one: Accepted) -> int:
@@ -136,9 +136,7 @@ def check_nothing_is_lost(two: Pair, traffic: Traffic) -> None:
     standby = "b" if active == "a" else "a"
     reported = sum(two.status(standby)["backlog"].values())
     assert two.nodes[standby].stop() == 0
-    done = two.command(active, "adopt", two.nodes[standby].url, "--node", standby)
-    assert done.returncode == 0, done
-    adopted = json.loads(done.stdout)
+    adopted = two.call(active, "pair_adopt", store=two.nodes[standby].url, node=standby)
     assert adopted["messages"] + adopted["known"] == reported
     got: list[str] = []
 
@@ -155,5 +153,4 @@ def check_nothing_is_lost(two: Pair, traffic: Traffic) -> None:
     assert len(traffic.acked) == len(set(traffic.acked)), "acked twice"
     assert traffic.confirmed - traffic.unsure <= set(got) | set(traffic.acked), "lost"
     assert set(got) <= traffic.tried
-    again = json.loads(two.command(active, "adopt", two.nodes[standby].url, "--node", standby).stdout)
-    assert again["messages"] == 0
+    assert two.call(active, "pair_adopt", store=two.nodes[standby].url, node=standby)["messages"] == 0

@@ -21,8 +21,8 @@ SWEEP_SECONDS = 3600.0
 
 
 class Batching:
-    """To be made on the loop's thread; from ``start`` to ``stop``, with ``rest`` and another ``start`` between where duty
-    comes and goes."""
+    """To be made on the loop's thread; from ``start`` to ``stop``, and between them ``rest`` and ``start`` again where
+    duty comes and goes."""
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
         self._loop = asyncio.get_running_loop()

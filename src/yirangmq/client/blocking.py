@@ -144,6 +144,9 @@ class BlockingLine:
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
+    def forget(self, slot: Slot) -> None:
+        self._talk.forget(slot)
+
     async def listen(self, one: News, seconds: float) -> bool:
         return self._await(one, seconds)
 
@@ -246,16 +249,16 @@ class BlockingWires:
     def turn(self) -> "Turn":
         return Turn()
 
-    async def dial(self, address: Address, seconds: float, timeout: float) -> BlockingLine:
+    async def dial(self, address: Address, seconds: float, patience: float) -> BlockingLine:
         channel = _connected(address, seconds)
         try:
             if not address.tls:
-                return BlockingLine(channel, timeout, None)
+                return BlockingLine(channel, patience, None)
             from yirangmq.client.tls import Tls
 
             tls = Tls(address)
             tls.shake_hands(channel)
-            return BlockingLine(channel, timeout, tls)
+            return BlockingLine(channel, patience, tls)
         except BaseException:
             channel.close()
             raise

@@ -51,6 +51,9 @@ class Line(Protocol):
     async def answer(self, slot: Slot, seconds: float) -> Reply:
         """A server that does not answer in time is lost."""
 
+    def forget(self, slot: Slot) -> None:
+        """Nobody waits for it any more."""
+
     async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
 
     def cancelled(self, number: int) -> None: ...
@@ -72,8 +75,8 @@ class Wires(Protocol):
 
     def turn(self) -> AbstractAsyncContextManager[Any]: ...
 
-    async def dial(self, address: Address, seconds: float, timeout: float) -> Line:
-        """``OSError`` if there is nobody within ``seconds``; ``timeout``: how long there may be no room to send."""
+    async def dial(self, address: Address, seconds: float, patience: float) -> Line:
+        """``OSError`` if there is nobody within ``seconds``; ``patience``: how long there may be no room to send."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -120,14 +123,21 @@ class Errand:
         if slot is None or line is None:
             raise Lost("not sent yet")
         if quiet < seconds or self.kind is Kind.CALL:
-            until = time.monotonic() + seconds
-            while not await line.listen(slot, quiet) and (self.kind is Kind.CALL or time.monotonic() < until):
-                await line.answer(await line.ask(Kind.PING, calls.Empty()), quiet)
+            try:
+                await self._hear(line, slot, seconds, quiet)
+            except BaseException:
+                line.forget(slot)
+                raise
             seconds = quiet
         reply = await line.answer(slot, seconds)
         if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
             raise Lost(str(error)) from error  # nothing was done, and asking later may help
         return reply
+
+    async def _hear(self, line: Line, slot: Slot, seconds: float, quiet: float) -> None:
+        until = time.monotonic() + seconds
+        while not await line.listen(slot, quiet) and (self.kind is Kind.CALL or time.monotonic() < until):
+            await line.answer(await line.ask(Kind.PING, calls.Empty()), quiet)
 
     def value(self, wanted: Kind) -> Any:
         """Its answer of this kind, or the error that came instead."""

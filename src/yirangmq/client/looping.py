@@ -115,6 +115,9 @@ class LoopLine(asyncio.BufferedProtocol):
             raise self._lost(TimeoutError(f"no answer within {seconds:g} seconds"))
         return slot.reply
 
+    def forget(self, slot: Slot) -> None:
+        self._talk.forget(slot)
+
     async def listen(self, one: News, seconds: float) -> bool:
         return await self._await(one, seconds)
 
@@ -191,7 +194,7 @@ class LoopWires:
     def turn(self) -> asyncio.Lock:
         return asyncio.Lock()
 
-    async def dial(self, address: Address, seconds: float, timeout: float) -> LoopLine:
+    async def dial(self, address: Address, seconds: float, patience: float) -> LoopLine:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(seconds):
             if address.scheme == "unix":

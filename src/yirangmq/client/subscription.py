@@ -40,6 +40,8 @@ class AsyncSubscription:
         self._left = left
         self._stream = Stream()
         self._line: Line | None = None
+        self._heard_at = 0.0
+        """When the server last said something."""
         self._number = 0
         self._policy = ""
         self._held: dict[str, int] = {}
@@ -122,9 +124,12 @@ class AsyncSubscription:
         if line is not self._line:
             await self._subscribe(line)
         patience = self._courier.attention(LISTEN_SECONDS)
-        if not await line.listen(self._stream, min(seconds, patience)) and seconds >= patience:
+        if not await line.listen(self._stream, min(seconds, patience)):
+            if time.monotonic() - self._heard_at < patience:
+                return
             slot = await line.ask(Kind.PING, calls.Empty())
             await line.answer(slot, self._courier.quiet)
+        self._heard_at = time.monotonic()
 
     async def _subscribe(self, line: Line) -> None:
         """Say what is still held; then say again which of it was acked, so that it counts no longer."""
@@ -134,6 +139,7 @@ class AsyncSubscription:
             wanted = calls.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
             self._number = await line.subscribe(self._stream, wanted)
             self._line = line
+            self._heard_at = time.monotonic()
             await self._acks.resume(line)
 
     # -- settling ---------------------------------------------------------------------------------------------------

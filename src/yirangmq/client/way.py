@@ -70,6 +70,8 @@ class Way:
         self._keeping = keeping
         self._hear = hear
         self._line: Line | None = None
+        self._heard_at = 0.0
+        """When the server last said something."""
         self._is_asked = False
         """What is missing was asked for again, and has not begun to come."""
         self._faults, self._fault_at = 0, -1
@@ -97,9 +99,12 @@ class Way:
             seconds = min(seconds, NAP_SECONDS)
         line.taken()
         patience = self._courier.attention(LISTEN_SECONDS)
-        if not await line.listen(self.feed, min(seconds, patience)) and seconds >= patience:
+        if not await line.listen(self.feed, min(seconds, patience)):
+            if time.monotonic() - self._heard_at < patience:
+                return
             slot = await line.ask(Kind.PING, calls.Empty())
             await line.answer(slot, self._courier.quiet)
+        self._heard_at = time.monotonic()
 
     async def _begin(self) -> Line:
         """Connect, and say what is wanted: to each address in turn, where some of them do not serve."""
@@ -125,6 +130,7 @@ class Way:
             await self.drop(str(error), onward=isinstance(cause, NotActive))
             raise
         self._line = line
+        self._heard_at = time.monotonic()
         return line
 
     async def _follow(self, line: Line) -> None:
