@@ -1,21 +1,25 @@
 """Yi-Rang MQ: a durable message queue that begins as a folder on one device."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from yirangmq.core.errors import (
     BadInput,
+    HookFailed,
     LeaseExpired,
     LeaseLost,
     LeaseMismatch,
     NotAllowed,
     NotFound,
+    PayloadDamaged,
     QueueError,
     Replaced,
     Retired,
     StoreError,
     TooLarge,
     Unavailable,
+    Unfit,
     Unreachable,
     WrongEpoch,
     WrongState,
@@ -37,6 +41,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BadInput",
     "Consumer",
+    "HookFailed",
     "LeaseExpired",
     "LeaseLost",
     "LeaseMismatch",
@@ -48,6 +53,7 @@ __all__ = [
     "NewRecord",
     "NotAllowed",
     "NotFound",
+    "PayloadDamaged",
     "QueueError",
     "Reason",
     "Reject",
@@ -58,6 +64,7 @@ __all__ = [
     "TooLarge",
     "TopicRecord",
     "Unavailable",
+    "Unfit",
     "Unreachable",
     "WrongEpoch",
     "WrongState",
@@ -81,17 +88,21 @@ if not TYPE_CHECKING:  # or a misspelt name would be of any type
         return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
-def open(url: str, *, durability: str = "full", consumer: str | None = None) -> "Queues":
+def open(url: str, *, durability: str = "full", consumer: str | None = None, hooks: Sequence[str] = ()) -> "Queues":
     """Open the queues kept at ``url``: ``sqlite:queue.db`` or ``files:./queues``. Use it with ``with``.
 
-    ``durability="os"`` survives a killed process but not a power cut; the default survives both."""
+    ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` are modules
+    and packages whose functions the queues' processors may run."""
     from yirangmq.broker.queues import Queues
+    from yirangmq.broker.verbs import Verbs
     from yirangmq.clock import SystemClock, TimeOrderedIds
+    from yirangmq.core.inherited import Defaults
     from yirangmq.stores.open import open_roster, open_store
 
-    clock = SystemClock()
+    clock, ids = SystemClock(), TimeOrderedIds()
     store = open_store(url, durability=durability)
-    return Queues(store, clock, TimeOrderedIds(), consumer, roster=open_roster(url, clock))
+    verbs = Verbs(clock, ids, Defaults(hooks=tuple(hooks)))
+    return Queues(store, clock, ids, consumer, roster=open_roster(url, clock), verbs=verbs)
 
 
 def connect(

@@ -13,6 +13,7 @@ from typing import Any
 
 from yirangmq.core.access import TokenRule
 from yirangmq.core.bridges import NewBridge
+from yirangmq.core.chain import Chain, check_hooks
 from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.names import MAX_SECONDS
@@ -25,8 +26,10 @@ from yirangmq.core.settings import (
     bridge_rules,
     byte_size,
     file_mode,
+    module_names,
     one_of,
     plain_name,
+    processor_rules,
     syslog_or_nothing,
     token_rules,
     topic_names,
@@ -184,6 +187,16 @@ class Config:
         "bytes in use of the store past which publishing is refused, and consuming goes on; 0: no limit",
         shown="0",
     )
+    processors: Mapping[str, Chain] = _setting(
+        None,
+        processor_rules,
+        "by queue, or `*` for every other: what messages pass before they are stored (docs/processor.md), where the "
+        "queue's policy does not say; a JSON object",
+        shown="{}",
+    )
+    hooks: tuple[str, ...] = _setting(
+        (), module_names, "Python modules and packages whose functions processors may run, with commas between"
+    )
     backlog_limit: int = _setting(
         0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )
@@ -313,6 +326,8 @@ class Config:
             active_ms=round(self.mq_active_timeout * 1000),
             concurrency=self.mq_concurrency,
             set_body=self.mq_set_payload_limit or self.mq_payload_limit,
+            chains=self.processors or {},
+            hooks=self.hooks,
         )
 
     @property
@@ -438,6 +453,8 @@ def checked(config: Config) -> Config:
     ways = (config.tcp_address, config.socket_path, config.http_address, config.stomp_address)
     if not any(ways):
         raise BadInput("is off, and so are tcp, http and stomp: nobody could reach the server", field="socket")
+    for queue, chain in (config.processors or {}).items():
+        _check_hooks(queue, chain, config.hooks)
     _check_pair(config)
     has_token = bool(config.token or config.token_file or config.insecure)
     _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
@@ -447,6 +464,13 @@ def checked(config: Config) -> Config:
         config.stomp_address, "stomp", has_token or bool(config.http_tokens), "token, token_file or http_tokens"
     )
     return config
+
+
+def _check_hooks(queue: str, chain: Chain, allowed: tuple[str, ...]) -> None:
+    try:
+        check_hooks(chain, allowed)
+    except BadInput as error:
+        raise BadInput(str(error), field=f"processors.{queue}") from None
 
 
 def _check_pair(config: Config) -> None:

@@ -61,6 +61,12 @@ FULL: dict[str, Any] = {
         {"name": "nightly", "cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "message": {"payload": 1}},
         {"name": "often", "cron": "*/5 * * * *", "timezone": "UTC", "message": "hello"},
     ],
+    "processor": {
+        "integrity": "sha256",
+        "checks": [{"check": "json", "root": "object"}],
+        "hooks": [{"hook": "bank:check", "produces": None, "original": "keep", "timeoutSec": 0.5}],
+        "workers": 2,
+    },
     "unique": True,
     "concurrency": 0,
     "draftSec": 0.001,
@@ -74,7 +80,7 @@ def test_no_limit_of_attempts_is_said_with_null() -> None:
     assert show_policy(read_policy({"retry": {"limit": None}}, QUEUE))["retry"]["limit"] is None
 
 
-@pytest.mark.parametrize("member", ["unique", "concurrency", "draftSec", "claimSec", "activeSec"])
+@pytest.mark.parametrize("member", ["unique", "processor", "concurrency", "draftSec", "claimSec", "activeSec"])
 def test_null_is_as_if_it_was_not_said(member: str) -> None:
     assert read_policy({member: None}, QUEUE) == read_policy({}, QUEUE)
 

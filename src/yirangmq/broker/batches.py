@@ -22,7 +22,7 @@ from yirangmq.core.errors import QueueError, TooLarge, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Clock, Ids, Transaction
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.rows import Rows, set_aside
+from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
 
 MOST_PER_APPEND = 5_000
 Done = Callable[[Any, QueueError | None], None]
@@ -136,8 +136,10 @@ class Batches:
         if new.bad_queue:
             for queue in list(rows.queues):
                 set_aside(rows, queue, transaction.policy(queue).max_body)
+                set_unfit_aside(rows, queue, self._desk.verbs.gate.complaints(transaction, queue, rows.queues[queue]))
         for queue, envelopes in rows.queues.items():
             _check_fit(transaction, queue, envelopes, now)
+        self._desk.verbs.gate.check_all(transaction, rows.queues, now)
         for queue, found in rows.dead.items():
             _check_fit(transaction, queue, [envelope for envelope, _ in found], now, any_size=bool(new.bad_queue))
         entry = new._replace(queue_rows=rows.queue_rows, dead_rows=rows.dead_rows)

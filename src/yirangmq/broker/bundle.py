@@ -43,14 +43,19 @@ class Bundle:
         if self.size + more > MOST_PER_CALL:
             raise TooLarge(f"more than {MOST_PER_CALL} messages and acks; commit earlier", field="transaction")
 
+    def queues(self) -> dict[str, list[Envelope]]:
+        found: dict[str, list[Envelope]] = {}
+        for envelope in self.envelopes:
+            found.setdefault(envelope.queue, []).append(envelope)
+        return found
+
     def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> None:
         """All of it; or it raises, and none of it happened."""
         self._check_leases(transaction, now)
-        queues: dict[str, list[Envelope]] = {}
-        for envelope in self.envelopes:
-            queues.setdefault(envelope.queue, []).append(envelope)
+        queues = self.queues()
         for queue, envelopes in queues.items():
             _check_room(transaction, queue, envelopes, now)
+        verbs.gate.check_all(transaction, queues, now)
         for queue, envelopes in queues.items():
             verbs.publish(transaction, queue, envelopes)
         if self.acked:

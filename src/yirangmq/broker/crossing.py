@@ -159,11 +159,14 @@ class Crossing:
         if bridge_notes.reached(transaction, self.bridge.name) != before:
             raise WrongState("it was moved meanwhile")
         most = transaction.policy(self.bridge.queue).max_body
-        fitting = [one for one in envelopes if len(one.payload) <= most]
         verbs = self._means.desk.verbs
+        unfit = [(one, _too_large(one, most)) for one in envelopes if len(one.payload) > most]
+        small = [one for one in envelopes if len(one.payload) <= most]
+        complaints = verbs.gate.complaints(transaction, self.bridge.queue, small)
+        unfit += [(one, complaint) for one, complaint in zip(small, complaints, strict=True) if complaint]
+        fitting = [one for one, complaint in zip(small, complaints, strict=True) if not complaint]
         if fitting:
             verbs.publish(transaction, self.bridge.queue, fitting)
-        unfit = [(one, _too_large(one, most)) for one in envelopes if len(one.payload) > most]
         if unfit:
             bury(verbs, transaction, self.bridge.queue, unfit, self._means.clock.now_ms())
         bridge_notes.reach(transaction, self.bridge.name, reached)

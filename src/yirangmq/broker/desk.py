@@ -11,11 +11,13 @@ from itertools import islice, takewhile
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from yirangmq.broker.gate import Uncleared, Verdicts
+from yirangmq.broker.lines import Cleared, Clearing
 from yirangmq.broker.sealed import sealed
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.core import names
 from yirangmq.core.duty import Always, Duty, check
-from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.errors import HookFailed, QueueError, StoreError
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.core.states import State
@@ -35,6 +37,8 @@ BYTES_PER_TAKER = 512 * 1024
 LONGEST_SLEEP = 3600.0
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
+MOST_ROUNDS = 100
+"""How often the work of one request may need messages looked at: once for each queue that it goes to."""
 BEHIND_ALL = f"{RANK_LAST}.{2**62}"
 """The end of a line, as ``Transaction.scan`` has places."""
 Serve = Callable[[Transaction, int], list[Any]]
@@ -115,6 +119,29 @@ class Desk:
         """Why the latest commit failed; None if it did not."""
         self.duty: Duty = Always()
         """Whether anything may be changed or handed out now."""
+        self._clearing: Clearing | None = None
+        self._uncleared: dict[Task, Uncleared] = {}
+        """Of the turn under way: what could not be done yet."""
+        self._cleared: dict[Task, Verdicts] = {}
+        self._rounds: dict[Task, int] = {}
+        """Requests whose messages are being looked at, or were."""
+
+    def clear_by(self, clearing: Clearing) -> None:
+        """Who looks at messages that queues' processors want looked at outside of a transaction."""
+        self._clearing = clearing
+        self.verbs.gate.can_wait = True
+        self.verbs.gate.is_busy = clearing.is_busy
+
+    def look_at(self, needed: Uncleared, done: Cleared) -> None:
+        """Messages that are not to be stored."""
+        if self._clearing is None:
+            raise HookFailed("processors cannot be tried here", field="processor")
+
+        def told(verdicts: Verdicts, error: QueueError | None) -> None:
+            done(verdicts, error)
+            self._flush()
+
+        self._clearing.clear(needed, told)
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
@@ -163,7 +190,7 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """Nothing is asked for that is not answered."""
-        return not self._jobs and not self._planned
+        return not self._jobs and not self._planned and not self._rounds
 
     def _plan(self) -> None:
         if not self._planned:
@@ -187,16 +214,24 @@ class Desk:
         served = self._commit(batch) if is_on else self._look(batch)
         if is_on and not self.duty.is_on:
             served = self._too_late(batch)
+        uncleared, self._uncleared = self._uncleared, {}
         for job in batch:
-            self._tell(job)
+            if uncleared and job in uncleared and job.error is None:
+                self._put_aside(job, uncleared[job])
+            else:
+                self._tell(job)
         for taker, deliveries in served:
             if not taker.take(deliveries):
                 self._put_back(deliveries)
-        for action in self.after_commit:
-            action()
+        self._flush()
         self.verbs.happened.tell()
         if self._jobs:
             self._plan()
+
+    def _flush(self) -> None:
+        """Answers were given: they may leave."""
+        for action in self.after_commit:
+            action()
 
     def _look(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
         """A standby: what only looks is answered, nothing is changed and nobody served."""
@@ -204,7 +239,9 @@ class Desk:
             with self._store.transaction(write=False) as transaction:
                 view = sealed(transaction, self.duty)
                 for job in batch:
-                    _perform(job, view)
+                    self._perform(job, view)
+                    if job in self._uncleared:
+                        job.error = self.duty.refusal()
         except Exception as error:
             for job in batch:
                 job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
@@ -227,8 +264,40 @@ class Desk:
             self.submit(self.verbs.sweep, _ignore)
             self.news()
 
+    def _perform(self, job: Task, transaction: Transaction) -> None:
+        self.verbs.gate.cleared = self._cleared.get(job) if self._cleared else None
+        try:
+            job.value = job.work(transaction)
+        except StoreError:
+            raise
+        except QueueError as error:
+            job.error = error
+        except Uncleared as needed:
+            self._uncleared[job] = needed
+
+    def _put_aside(self, job: Task, needed: Uncleared) -> None:
+        """Its messages are looked at; then it is done again, from the beginning."""
+        self._rounds[job] = self._rounds.get(job, 0) + 1
+        if self._clearing is None or self._rounds[job] > MOST_ROUNDS:
+            job.error = HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
+            self._tell(job)
+            return
+        self._clearing.clear(needed, partial(self._looked_at, job))
+
+    def _looked_at(self, job: Task, verdicts: Verdicts, error: QueueError | None) -> None:
+        if error is not None:
+            job.error = error
+            self._tell(job)
+            self._flush()
+            return
+        self._cleared.setdefault(job, {}).update(verdicts)
+        self.enlist(job)
+
     def _tell(self, job: Task) -> None:
         """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
+        if self._rounds:
+            self._rounds.pop(job, None)
+            self._cleared.pop(job, None)
         try:
             job.done(job.value, job.error)
         except Exception as error:
@@ -241,7 +310,7 @@ class Desk:
             begun = self._seconds()
             with self._store.transaction() as transaction:
                 for job in batch:
-                    _perform(job, transaction)
+                    self._perform(job, transaction)
                 served = self._serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
@@ -266,7 +335,8 @@ class Desk:
             begun = self._seconds()
             with self._store.transaction() as transaction:
                 job.error = None
-                _perform(job, transaction)
+                self._uncleared.pop(job, None)
+                self._perform(job, transaction)
                 worked = self._seconds()
             happened.committed(job.requests, worked - begun, self._seconds() - worked)
         except QueueError as error:
@@ -378,15 +448,6 @@ def targets(transaction: Transaction, queue: str) -> Iterator[int]:
     while found := transaction.scan(queue, State.READY, 1, cursor).messages:
         yield found[0].target
         cursor = f"{found[0].target}.{BEHIND_ALL}"
-
-
-def _perform(job: Task, transaction: Transaction) -> None:
-    try:
-        job.value = job.work(transaction)
-    except StoreError:
-        raise
-    except QueueError as error:
-        job.error = error
 
 
 def _throw(error: Exception) -> NoReturn:

@@ -6,6 +6,7 @@ A verb checks everything before it writes anything, so that one that is refused 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from yirangmq.broker.gate import Admitted
 from yirangmq.broker.offers import MOST_SWEEPS
 from yirangmq.broker.room import check_growth
 from yirangmq.broker.verbs import Results, Verbs
@@ -37,6 +38,7 @@ class Writing(NamedTuple):
     card: Message
     old: Envelope
     new: Envelope
+    admitted: Admitted | None = None
 
     @property
     def is_draft(self) -> bool:
@@ -74,10 +76,21 @@ class Drafts:
         """By id: a draft becomes a message; a message that nobody has taken yet gets other content, and keeps its
         place. One that is refused harms no other."""
         policy = transaction.policy(queue)
+        chain = self._verbs.defaults.chain_in(policy, queue)
+        if chain is not None:
+            self._clear(transaction, queue, contents)
         is_simple = not (self._verbs.defaults.unique_in(policy) or policy.quota.is_set)
-        if is_simple and len({id for id, _ in contents}) == len(contents):
+        if is_simple and not (chain is not None and chain.hooks) and len({id for id, _ in contents}) == len(contents):
             return self._set(transaction, queue, contents)
         return [error for one in contents for error in self._set(transaction, queue, [one])]
+
+    def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> None:
+        """What the queue's processor wants looked at outside of the transaction is known before anything is set."""
+        ids = [id for id in dict.fromkeys(id for id, _ in contents) if names.IDENTIFIER.fullmatch(id)]
+        cards = [card for card in transaction.by_id(queue, ids) if card is not None and card.body]
+        old = {envelope.id: envelope for envelope in transaction.envelopes(cards) if envelope is not None}
+        coming = [with_content(old[id], *content) for id, content in contents if id in old]
+        self._verbs.gate.clear(transaction, queue, coming)
 
     def _set(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> Results:
         """Each of another message; in a queue where messages depend on each other, of one."""
@@ -91,7 +104,7 @@ class Drafts:
         for (_, content), card in zip(contents, cards.values(), strict=True):
             old = next(envelopes) if card is not None else None
             try:
-                writing = _writing(card, old, content, most)
+                writing = self._passed(transaction, policy, _writing(card, old, content, most), now)
                 self._check(transaction, policy, writing, now)
             except QueueError as error:
                 errors.append(error)
@@ -102,9 +115,18 @@ class Drafts:
             self._write(transaction, policy, writings, now)
         return errors
 
+    def _passed(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> Writing:
+        """Through the queue's processor, as every message."""
+        queue = writing.card.queue
+        chain = self._verbs.defaults.chain_in(policy, queue)
+        if chain is None:
+            return writing
+        admitted = self._verbs.admit(transaction, queue, chain, [writing.new], now)
+        return writing._replace(new=admitted.envelopes[0], admitted=admitted)
+
     def _check(self, transaction: Transaction, policy: QueuePolicy, writing: Writing, now: int) -> None:
         """What depends on the other messages of the queue."""
-        card, _, new = writing
+        card, _, new, _ = writing
         if self._verbs.defaults.unique_in(policy):
             self._verbs.uniqueness.check(transaction, card, new.payload, now)
         if policy.quota.is_set:
@@ -125,13 +147,17 @@ class Drafts:
                 uniqueness.rewritten(transaction, one.card, before, one.new.payload, now)
         elif len(drafts) < len(writings):
             uniqueness.spoil(transaction, writings[0].card.queue)
+        for one in writings:
+            if one.admitted is not None and one.admitted.children:
+                receipt = Stored(one.card.seq, one.card.id, False)
+                self._verbs.bring_forth(transaction, one.admitted, [receipt], policy, now)
 
     def _enter(self, transaction: Transaction, policy: QueuePolicy, drafts: Sequence[Writing], now: int) -> None:
         """In line, in this order."""
         verbs, queue = self._verbs, drafts[0].card.queue
         place = transaction.places(len(drafts))
         changes = []
-        for offset, (card, _, new) in enumerate(drafts):
+        for offset, (card, _, new, _) in enumerate(drafts):
             before = card._replace(size=new.size)
             changes.append(Change(before, decide.set_content(before, policy, now, place + offset)))
         verbs.swap(transaction, changes, now)

@@ -10,13 +10,17 @@ from collections.abc import Callable
 from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
+from yirangmq.broker.gate import Gate, Uncleared, Verdicts
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.broker.lines import OwnLine
+from yirangmq.core.errors import HookFailed, QueueError, StoreError
 from yirangmq.core.ports import Store, Transaction
 
 Answer = TypeVar("Answer")
 MOST_PER_COMMIT = 1000
 """Past this a commit only gets later, not cheaper."""
+MOST_ROUNDS = 100
+"""How often work may need messages looked at: once for each queue that it goes to."""
 
 
 class Way(Protocol):
@@ -28,10 +32,12 @@ class Way(Protocol):
 
 
 class _Job:
-    __slots__ = ("error", "lead", "value", "wake", "work")
+    __slots__ = ("cleared", "error", "lead", "uncleared", "value", "wake", "work")
 
-    def __init__(self, work: Callable[[Transaction], Any]) -> None:
+    def __init__(self, work: Callable[[Transaction], Any], cleared: Verdicts | None = None) -> None:
         self.work = work
+        self.cleared = cleared
+        self.uncleared: Uncleared | None = None
         self.value: Any = None
         self.error: BaseException | None = None
         self.lead = False
@@ -40,10 +46,14 @@ class _Job:
 
 class Lane:
     """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong. ``happened``:
-    what the work tells of itself, passed on after each commit."""
+    what the work tells of itself, passed on after each commit. ``gate``: that of the verbs, where work publishes."""
 
-    def __init__(self, store: Store, happened: Happenings | None = None) -> None:
+    def __init__(self, store: Store, happened: Happenings | None = None, gate: Gate | None = None) -> None:
         self._store = store
+        self._gate = gate
+        self._own = OwnLine(gate) if gate is not None else None
+        if gate is not None:
+            gate.can_wait = True
         self._happened = Happenings() if happened is None else happened
         self._guard = threading.Lock()
         self._waiting: deque[_Job] = deque()
@@ -51,7 +61,31 @@ class Lane:
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         """``work`` decides before it writes: if it raises one of our errors it has changed nothing."""
-        job = _Job(work)
+        job = self._done(_Job(work))
+        for _ in range(MOST_ROUNDS):
+            if job.uncleared is None or self._own is None:
+                break
+            found = self._own.verdicts(job.uncleared)  # outside of the lane: nobody else waits for it
+            job = self._done(_Job(work, {**(job.cleared or {}), **found}))
+        if job.error is not None:
+            raise job.error
+        if job.uncleared is not None:
+            raise HookFailed(f"the processor of queue {job.uncleared.queue!r} cannot run here", field="processor")
+        answer: Answer = job.value
+        return answer
+
+    def look_at(self, needed: Uncleared) -> Verdicts:
+        """Messages that are not to be stored."""
+        if self._own is None:
+            raise HookFailed("processors cannot be tried here", field="processor")
+        return self._own.verdicts(needed)
+
+    def close(self) -> None:
+        """Processes in which hooks ran are ended."""
+        if self._own is not None:
+            self._own.close()
+
+    def _done(self, job: _Job) -> _Job:
         with self._guard:
             if self._busy:
                 job.wake = threading.Event()
@@ -62,10 +96,7 @@ class Lane:
             self._await_turn(job, job.wake)
         if job.lead:
             self._lead(job)
-        if job.error is not None:
-            raise job.error
-        answer: Answer = job.value
-        return answer
+        return job
 
     def _await_turn(self, job: _Job, wake: threading.Event) -> None:
         try:
@@ -130,7 +161,7 @@ class Lane:
             begun = perf_counter()
             with self._store.transaction() as transaction:
                 for job in batch:
-                    _perform(job, transaction)
+                    self._perform(job, transaction)
                 worked = perf_counter()
         except BaseException:
             self._happened.forget()
@@ -140,7 +171,7 @@ class Lane:
 
     def _alone(self, job: _Job) -> None:
         try:
-            job.error = None
+            job.error = job.uncleared = None
             self._transact([job])
         except Exception as error:
             job.error = error
@@ -148,15 +179,18 @@ class Lane:
             job.error = _interrupted()
             raise
 
+    def _perform(self, job: _Job, transaction: Transaction) -> None:
+        if self._gate is not None:
+            self._gate.cleared = job.cleared
+        try:
+            job.value = job.work(transaction)
+        except StoreError:
+            raise
+        except QueueError as error:
+            job.error = error
+        except Uncleared as needed:
+            job.uncleared = needed
+
 
 def _interrupted() -> StoreError:
     return StoreError("interrupted before it was confirmed")
-
-
-def _perform(job: _Job, transaction: Transaction) -> None:
-    try:
-        job.value = job.work(transaction)
-    except StoreError:
-        raise
-    except QueueError as error:
-        job.error = error

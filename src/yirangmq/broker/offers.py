@@ -1,4 +1,5 @@
-"""What of a queue may be handed out next: alive, fit for its schema, and not more than somebody can carry.
+"""What of a queue may be handed out next: alive, fit for its schema, as it was sent, and not more than somebody can
+carry.
 
 Knows: transactions, what was affordable before. Does not know: leases."""
 
@@ -7,7 +8,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Protocol
 
+from yirangmq.broker.gate import Gate
 from yirangmq.broker.happenings import Happenings
+from yirangmq.broker.integrity import Damage, damaged
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide
 from yirangmq.core.message import Envelope, Message, Run
@@ -22,6 +25,7 @@ class Deeds(Protocol):
     """What is done to messages on the way (``broker.verbs.Verbs``)."""
 
     schemas: Schemas
+    gate: Gate
     happened: Happenings
     touched: set[str]
 
@@ -33,6 +37,7 @@ class Deeds(Protocol):
 class Offers:
     def __init__(self, deeds: Deeds) -> None:
         self._deeds = deeds
+        self._damage = Damage(deeds)
         self._fit: dict[str, int] = {}
         """How many messages of a queue were affordable when its messages are large."""
 
@@ -57,6 +62,8 @@ class Offers:
         found = runs.head_runs(queue, asked, target)
         if not found:
             return found
+        if self._damage.is_looked_for(transaction, queue) and any(damaged(envelopes) for _, envelopes in found):
+            return None
         sizes = [len(envelope[8]) for _, envelopes in found for envelope in envelopes]
         left = self._kept(queue, limit, asked, sizes, most_bytes)
         kept = []
@@ -91,7 +98,9 @@ class Offers:
             heads = transaction.heads(queue, limit, target)
             if any(0 < message.expires_at <= now for message, _ in heads):
                 self._deeds.sweep_once(transaction, now)
-            elif not self._bury_unfit(transaction, queue, heads, now):
+            elif not self._bury_unfit(transaction, queue, heads, now) and not self._damage.set_aside(
+                transaction, queue, heads, now
+            ):
                 return heads
         return []
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from yirangmq.broker.drafts import cards_of
+from yirangmq.broker.integrity import Damage
 from yirangmq.broker.verbs import Results, Verbs
 from yirangmq.core import decide
 from yirangmq.core import orders as rules
@@ -34,6 +35,7 @@ class Orders:
     def __init__(self, verbs: Verbs, clock: Clock) -> None:
         self._verbs = verbs
         self._clock = clock
+        self._damage = Damage(verbs)
 
     # -- taking ---------------------------------------------------------------------------------------------------
 
@@ -52,7 +54,7 @@ class Orders:
 
     def _first(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Message]:
         """Without their content, unless it must be looked at. Those for one consumer stand behind all others."""
-        if not transaction.policy(queue).schemas:
+        if not transaction.policy(queue).schemas and not self._damage.is_looked_for(transaction, queue):
             found = transaction.scan(queue, State.READY, limit).messages
             if not any(message.target or 0 < message.expires_at <= now for message in found):
                 return found
@@ -72,14 +74,37 @@ class Orders:
         cards = cards_of(self._verbs, transaction, queue, ids, now)
         until = now + self._verbs.defaults.active_in(transaction.policy(queue))
         claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
+        if claimed and self._damage.is_looked_for(transaction, queue):
+            envelopes = zip(claimed, transaction.envelopes(claimed), strict=True)
+            heads = [(card, envelope) for card, envelope in envelopes if envelope is not None]
+            if self._damage.set_aside(transaction, queue, heads, now):
+                cards = cards_of(self._verbs, transaction, queue, ids, now)
+                claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
         started = {card.id: decide.start(card, now, until) for card in claimed}
         if claimed:
             transaction.swap([Change(card, started[card.id]) for card in claimed])
-        return _shown(transaction, ids, {**cards, **started})
+        return self._shown(transaction, ids, {**cards, **started})
 
     def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
         """The same, and nothing changes."""
-        return _shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
+        return self._shown(transaction, ids, cards_of(self._verbs, transaction, queue, ids, self._clock.now_ms()))
+
+    def _shown(
+        self, transaction: Transaction, ids: Sequence[str], cards: Mapping[str, Message | None]
+    ) -> list[Fetched | QueueError]:
+        found: dict[str, Fetched | QueueError] = {}
+        readable: list[Message] = []
+        for id, card in cards.items():
+            try:
+                readable.append(rules.readable(card))
+            except QueueError as error:
+                found[id] = error
+        for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
+            if envelope is None:
+                found[card.id] = NotFound(rules.UNHEARD)
+            else:
+                found[card.id] = self._damage.error_of(transaction, card, envelope) or Fetched(card, envelope)
+        return [found[id] for id in ids]
 
     # -- settling -------------------------------------------------------------------------------------------------
 
@@ -164,18 +189,3 @@ class Orders:
         if text is not None:
             transaction.set_policy(queue, text)
         self._verbs.happened.add(Steered(queue, "clear"))
-
-
-def _shown(
-    transaction: Transaction, ids: Sequence[str], cards: Mapping[str, Message | None]
-) -> list[Fetched | QueueError]:
-    found: dict[str, Fetched | QueueError] = {}
-    readable: list[Message] = []
-    for id, card in cards.items():
-        try:
-            readable.append(rules.readable(card))
-        except QueueError as error:
-            found[id] = error
-    for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
-        found[card.id] = NotFound(rules.UNHEARD) if envelope is None else Fetched(card, envelope)
-    return [found[id] for id in ids]

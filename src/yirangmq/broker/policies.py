@@ -1,5 +1,6 @@
 """Policies put in force: checked whole before anything is stored, and paused or resumed in place."""
 
+from yirangmq.broker.gate import Gate, check_schemas
 from yirangmq.broker.schedules import check_schedules
 from yirangmq.broker.validate import Schemas
 from yirangmq.broker.verbs import Verbs
@@ -11,10 +12,14 @@ from yirangmq.core.ports import Transaction
 from yirangmq.format.jsontext import dumps, loads
 
 
-def checked(document: object, queue: str, schemas: Schemas) -> QueuePolicy:
-    """The policy that a document stands for (None: the defaults), or ``BadPolicy`` naming the field."""
+def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:
+    """The policy that a document stands for (None: the defaults), or ``BadPolicy`` naming the field. Without a gate
+    nobody knows which hooks may run."""
     policy = read_policy({} if document is None else document, names.check_queue(queue))
     schemas.check_policy(policy)
+    check_schemas(policy.chain)
+    if gate is not None:
+        gate.check_hooks(policy.chain)
     check_schedules(queue, policy)
     return policy
 

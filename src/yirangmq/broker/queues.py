@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-from yirangmq.broker import policies
+from yirangmq.broker import policies, trial
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
@@ -51,7 +51,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._clock = clock
         self._ids = ids
         self._verbs = verbs or Verbs(clock, ids)
-        self._lane: Way = lane or Lane(store, self._verbs.happened)
+        self._lane: Way = lane or Lane(store, self._verbs.happened, self._verbs.gate)
         self._waiters = Waiters(store)
         self._roster: Roster = roster or Consumers(clock)
         self.wholesale = Wholesale(self, self._verbs, clock)
@@ -282,13 +282,25 @@ class Queues(AbstractContextManager["Queues"]):
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Read a policy document without setting it; its full form, or an error naming the field."""
-        return show_policy(policies.checked(document, queue, self._verbs.schemas))
+        return show_policy(policies.checked(document, queue, self._verbs.schemas, self._verbs.gate))
 
     def set_policy(self, queue: str, document: object) -> dict[str, Any]:
         """Check a policy document and put it in force; None goes back to the defaults."""
         full = self.check_policy(queue, document)
         self.wholesale.set_policy(queue, document)
         return full
+
+    def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
+        """What the queue's processor would say of these messages; nothing is stored."""
+        names.check_queue(queue)
+        now, ids = self._clock.now_ms(), self._ids.new(len(messages))
+        envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
+        found = self.read(partial(trial.tried, gate=self._verbs.gate, queue=queue, envelopes=envelopes))
+        if found.needed is None:
+            return found.report({})
+        if not isinstance(self._lane, Lane):
+            raise Unavailable("ask the server: processor_check")
+        return found.report(self._lane.look_at(found.needed))
 
     def pause(self, queue: str) -> bool:
         """Hand nothing out until ``resume``, also after a restart; publishing goes on. False: it was paused already."""
@@ -366,6 +378,8 @@ class Queues(AbstractContextManager["Queues"]):
         return self._store.check(repair=repair)
 
     def close(self) -> None:
+        if isinstance(self._lane, Lane):
+            self._lane.close()
         self._store.close()
 
     def __exit__(

@@ -65,6 +65,7 @@ class AsyncQueues:
     policy = threaded(Queues.policy)
     check_policy = threaded(Queues.check_policy)
     set_policy = threaded(Queues.set_policy)
+    try_out = threaded(Queues.try_out)
     pause = threaded(Queues.pause)
     resume = threaded(Queues.resume)
     schedules = threaded(Queues.schedules)

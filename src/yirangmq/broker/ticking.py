@@ -95,9 +95,12 @@ class Ticking:
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """One that is refused, by a quota for example, is lost and harms no other."""
         now = self._clock.now_ms()
-        for tick in ticks:
+        verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
+        for tick, envelopes in sent:
+            verbs.gate.clear(transaction, tick.queue, envelopes)
+        for tick, envelopes in sent:
             try:
-                self._desk.verbs.publish(transaction, tick.queue, [envelope_of(tick, now)])
+                verbs.publish(transaction, tick.queue, envelopes)
             except StoreError:
                 raise
             except QueueError as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from yirangmq.broker import groups, together
+from yirangmq.broker.gate import Admitted, Gate
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.offers import Offers
 from yirangmq.broker.room import make_room, newcomers
@@ -13,6 +14,7 @@ from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.uniqueness import Uniqueness
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide, names
+from yirangmq.core.chain import Chain
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.inherited import Defaults
@@ -27,6 +29,8 @@ TIDY_MS = 1_000
 TIDY_AFTER = 500
 """Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
 twice as many as came in, so that what is kept stays within its bounds at any rate."""
+PROCESSOR = "processor"
+"""Who is done with a message that was recorded when another took its place."""
 MOST_PER_CALL = 10_000
 """Messages in one call; a larger batch gains nothing and holds the lane."""
 
@@ -68,6 +72,7 @@ class Verbs:
         self.defaults = defaults or Defaults()
         self.uniqueness = Uniqueness(self.defaults)
         self.schemas = Schemas()
+        self.gate = Gate(self.defaults)
         self.happened = Happenings()
         self._tidied_at = 0
         self._settled = 0
@@ -85,6 +90,10 @@ class Verbs:
         sizes = [len(envelope[8]) for envelope in envelopes]
         if max(sizes) > policy.max_body:
             raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
+        chain, admitted = self.defaults.chain_in(policy, queue), None
+        if chain is not None:
+            admitted = self.admit(transaction, queue, chain, envelopes, now)
+            envelopes = admitted.envelopes
         if policy.ttl_ms:
             envelopes = [
                 e if e.expires_at else e._replace(expires_at=e.published_at + policy.ttl_ms) for e in envelopes
@@ -103,7 +112,39 @@ class Verbs:
         if any(envelope[10] for envelope in envelopes):
             seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
             groups.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
+        if admitted is not None and admitted.children:
+            self.bring_forth(transaction, admitted, stored, policy, now)
         return stored
+
+    def admit(
+        self, transaction: Transaction, queue: str, chain: Chain, envelopes: Sequence[Envelope], now: int
+    ) -> Admitted:
+        """Through the queue's chain, and told if it does not come through."""
+        try:
+            return self.gate.admit(transaction, queue, chain, envelopes, now)
+        except QueueError as error:
+            self.happened.add(Refused(queue, error.code, len(envelopes)))
+            self.gate.refused(queue, error)
+            raise
+
+    def bring_forth(
+        self, transaction: Transaction, admitted: Admitted, stored: Sequence[Stored], policy: QueuePolicy, now: int
+    ) -> None:
+        """What hooks made of messages that are new; the gate has seen that nothing can stop it."""
+        fresh = [not (one.duplicate or one.refused) for one in stored]
+        for queue, children in admitted.children.items():
+            born = [child.envelope for child in children if fresh[child.parent]]
+            if born:
+                self.publish(transaction, queue, born)
+        recorded = [stored[place].seq for place in sorted(admitted.recorded) if fresh[place]]
+        cards = [card for card in transaction.by_seq(recorded) if card is not None and card.state is State.READY]
+        if not cards:
+            return
+        leased = [Change(card, decide.lease(card, now, now, PROCESSOR)) for card in cards]
+        transaction.swap(leased)
+        done = [Change(card, decide.ack(card, policy, now)) for _, card, _ in leased]
+        self.swap(transaction, done, now)
+        self.happened.settled("ack", done, now)
 
     def _make_room(
         self, transaction: Transaction, policy: QueuePolicy, queue: str, envelopes: Sequence[Envelope], now: int

@@ -130,7 +130,7 @@ class Wholesale:
                 return Turn(policy, policy)
             if value is not None:
                 document[member] = value
-            policies.checked(document, queue, self._verbs.schemas)
+            policies.checked(document, queue, self._verbs.schemas, self._verbs.gate)
             return self._put(transaction, queue, document or None)
 
         self._follow(queue, self._lane.run(edit))

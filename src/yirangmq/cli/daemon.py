@@ -17,6 +17,7 @@ from yirangmq.broker.adoption import check_unmarked
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.lane import Lane
+from yirangmq.broker.lines import Lines
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.broker.wholesale import Wholesale
@@ -37,6 +38,7 @@ from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
+from yirangmq.doors.processing import Processing
 from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.secrets import read_secret
@@ -82,6 +84,8 @@ class Daemon:
         clock, ids = SystemClock(), TimeOrderedIds()
         verbs = Verbs(clock, ids, config.inherited)
         self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
+        self._lines = Lines(verbs.gate, self._loop.call_soon_threadsafe)
+        self._desk.clear_by(self._lines)
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
         self._ticking = Ticking(self._desk, clock)
@@ -97,6 +101,7 @@ class Daemon:
         observing.begin(verbs.happened, calls)
         self._topic_calls.begin(calls, observing.feed.hear)
         self._bridging.calls.begin(calls)
+        Processing(verbs, clock, ids).begin(calls)
         traces = load_traces()
         if traces is not None:
             verbs.happened.listen(traces.hear)
@@ -150,6 +155,7 @@ class Daemon:
                 self._pair.close()
             self._entrance.close()
             self._pages.stop()
+            self._lines.close()
             self._batching.stop()
             self._bridging.stop()
             if self._topics is not None:

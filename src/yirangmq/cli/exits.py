@@ -12,15 +12,18 @@ MEANING: dict[int, str] = {
     OK: "it worked",
     1: "a fault in yirangmq itself, please report it; of `torture`: something was lost; of `pipeline`: Spark, "
     "or a step, failed while it ran",
-    2: "bad input: a wrong option, name, document, policy or filter; nothing was changed",
+    2: "bad input: a wrong option, name, document, policy or filter, or a message that the queue's processor refuses; "
+    "nothing was changed",
     3: "there is no such message, queue, record or store",
     4: "the message is in another state, or the lease is no longer in force",
-    5: "the store refused: full, read-only, damaged, newer than this version, busy, another feed",
+    5: "the store refused: full, read-only, damaged, newer than this version, busy, another feed, or a payload that is "
+    "not what was sent",
     EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
     REFUSED: "published, but refused by its schema: it lies among the dead letters",
     8: "an optional package is missing; the text says which",
     9: "not allowed: a wrong or missing token",
-    10: "the server cannot be reached, is the standby of a pair, or takes no more now; try again later",
+    10: "the server cannot be reached, is the standby of a pair, or takes no more now, or a hook failed; try again "
+    "later",
     UNWELL: "the server or the store is not well (only of `health`)",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
@@ -33,6 +36,7 @@ EXIT_OF: dict[str, int] = {
     "too_large": 2,
     "bad_policy": 2,
     "bad_filter": 2,
+    "unfit": 2,
     "not_found": 3,
     "retired": 3,
     "wrong_state": 4,
@@ -45,6 +49,7 @@ EXIT_OF: dict[str, int] = {
     "store_damaged": 5,
     "store_too_new": 5,
     "store_busy": 5,
+    "payload_damaged": 5,
     "wrong_epoch": 5,
     "missing_extra": 8,
     "not_allowed": 9,
@@ -54,6 +59,7 @@ EXIT_OF: dict[str, int] = {
     "replaced": 10,
     "not_active": 10,
     "quota_exceeded": 10,
+    "hook_failed": 10,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""
 

@@ -26,6 +26,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "pair": ("pairing", "see, switch and mend a pair of nodes"),
     "connections": ("wellbeing", "who is connected to the server"),
     "policy": ("policies", "see, check and set the numbers that govern a queue"),
+    "processor": ("processing", "what messages must pass before a queue stores them"),
     "dlq": ("burials", "find, count and move the dead letters"),
     "drop": ("upkeep", "give messages up, or a whole queue"),
     "sweep": ("upkeep", "do at once what time brings: delays, lapsed leases, retention"),

@@ -13,6 +13,7 @@ from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.core.errors import BadInput, NotFound, StoreError, StoreFull, StoreReadOnly, Unavailable
+from yirangmq.core.settings import module_names
 from yirangmq.stores.holder import who_serves
 from yirangmq.stores.open import SCHEMES
 
@@ -116,7 +117,8 @@ def _open(place: Place, args: argparse.Namespace, itself: bool) -> Queues:
         except Unavailable:
             if place.is_server or server_of(place, args):
                 raise
-    return yirangmq.open(place.url, durability=args.durability, consumer=consumer)
+    hooks = module_names(os.environ.get("YIRANGMQ_HOOKS", ""))
+    return yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks)
 
 
 def server_of(place: Place, args: argparse.Namespace) -> str:

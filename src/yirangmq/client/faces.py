@@ -37,6 +37,7 @@ class Client:
     policy = blocking(AsyncClient.policy)
     check_policy = blocking(AsyncClient.check_policy)
     set_policy = blocking(AsyncClient.set_policy)
+    try_out = blocking(AsyncClient.try_out)
     pause = blocking(AsyncClient.pause)
     resume = blocking(AsyncClient.resume)
     schedules = blocking(AsyncClient.schedules)

@@ -7,6 +7,8 @@ from yirangmq.core import names
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Counts
 from yirangmq.format.delivery import Look
+from yirangmq.format.envelope import JSON_TYPE, NewMessage
+from yirangmq.format.jsontext import dumps
 from yirangmq.wire.calls import error_of
 from yirangmq.wire.looks import unpack
 
@@ -76,6 +78,22 @@ async def check_policy(client: Caller, queue: str, document: object) -> dict[str
 async def set_policy(client: Caller, queue: str, document: object) -> dict[str, Any]:
     """Check a policy document and put it in force; None goes back to the defaults."""
     return dict(await client.call("set_policy", queue=queue, document=document))
+
+
+async def try_out(client: Caller, queue: str, messages: Sequence[object]) -> dict[str, Any]:
+    """What the queue's processor would say of these messages; nothing is stored."""
+    sent = [_described(message) for message in messages]
+    return dict(await client.call("processor_check", queue=queue, messages=sent))
+
+
+def _described(message: object) -> dict[str, Any]:
+    new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
+    about = {"id": new.id, "type": new.type, "version": new.version, "content_type": new.content_type}
+    if isinstance(new.payload, bytes | bytearray | memoryview):
+        about["payload"] = bytes(new.payload)
+    else:
+        about |= {"payload": dumps(new.payload), "content_type": JSON_TYPE}
+    return {"attributes": dict(new.attributes), **{name: one for name, one in about.items() if one is not None}}
 
 
 async def pause(client: Caller, queue: str) -> bool:

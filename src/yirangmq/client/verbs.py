@@ -241,6 +241,7 @@ class AsyncClient:
     policy = named.policy
     check_policy = named.check_policy
     set_policy = named.set_policy
+    try_out = named.try_out
     pause = named.pause
     resume = named.resume
     schedules = named.schedules

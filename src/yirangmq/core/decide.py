@@ -75,6 +75,14 @@ def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcom
     return Outcome(_bury(message, policy, now, Reason.VALIDATION_ERROR), failure)
 
 
+def set_aside(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+    """Its stored bytes are not those that were sent. It is kept to be looked at, also where dead letters are off."""
+    failure = Failure(Reason.CORRUPT, text[:MAX_MESSAGE], now, message.attempt, "")
+    if policy.dlq.enabled:
+        return Outcome(_bury(message, policy, now, Reason.CORRUPT), failure)
+    return Outcome(park(message._replace(reason=Reason.CORRUPT), now), failure)
+
+
 def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     """Hand it out: one more attempt, a new fence."""
     state = _follow(message.state, Verb.LEASE)

@@ -36,6 +36,24 @@ class BadFilter(BadInput):
     code = "bad_filter"
 
 
+class Unfit(BadInput):
+    """The queue's processor refused the message: a check, or a hook that said no. Nothing was stored."""
+
+    code = "unfit"
+
+
+class HookFailed(QueueError):
+    """A hook of the queue's processor took too long, failed or died; nothing was stored."""
+
+    code = "hook_failed"
+
+
+class PayloadDamaged(QueueError):
+    """The stored payload is not the one that was sent: its SHA-256 is another. It is never handed out."""
+
+    code = "payload_damaged"
+
+
 class NotFound(QueueError):
     """No such message, and none that finished within the tombstone window."""
 

@@ -1,8 +1,10 @@
 """What a queue's policy leaves open (null) is as the server says. Knows: policies and the server's defaults.
 Does not know: where either comes from."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+from yirangmq.core.chain import EVERY, Chain
 from yirangmq.core.policy import QueuePolicy
 
 USUAL_BODY = QueuePolicy().max_body
@@ -19,6 +21,16 @@ class Defaults:
     concurrency: int | None = None
     """None: no limit."""
     set_body: int = USUAL_BODY
+    chains: Mapping[str, Chain] = field(default_factory=dict)
+    """By queue, or ``*``."""
+    hooks: tuple[str, ...] = ()
+    """Modules and packages whose functions chains may name."""
+
+    def chain_in(self, policy: QueuePolicy, queue: str) -> Chain | None:
+        chain = policy.chain
+        if chain is not None or not self.chains:
+            return chain
+        return self.chains.get(queue) or self.chains.get(EVERY)
 
     def unique_in(self, policy: QueuePolicy) -> bool:
         return self.unique if policy.unique is None else policy.unique

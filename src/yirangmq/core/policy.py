@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import names
+from yirangmq.core.chain import Chain, read_chain, show_chain
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.quota import DROP_OLDEST, REJECT, Quota
@@ -77,8 +78,10 @@ class QueuePolicy:
     quota: Quota = field(default_factory=Quota)
     schedules: tuple[Schedule, ...] = ()
     webhook: Webhook | None = None
+    chain: Chain | None = None
+    """What a message passes before it is stored. This and the next five: None is as the server says
+    (``core.inherited``)."""
     unique: bool | None = None
-    """This and the next four: None is as the server says (``core.inherited``)."""
     concurrency: int | None = None
     draft_ms: int | None = None
     claim_ms: int | None = None
@@ -108,6 +111,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         quota=_read_quota(top.inner("quota")),
         schedules=_read_schedules(top.take("schedules", [])),
         webhook=read_webhook(top.take("webhook", None)),
+        chain=read_chain(top.take("processor", None), queue),
         unique=None if top.is_null("unique") else top.flag("unique", False),
         concurrency=None if top.is_null("concurrency") else top.whole("concurrency", 0, least=0, most=MOST_AT_WORK),
         draft_ms=_ms_or_null(top, "draftSec"),
@@ -115,7 +119,18 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         active_ms=_ms_or_null(top, "activeSec"),
     )
     top.done()
+    _check_recorded(policy)
     return policy
+
+
+def _check_recorded(policy: QueuePolicy) -> None:
+    """What a hook records is history, and must be kept as such."""
+    hooks = policy.chain.hooks if policy.chain is not None else ()
+    for number, hook in enumerate(hooks):
+        if hook.is_recording and not (policy.archive.enabled and policy.archive.max_messages):
+            raise BadPolicy(
+                "needs archive.enabled, or nothing is recorded", field=f"processor.hooks[{number}].original"
+            )
 
 
 def _read_retry(part: Fields) -> Retry:
@@ -262,6 +277,7 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
         "quota": {"maxMessages": quota.max_messages, "maxBytes": quota.max_bytes, "onFull": quota.on_full},
         "schedules": [_show_schedule(schedule) for schedule in policy.schedules],
         "webhook": show_webhook(policy.webhook),
+        "processor": show_chain(policy.chain),
         "unique": policy.unique,
         "concurrency": policy.concurrency,
         "draftSec": _seconds_or_null(policy.draft_ms),

@@ -27,7 +27,7 @@ MEANING: dict[Reason, str] = {
     Reason.POISON: "failed again and again for the same reason",
     Reason.REJECTED: "the consumer said never to try again",
     Reason.EXPIRED: "its time to live ran out before it was taken",
-    Reason.CORRUPT: "its stored bytes could not be read back",
+    Reason.CORRUPT: "its stored bytes could not be read back, or are not those that were sent",
 }
 
 

@@ -4,17 +4,19 @@ Knows: what each kind of value may look like. Does not know: which settings ther
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from yirangmq.core.access import TokenRule, read_rules
 from yirangmq.core.bridges import NewBridge, read_all
+from yirangmq.core.chain import Chain, read_chains
 from yirangmq.core.errors import BadInput
 from yirangmq.core.names import check_consumer, check_queue
 from yirangmq.core.strict import kind
 from yirangmq.core.topic_filter import MOST_MASKED
 
 MIB = 1024 * 1024
+MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
 
 Reader = Callable[[object], Any]
@@ -116,6 +118,23 @@ def syslog_or_nothing(value: object) -> str:
     if text and not re.fullmatch(r"unix:.+|udp:.+:\d{1,5}", text):
         raise ValueError(f"must be unix:PATH or udp:HOST:PORT, not {text!r}")
     return text
+
+
+def module_names(value: object) -> tuple[str, ...]:
+    """Python modules or packages: an array, or a text with commas between them."""
+    given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) and MODULE.fullmatch(one) for one in given):
+        raise ValueError(f"must be names of Python modules with commas between them, not {value!r}")
+    return tuple(given)
+
+
+def processor_rules(value: object) -> Mapping[str, Chain]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else {}
+    try:
+        return read_chains(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
 
 
 def bridge_rules(value: object) -> tuple[NewBridge, ...]:

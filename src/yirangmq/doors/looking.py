@@ -92,7 +92,7 @@ def policy(transaction: Transaction, given: Given) -> dict[str, Any]:
 def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any]:
     """The full form of a policy document, without setting it."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
-    return show_policy(policies.checked(document, queue, verbs.schemas))
+    return show_policy(policies.checked(document, queue, verbs.schemas, verbs.gate))
 
 
 def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict[str, Any]]:

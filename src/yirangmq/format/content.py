@@ -20,6 +20,7 @@ def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelop
     is_json = says_json(media_type) and is_plain_json(payload)
     header = loads(envelope.header.encode()) if envelope.header else {}
     header.pop("contentType", None)
+    header.pop("payloadSha256", None)  # that of the content before (format.digest)
     if media_type and not (is_json and media_type == JSON_TYPE):
         header["contentType"] = media_type
     text = dumps(header).decode() if header else ""

@@ -3,7 +3,7 @@ headers are the members of an envelope. From rows to what the broker stores.
 
 Knows: the forms of both. Does not know: stores, ledgers."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from yirangmq.core import names
@@ -166,6 +166,14 @@ def set_aside(rows: Rows, queue: str, largest: int) -> None:
     if large:
         rows.queues[queue] = [envelope for envelope in rows.queues[queue] if len(envelope.payload) <= largest]
         rows.dead.setdefault(queue, []).extend((one, why.format(len(one.payload))) for one in large)
+
+
+def set_unfit_aside(rows: Rows, queue: str, complaints: Sequence[str]) -> None:
+    """Those that the queue's processor refuses, too; a complaint for each row, "" where there is none."""
+    if any(complaints):
+        judged = list(zip(rows.queues[queue], complaints, strict=True))
+        rows.queues[queue] = [envelope for envelope, complaint in judged if not complaint]
+        rows.dead.setdefault(queue, []).extend((one, f"{BAD}{complaint}") for one, complaint in judged if complaint)
 
 
 def _envelope(queue: str, record: Record, id: str, now: int) -> Envelope:

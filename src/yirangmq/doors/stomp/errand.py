@@ -148,9 +148,20 @@ class Errand:
 
     def perform(self, verbs: Verbs, transaction: Transaction, now: int) -> Outcome:
         receipts: list[str] = []
+        if len(self.steps) > 1:
+            self._clear(verbs, transaction)
         for step in self.steps:
             done, error = step.perform(verbs, transaction, now)
             receipts += [receipt for receipt in step.receipts[:done] if receipt is not None]
             if error is not None:
                 return Outcome(receipts, error, step.receipts[done])
         return Outcome([*receipts, *self.receipts])
+
+    def _clear(self, verbs: Verbs, transaction: Transaction) -> None:
+        """What processors want looked at outside of the transaction is known before the first step is done."""
+        for step in self.steps:
+            if isinstance(step, Send):
+                verbs.gate.clear(transaction, step.queue, step.envelopes)
+            elif isinstance(step, Commit):
+                for queue, envelopes in step.bundle.queues().items():
+                    verbs.gate.clear(transaction, queue, envelopes)

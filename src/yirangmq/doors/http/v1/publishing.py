@@ -37,6 +37,8 @@ class Publishing:
     def _store_all(
         self, transaction: Transaction, queue: str, calls: Sequence[list[Envelope]]
     ) -> Sequence[list[Stored] | QueueError]:
+        if len(calls) > 1:
+            self._verbs.gate.clear(transaction, queue, [one for call in calls for one in call])
         if len(calls) > 1 and not transaction.policy(queue).quota.is_set:  # a quota may take some and refuse others
             try:
                 stored = iter(self._verbs.publish(transaction, queue, [one for call in calls for one in call]))

@@ -1,0 +1,152 @@
+"""What a queue does with a message before it is stored: checks, then hooks of the user's own; and whether the payload's
+digest is kept with it.
+
+Knows: the documents of a chain, which hooks may run. Does not know: how hooks are run, where a chain is kept."""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from yirangmq.core import names
+from yirangmq.core.check_documents import read_check
+from yirangmq.core.checks import Check
+from yirangmq.core.errors import BadInput, BadPolicy
+from yirangmq.core.strict import Fields, kind
+
+MOST_CHECKS = 50
+MOST_HOOKS = 10
+MOST_WORKERS = 16
+EVERY = "*"
+"""In a server's settings: every queue that has no chain of its own."""
+NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+NONE, SHA256 = "none", "sha256"
+KEEP, RECORD = "keep", "record"
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """``package.module:function``. ``produces``: the queue for the new messages that it makes; "" is a hook that only
+    says yes or no. ``original``: what becomes of the message that they were made from: it stays in line (``keep``), or
+    is done with and stays as history (``record``)."""
+
+    name: str
+    produces: str = ""
+    original: str = KEEP
+    timeout_ms: int = 5_000
+
+    @property
+    def module(self) -> str:
+        return self.name.partition(":")[0]
+
+    @property
+    def is_recording(self) -> bool:
+        return self.original == RECORD
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    integrity: bool = False
+    checks: tuple[Check, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    workers: int = 1
+    """Hooks of this queue that run at the same time."""
+
+
+def may_run(hook: Hook, allowed: Collection[str]) -> bool:
+    """Whoever runs the queues says which modules may be named: one of these, or one inside such a package."""
+    parts = hook.module.split(".")
+    return any(".".join(parts[:n]) in allowed for n in range(1, len(parts) + 1))
+
+
+def read_chain(given: object, queue: str, path: str = "processor") -> Chain | None:
+    """Null is none, which is as the server says; an empty object is a chain that does nothing."""
+    if given is None:
+        return None
+    part = Fields(given, path, BadPolicy)
+    chain = Chain(
+        integrity=part.choice("integrity", NONE, (NONE, SHA256)) == SHA256,
+        checks=tuple(read_check(one, where) for one, where in _listed(part, "checks", MOST_CHECKS)),
+        hooks=tuple(_read_hook(one, where, queue) for one, where in _listed(part, "hooks", MOST_HOOKS)),
+        workers=part.whole("workers", 1, least=1, most=MOST_WORKERS),
+    )
+    part.done()
+    return chain
+
+
+def _listed(part: Fields, key: str, most: int) -> list[tuple[object, str]]:
+    given = part.take(key, [])
+    if not isinstance(given, list | tuple) or len(given) > most:
+        raise BadPolicy(f"must be an array of at most {most}, not {kind(given)}", field=part.name(key))
+    return [(one, f"{part.name(key)}[{number}]") for number, one in enumerate(given)]
+
+
+def _read_hook(given: object, path: str, queue: str) -> Hook:
+    part = Fields(given, path, BadPolicy)
+    name = part.take("hook", None)
+    if not isinstance(name, str) or len(name) > 200 or not NAME.fullmatch(name):
+        raise BadPolicy(f"must be package.module:function, not {name!r}", field=part.name("hook"))
+    produces = "" if part.is_null("produces") else _queue(part.take("produces", None), part.name("produces"))
+    if produces == queue:
+        raise BadPolicy("must be another queue", field=part.name("produces"))
+    original = part.choice("original", KEEP, (KEEP, RECORD))
+    if original == RECORD and not produces:
+        raise BadPolicy("needs produces: a message is recorded when another takes its place", field=path)
+    timeout = round(part.number("timeoutSec", 5, least=0.01, most=600) * 1000)
+    part.done()
+    return Hook(name, produces, original, timeout)
+
+
+def _queue(given: object, field: str) -> str:
+    try:
+        return names.check_queue(given, field)
+    except BadInput as error:
+        raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
+
+
+def check_hooks(chain: Chain | None, allowed: Collection[str]) -> None:
+    """``BadPolicy`` names the first hook that may not run here."""
+    for number, hook in enumerate(chain.hooks if chain is not None else ()):
+        if not may_run(hook, allowed):
+            raise BadPolicy(refusal(hook, allowed), field=f"processor.hooks[{number}].hook")
+
+
+def refusal(hook: Hook, allowed: Collection[str]) -> str:
+    known = f"only those of {', '.join(allowed)} may" if allowed else "none may"
+    return f"{hook.name} may not run here: {known}, by the setting hooks"
+
+
+def show_chain(chain: Chain | None) -> dict[str, Any] | None:
+    """As its document; ``read_chain`` of it gives the same."""
+    if chain is None:
+        return None
+    return {
+        "integrity": SHA256 if chain.integrity else NONE,
+        "checks": [check.show() for check in chain.checks],
+        "hooks": [_show_hook(hook) for hook in chain.hooks],
+        "workers": chain.workers,
+    }
+
+
+def _show_hook(hook: Hook) -> dict[str, Any]:
+    seconds = hook.timeout_ms / 1000
+    return {
+        "hook": hook.name,
+        "produces": hook.produces or None,
+        "original": hook.original,
+        "timeoutSec": int(seconds) if seconds == int(seconds) else seconds,
+    }
+
+
+def read_chains(given: object, path: str) -> Mapping[str, Chain]:
+    """A server's settings: by queue, or ``*`` for every other."""
+    if not isinstance(given, Mapping):
+        raise BadPolicy(f"must be an object of queues, not {kind(given)}", field=path)
+    chains: dict[str, Chain] = {}
+    for name, document in given.items():
+        where = f"{path}.{name}" if path else str(name)
+        queue = EVERY if name == EVERY else _queue(name, where)
+        chain = read_chain(document, queue, where)
+        if chain is not None:
+            chains[queue] = chain
+    return chains

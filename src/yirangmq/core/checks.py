@@ -1,0 +1,363 @@
+"""What a message must be like before it is stored: each check a value, its complaint a pure function of the message.
+
+Knows: bytes, a header as a mapping, code pages. Does not know: JSON decoders and schema libraries (``Subject`` is
+handed them), stores, hooks. No check changes a byte, and the time of each grows with the payload's length alone."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from yirangmq.core.errors import BadInput
+
+LARGEST = 64 * 1024 * 1024
+_PRINTABLE = bytes(range(0x20, 0x7F))
+_DIGITS, _LETTERS = b"0123456789", b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+KINDS: dict[str, bytes] = {
+    "any": b"",
+    "digits": _DIGITS,
+    "letters": _LETTERS,
+    "alphanumeric": _DIGITS + _LETTERS,
+    "hex": _DIGITS + b"ABCDEFabcdef",
+    "printable": _PRINTABLE,
+    "blank": b" ",
+}
+"""Of which bytes a field may be made; there are no patterns, whose time nobody could bound."""
+ROOTS = {"object": b"{", "array": b"[", "string": b'"', "number": b"-0123456789", "boolean": b"tf", "null": b"n"}
+
+
+class Complaint(NamedTuple):
+    """What is wrong, and where."""
+
+    field: str
+    text: str
+
+
+class Subject:
+    """A message as checks see it. ``header``, ``decode`` (JSON to a value, or ``BadInput``) and ``fits`` (a schema and
+    a value to a complaint, "" if there is none) are called when a check first needs them."""
+
+    __slots__ = ("_decode", "_fits", "_header", "_read", "_value", "is_json", "payload")
+
+    def __init__(
+        self,
+        payload: bytes,
+        is_json: bool,
+        header: Callable[[], Mapping[str, Any]],
+        decode: Callable[[bytes], Any],
+        fits: Callable[["Schema", Any], str],
+    ) -> None:
+        self.payload = payload
+        self.is_json = is_json
+        self._read = header
+        self._decode = decode
+        self._fits = fits
+        self._header: Mapping[str, Any] | None = None
+        self._value: tuple[Any] | None = None
+
+    @property
+    def header(self) -> Mapping[str, Any]:
+        if self._header is None:
+            self._header = self._read()
+        return self._header
+
+    @property
+    def value(self) -> Any:
+        """The payload as JSON; ``BadInput`` if it is none."""
+        if self._value is None:
+            self._value = (self._decode(self.payload),)
+        return self._value[0]
+
+    def complaint_of(self, schema: "Schema") -> str:
+        return self._fits(schema, self.value)
+
+
+class Check(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def complaint(self, subject: Subject) -> Complaint | None: ...
+
+    def show(self) -> dict[str, Any]: ...
+
+
+def first_complaint(checks: tuple[Check, ...], subject: Subject) -> tuple[Check, Complaint] | None:
+    """Of the first check that is not content."""
+    for check in checks:
+        found = check.complaint(subject)
+        if found is not None:
+            return check, found
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Bytes of the payload."""
+
+    least: int = 0
+    most: int = LARGEST
+    name: str = "length"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        size = len(subject.payload)
+        if self.least <= size <= self.most:
+            return None
+        if self.least == self.most:
+            wanted = f"exactly {self.most}"
+        elif size < self.least:
+            wanted = f"at least {self.least}"
+        else:
+            wanted = f"at most {self.most}"
+        return Complaint("payload", f"has {size} bytes, not {wanted}")
+
+    def show(self) -> dict[str, Any]:
+        return {"check": self.name, "min": self.least, "max": self.most}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one member of a header must be."""
+
+    member: str
+    required: bool = True
+    least: int = 0
+    most: int = LARGEST
+    made_of: str = "any"
+    one_of: tuple[Any, ...] = ()
+
+    def complaint(self, header: Mapping[str, Any]) -> str:
+        value = member_of(header, self.member)
+        if value is None:
+            return "is missing" if self.required else ""
+        if self.one_of and value not in self.one_of:
+            return f"must be one of {', '.join(map(str, self.one_of))}, not {short(value)}"
+        text = value if isinstance(value, str) else str(value)
+        if not self.least <= len(text) <= self.most:
+            return f"has {len(text)} characters, not {self.least} to {self.most}"
+        if not is_made_of(text.encode("utf-8", "replace"), self.made_of):
+            return f"must be {self.made_of}, not {short(value)}"
+        return ""
+
+    def show(self) -> dict[str, Any]:
+        given = {"required": self.required, "min": self.least, "max": self.most, "is": self.made_of}
+        return given | ({"oneOf": [*self.one_of]} if self.one_of else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Headers:
+    """Members of the envelope beside the payload: ``type``, ``version``, ``attributes.bank`` …"""
+
+    wanted: tuple[Wanted, ...]
+    name: str = "headers"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        for one in self.wanted:
+            text = one.complaint(subject.header)
+            if text:
+                return Complaint(one.member, text)
+        return None
+
+    def show(self) -> dict[str, Any]:
+        return {"check": self.name, "fields": {one.member: one.show() for one in self.wanted}}
+
+
+@dataclass(frozen=True, slots=True)
+class StatedLength:
+    """The message says how long it is, in a member of its header or in its own bytes, and that must be so."""
+
+    member: str = ""
+    at: int = 0
+    size: int = 0
+    written: str = "ascii"
+    counts: str = "payload"
+    tolerance: float = 0.0
+    name: str = "statedLength"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        field = self.member or f"payload[{self.at}:{self.at + self.size}]"
+        said = self._said(subject)
+        if said is None:
+            what = "is missing" if self.member and member_of(subject.header, self.member) is None else "says no length"
+            return Complaint(field, what)
+        real = len(subject.payload) - (self.at + self.size if self.counts == "rest" else 0)
+        if abs(real - said) <= said * self.tolerance / 100:
+            return None
+        more = f", more than {self.tolerance:g} % away" if self.tolerance else ""
+        return Complaint(field, f"says {said} bytes, there are {real}{more}")
+
+    def _said(self, subject: Subject) -> int | None:
+        if self.member:
+            return _whole(member_of(subject.header, self.member))
+        piece = subject.payload[self.at : self.at + self.size]
+        if len(piece) < self.size:
+            return None
+        if self.written == "ascii":
+            return int(piece) if piece.isdigit() else None
+        if self.written == "bcd":
+            text = piece.hex()
+            return int(text) if text.isdecimal() else None
+        return int.from_bytes(piece, "big" if self.written == "big" else "little")
+
+    def show(self) -> dict[str, Any]:
+        tolerance = {"tolerancePercent": self.tolerance}
+        if self.member:
+            return {"check": self.name, "header": self.member, **tolerance}
+        place = {"at": self.at, "size": self.size, "as": self.written, "counts": self.counts}
+        return {"check": self.name, **place, **tolerance}
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """One JSON document; ``root``: of which kind."""
+
+    root: str = ""
+    name: str = "json"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        if not subject.is_json:
+            try:
+                _ = subject.value
+            except BadInput as error:
+                return Complaint("payload", f"is not JSON: {error}")
+        first = subject.payload.lstrip(b" \t\r\n")[:1]
+        if self.root and first not in [ROOTS[self.root][n : n + 1] for n in range(len(ROOTS[self.root]))]:
+            return Complaint("payload", f"must be {_article(self.root)}")
+        return None
+
+    def show(self) -> dict[str, Any]:
+        return {"check": self.name, "root": self.root or None}
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """JSON that fits a JSON Schema."""
+
+    schema: Any
+    name: str = "schema"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        try:
+            text = subject.complaint_of(self)
+        except BadInput as error:
+            return Complaint("payload", f"is not JSON: {error}")
+        if not text:
+            return None
+        field, _, what = text.partition(": ")
+        return Complaint(field, what)
+
+    def show(self) -> dict[str, Any]:
+        return {"check": self.name, "schema": self.schema}
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """Bytes that can be read as text of this encoding."""
+
+    encoding: str
+    name: str = "encoding"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        try:
+            subject.payload.decode(self.encoding)
+        except UnicodeDecodeError as error:
+            found = " ".join(f"{byte:02x}" for byte in subject.payload[error.start : error.start + 2])
+            return Complaint("payload", f"is not {self.encoding}: byte {error.start} ({found}) cannot be read")
+        return None
+
+    def show(self) -> dict[str, Any]:
+        return {"check": self.name, "encoding": self.encoding}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A field at a fixed place of a record."""
+
+    label: str
+    at: int
+    size: int
+    made_of: str = "any"
+    one_of: tuple[str, ...] = ()
+
+    def complaint(self, record: bytes) -> str:
+        piece = record[self.at : self.at + self.size]
+        if not is_made_of(piece, self.made_of):
+            return f"must be {self.made_of}, not {short(piece.decode('latin-1'))}"
+        if self.one_of and piece.decode("latin-1").rstrip(" ") not in self.one_of:
+            return f"must be one of {', '.join(self.one_of)}, not {short(piece.decode('latin-1'))}"
+        return ""
+
+    def show(self) -> dict[str, Any]:
+        given = {"name": self.label, "at": self.at, "size": self.size, "is": self.made_of}
+        return given | ({"oneOf": [*self.one_of]} if self.one_of else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one length, each followed by the same bytes or by none; ``columns`` are fields of each."""
+
+    length: int
+    ending: str = ""
+    least: int = 1
+    most: int = LARGEST
+    columns: tuple[Column, ...] = ()
+    name: str = "records"
+
+    def complaint(self, subject: Subject) -> Complaint | None:
+        payload, ending = subject.payload, self.ending.encode("latin-1")
+        step = self.length + len(ending)
+        count, left = divmod(len(payload), step)
+        if left == self.length and ending:
+            count, left = count + 1, 0  # the last one may do without its ending
+        if left:
+            return Complaint("payload", f"has {len(payload)} bytes, which is no number of records of {step}")
+        if not self.least <= count <= self.most:
+            return Complaint("payload", f"has {count} records, not {self.least} to {self.most}")
+        for number in range(count):
+            found = self._wrong(payload[number * step : (number + 1) * step], ending)
+            if found is not None:
+                return Complaint(f"payload[{number}]{found.field}", found.text)
+        return None
+
+    def _wrong(self, record: bytes, ending: bytes) -> Complaint | None:
+        tail = record[self.length :]
+        if tail and tail != ending:
+            return Complaint("", f"does not end as a record does: {tail.hex(' ')} stands there")
+        for column in self.columns:
+            text = column.complaint(record)
+            if text:
+                return Complaint(f".{column.label}", text)
+        return None
+
+    def show(self) -> dict[str, Any]:
+        limits = {"length": self.length, "ending": self.ending, "min": self.least, "max": self.most}
+        return {"check": self.name, **limits, "fields": [column.show() for column in self.columns]}
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+def member_of(header: Mapping[str, Any], name: str) -> Any:
+    """``type`` is a member, ``attributes.bank`` one of the attributes, whatever stands behind the first dot."""
+    first, dot, rest = name.partition(".")
+    value = header.get(first)
+    if not dot:
+        return value
+    return value.get(rest) if isinstance(value, Mapping) else None
+
+
+def is_made_of(piece: bytes, what: str) -> bool:
+    return what == "any" or not piece.translate(None, KINDS[what])
+
+
+def _whole(value: object) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 12:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _article(root: str) -> str:
+    return f"{'an' if root[0] in 'ao' else 'a'} {root}" if root != "null" else root
