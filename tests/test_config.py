@@ -42,6 +42,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "pair_witness": "file:/w",
         "mq_unique": "true", "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
+        "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
     }  # fmt: skip
     value = given.get(name, "7")
     pair = {"pair_key": "k", "node": "north"}
@@ -181,3 +182,12 @@ def test_the_page_names_every_setting_its_default_variable_and_flag() -> None:
     for setting in fields(Config):
         for text in (setting.name, variable(setting.name), flag(setting.name), default_of(setting)):
             assert not text or f"`{text}`" in page
+
+
+def test_hooks_of_processors_must_be_allowed() -> None:
+    chains = {"mail": {"hooks": [{"hook": "bank.rules:check"}]}}
+    assert load({"processors": chains, "hooks": ["bank"]}, {}, {}).inherited.hooks == ("bank",)
+    with pytest.raises(BadInput, match=r"^processors\.mail: .*bank\.rules:check may not run here"):
+        load({"processors": chains}, {}, {})
+    with pytest.raises(BadInput, match=r"^processors: mail\.integrity: must be one of none, sha256"):
+        load({"processors": {"mail": {"integrity": "md5"}}}, {}, {})

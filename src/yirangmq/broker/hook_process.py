@@ -29,6 +29,7 @@ class HookProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._loaded: set[str] = set()
+        self._turn = threading.Lock()
         self._guard = threading.Lock()
         self._is_closed = False
 
@@ -38,6 +39,10 @@ class HookProcess:
 
     def call(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         """What the hook answered; ``Lost`` if it did not within its time."""
+        with self._turn:
+            return self._called(hook, about, payload, seconds)
+
+    def _called(self, hook: str, about: dict[str, Any], payload: bytes, seconds: float) -> tuple[dict[str, Any], bytes]:
         line = self._started()
         if hook not in self._loaded:
             loaded, _ = self._ask(line, hook, {"hook": hook}, b"", START_SECONDS)
@@ -103,11 +108,8 @@ class HookProcess:
         if process is not None:
             with contextlib.suppress(OSError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def end(self) -> None:
-        """It is not needed for now."""
-        self._end()
+        with self._turn:  # whoever waits for an answer has heard that there is none
+            self._end()
 
 
 def _received(line: socket.socket, size: int, until: float) -> bytes:

@@ -210,7 +210,10 @@ COMMANDS = {
                 "every queue that has one",
                 Command(
                     about="Every queue that has a processor; * is what the server's settings say of all others.",
-                    examples=(("for people", "yirangmq processor list"),),
+                    examples=(
+                        ("for people", "yirangmq processor list"),
+                        ("for programs", "yirangmq processor list --json"),
+                    ),
                     options=options.store,
                     run=run_list,
                 ),
@@ -219,8 +222,8 @@ COMMANDS = {
                 "try files against a queue's processor without storing them",
                 Command(
                     about="Say of each file whether the queue would store it as a payload, and if not which check or "
-                    "hook refuses it and which field is at fault. Nothing is stored. Hooks are really run, by the server "
-                    "if one holds the store. Exit code 2 if any file is refused.",
+                    "hook refuses it and which field is at fault. Nothing is stored. Hooks are really run, by the "
+                    "server if one holds the store. Exit code 2 if any file is refused.",
                     examples=(
                         ("two files", "yirangmq processor check --queue atmh good.dat bad.dat"),
                         ("with what the header checks want",
@@ -235,7 +238,10 @@ COMMANDS = {
                 Command(
                     about="Take the processor out of a queue's policy. What the server's settings say, if anything, is "
                     "in force then.",
-                    examples=(("", "yirangmq processor remove --queue atmh"),),
+                    examples=(
+                        ("of one queue", "yirangmq processor remove --queue atmh"),
+                        ("for programs", "yirangmq processor remove --queue atmh --json"),
+                    ),
                     options=queue_options,
                     run=run_remove,
                 ),

@@ -88,7 +88,7 @@ async def try_out(client: Caller, queue: str, messages: Sequence[object]) -> dic
 
 def _described(message: object) -> dict[str, Any]:
     new = message if isinstance(message, NewMessage) else NewMessage(payload=message)
-    about = {"id": new.id, "type": new.type, "version": new.version, "content_type": new.content_type}
+    about: dict[str, Any] = {"id": new.id, "type": new.type, "version": new.version, "content_type": new.content_type}
     if isinstance(new.payload, bytes | bytearray | memoryview):
         about["payload"] = bytes(new.payload)
     else:

@@ -1,0 +1,69 @@
+"""The commands of the page about processors are run, its hook is one, and every check and kind of field is named."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import yirangmq
+from yirangmq.config import load
+from yirangmq.core.chain import read_chain
+from yirangmq.core.check_documents import COUNTED, READERS, WRITTEN
+from yirangmq.core.checks import KINDS, ROOTS
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "processor.md").read_text()
+
+
+def test_every_check_is_explained() -> None:
+    assert re.findall(r"^\| `(\w+)` \| ", PAGE, re.MULTILINE) == [*READERS]
+    assert [word for word in (*KINDS, *ROOTS, *WRITTEN, *COUNTED) if f"`{word}`" not in PAGE] == []
+
+
+def test_the_documents_of_the_page_are_good() -> None:
+    texts = re.findall(r"```text\n(\{.*?\}|\"processors.*?)\n```", PAGE, re.DOTALL)
+    assert len(texts) == 2
+    settings = json.loads(f"{{{texts[0]}}}")
+    assert [*load(settings, {}, {}).inherited.chains] == ["*", "atmh"]
+    assert read_chain(json.loads(texts[1]), "atmh") is not None
+
+
+def test_the_gateways_keep_digests() -> None:
+    for name in ("gateway-1.json", "gateway-2.json"):
+        config = load(json.loads((ROOT / "deploy" / "pair" / name).read_text()), {}, {})
+        assert config.inherited.chains["*"].integrity
+
+
+@pytest.mark.process
+def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
+    folder = str(Path(sys.executable).parent)
+    script = "set -e\n" + "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "YIRANGMQ_DB": str(tmp_path / "queue.db"), "LANG": "C.UTF-8"}
+    done = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "good.dat: fits, 8 bytes, SHA-256 " in done.stdout
+    assert "bad.dat: unfit: payload: is not euc-kr: byte 3 (ff) cannot be read" in done.stdout
+    assert done.stdout.count("exit code 2") == 2
+    assert "yirangmq: unfit: payload: is not euc-kr: byte 3 (ff) cannot be read" in done.stderr
+
+
+@pytest.mark.process
+def test_the_hook_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "bank").mkdir()
+    (tmp_path / "bank" / "rules.py").write_text(program)
+    monkeypatch.chdir(tmp_path)
+    with yirangmq.open(f"sqlite:{tmp_path / 'jobs.db'}", hooks=["bank"]) as queues:
+        hook: dict[str, Any] = {"hook": "bank.rules:check", "timeoutSec": 60}
+        queues.set_policy("atmh", {"processor": {"hooks": [hook]}})
+        queues.publish("atmh", {"amount": 1})
+        with pytest.raises(yirangmq.Unfit, match=r"^payload\.amount: must be positive"):
+            queues.publish("atmh", {"amount": 0})
+        with pytest.raises(yirangmq.Unfit, match="this bank is closed"):
+            queues.publish("atmh", yirangmq.NewMessage(payload={"amount": 1}, attributes={"bank": "999"}))

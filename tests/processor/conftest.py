@@ -1,0 +1,34 @@
+"""Queues with a processor on every store, in the test's hands."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import KINDS, Place
+from tests.processor.hooks import MODULE
+from yirangmq.broker.queues import Queues
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.inherited import Defaults
+from yirangmq.testing import CountingIds, ManualClock
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    place = Place(str(request.param), tmp_path)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def queues(place: Place, clock: ManualClock) -> Iterator[Queues]:
+    ids = CountingIds()
+    with Queues(place.open(), clock, ids, "tester", verbs=Verbs(clock, ids, Defaults(hooks=(MODULE,)))) as queues:
+        yield queues
