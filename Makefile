@@ -35,11 +35,19 @@ serve: $(READY) ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
 demo: $(READY) ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
-test: check browser etcd ## check, then all tests but the slow ones
-	$(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
+test: ready ## all tests but the slow ones, and check beside them
+	@$(WITH_CHECK) $(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
 
-test-all: check browser etcd ## check, then all tests
-	$(BIN)/pytest $(PYTEST_FLAGS) -m ""
+test-all: ready ## all tests, and check beside them
+	@$(WITH_CHECK) $(BIN)/pytest $(PYTEST_FLAGS) -m ""
+
+.PHONY: ready fetched
+ready: # what is installed and what is fetched, side by side
+	@$(MAKE) --no-print-directory -j 2 setup fetched
+fetched:
+	@tools/browser.sh && tools/etcd.sh
+
+WITH_CHECK = tools/beside.sh $(MAKE) --no-print-directory check --
 
 browser: ## chromium and its driver, for the tests of the dashboard; installed if they are not here
 	@tools/browser.sh
@@ -133,7 +141,7 @@ clean: ## remove .venv, caches and builds
 
 COMPILE = --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-annotate \
     --custom-compile-command "make lock"
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP = tools/again.sh $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 5 --timeout 60
 
 # A stamp is older than its lock or pyproject.toml exactly when there is something to install.
 $(READY): requirements.lock pyproject.toml
@@ -154,7 +162,7 @@ $(DEV): $(READY) requirements-dev.lock
 
 # A bare Debian has Python without venv; root may as well add it.
 INSTALL_VENV = { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
-    echo "adding the package python3-venv" && apt-get update -qq && apt-get install -y -qq python3-venv && \
+    echo "adding the package python3-venv" && tools/apt.sh update && tools/apt.sh install -y python3-venv && \
     $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; }
 
 # The peers' clients and the peers themselves, apart from everything else; nothing is installed and no service set up.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE
 from tests.topics.live import loop_here, opening
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
@@ -25,8 +26,6 @@ from yirangmq.testing import ManualClock
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
 from yirangmq.wire.calls import Welcome
-
-PATIENCE = 30.0
 
 
 class Chances:

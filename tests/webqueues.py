@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from tests.patience import PATIENCE
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound, QueueError
@@ -26,7 +27,6 @@ from yirangmq.format.jsontext import dumps, loads, members
 from yirangmq.wire.calls import Incoming, error_of
 
 Results = list[QueueError | None]
-PATIENCE = 60.0
 LONGEST_POLL = 1.0
 """Seconds that one request waits; whoever waits longer asks again."""
 FIELDS = {

@@ -15,9 +15,9 @@ if ! command -v apt-get >/dev/null 2>&1; then
 fi
 
 if [ "$(id -u)" = 0 ]; then
-    as_root=""
+    AS_ROOT=""
 elif sudo -n true 2>/dev/null; then
-    as_root="sudo -n"
+    AS_ROOT="sudo -n"
 else
     echo "The dashboard's tests need a browser. Somebody who may, please:" >&2
     echo "    sudo apt-get install --no-install-recommends chromium chromium-driver" >&2
@@ -25,7 +25,8 @@ else
 fi
 
 echo "adding the packages chromium and chromium-driver"
-export DEBIAN_FRONTEND=noninteractive
-$as_root apt-get update -qq
-$as_root apt-get install -y -qq --no-install-recommends chromium chromium-driver >/dev/null
+export AS_ROOT
+apt=$(dirname "$0")/apt.sh
+"$apt" update
+"$apt" install -y --no-install-recommends chromium chromium-driver >/dev/null
 here || { echo "apt-get brought no chromium and chromedriver" >&2; exit 1; }

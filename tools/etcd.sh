@@ -22,10 +22,10 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$PWD
 cd "$work"
-fetch() { apt-get download -qq etcd-server etcd-client >/dev/null 2>"$work/complaints"; }
-if ! fetch && [ "$(id -u)" = 0 ]; then
-    apt-get update -qq
-    fetch || true
+fetch() { "$@" download etcd-server etcd-client >/dev/null 2>"$work/complaints"; }
+if ! fetch apt-get -qq; then
+    if [ "$(id -u)" = 0 ]; then "$root/tools/apt.sh" update; fi
+    fetch "$root/tools/apt.sh" || true
 fi
 for package in etcd-server etcd-client; do
     set -- "$package"_*.deb

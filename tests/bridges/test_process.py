@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, run_command, until
 from yirangmq.client.open import connect
 from yirangmq.stores.segments_view import SegmentView
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.process
 KILLS = 6
 LONGEST_LIFE = 0.4
 
 
 def ask(server: Daemon, method: str, path: str, document: Any = None) -> tuple[int, Any]:
     address = next(one for one in server.ready["addresses"] if one.startswith("http://"))
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
     try:
         body = None if document is None else json.dumps(document)
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
@@ -31,33 +32,37 @@ def ask(server: Daemon, method: str, path: str, document: Any = None) -> tuple[i
         connection.close()
 
 
-def publish_until(server: Daemon, stop: threading.Event) -> None:
+def publish_until(server: Daemon, stop: threading.Event, told: list[str]) -> None:
     """Batches of all sizes; a server that is away is tried again."""
     chance, number = random.Random(7), 0
     while not stop.is_set():
         records = [{"payload": number + n, "key": f"k{n % 3}"} for n in range(chance.randrange(1, 30))]
         try:
-            ask(server, "POST", f"/v1/topics/{chance.choice(['orders.a', 'orders.b', 'trades'])}/records", records)
+            topic = chance.choice(["orders.a", "orders.b", "trades"])
+            ask(server, "POST", f"/v1/topics/{topic}/records", records)
             number += len(records)
+            told.append(topic)
         except (OSError, http.client.HTTPException, ValueError):
             stop.wait(0.01)
 
 
 def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path: Path) -> None:
     chance, stop = random.Random(20260113), threading.Event()
+    told: list[str] = []
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
         new = {"name": "b", "queue": "mail", "topics": ["orders.*"], "groups": False}
         assert ask(server, "POST", "/v1/bridges", new)[0] == 200
-        feeding = threading.Thread(target=publish_until, args=(server, stop))
+        feeding = threading.Thread(target=publish_until, args=(server, stop, told))
         feeding.start()
         try:
             for _ in range(KILLS):
                 time.sleep(chance.uniform(0.05, LONGEST_LIFE))  # the moment of the kill is the point of the test
                 server.kill()
                 server.start()
+            until(lambda: told.count("orders.a") > 10)
         finally:
             stop.set()
-            feeding.join(30)
+            feeding.join(PATIENCE)
         until(lambda: ask(server, "GET", "/v1/bridges/b")[1]["lag"] == 0)
         with connect(server.address) as client:
             found = []

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.broker.steps import SECOND, dead_letters, exhaust, state, take, taken
+from tests.patience import PATIENCE
 from tests.places import Place
 from yirangmq.broker import transfer
 from yirangmq.broker.queues import Queues
@@ -296,7 +297,7 @@ def test_a_group_is_a_line_also_for_those_who_wait(queues: Queues) -> None:
     queues.publish_many("mail", members(2))
     first = take(queues)
     got: list[str] = []
-    waiting = threading.Thread(target=lambda: got.extend(_ids(queues.lease("mail", wait=30))))
+    waiting = threading.Thread(target=lambda: got.extend(_ids(queues.lease("mail", wait=PATIENCE))))
     waiting.start()
     queues.ack(first.lease_id)
     waiting.join()

@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from tests.broker.steps import SECOND, dead_letters, state, taken
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State
@@ -83,7 +84,7 @@ def test_a_consumer_that_waits_gets_its_own_though_others_wait_longer(queues: Qu
     got: dict[str, list[str]] = {}
 
     def wait(consumer: str) -> None:
-        got[consumer] = [delivery.id for delivery in queues.lease("mail", wait=30, consumer=consumer)]
+        got[consumer] = [delivery.id for delivery in queues.lease("mail", wait=PATIENCE, consumer=consumer)]
 
     threads = [threading.Thread(target=wait, args=(name,)) for name in ("anna", "berta")]
     for thread in threads:

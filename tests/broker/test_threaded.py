@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
+from tests.patience import PATIENCE
 from yirangmq import NewMessage, NotFound
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.threaded import AsyncQueues
@@ -44,7 +45,7 @@ def test_a_message_from_hand_to_hand(address: str) -> None:
 
 def test_a_lease_waits_while_others_publish(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
-        waiting = asyncio.create_task(queues.lease("mail", wait=30))
+        waiting = asyncio.create_task(queues.lease("mail", wait=PATIENCE))
         await asyncio.sleep(0)
         await queues.publish("mail", 1)
         assert [delivery.value() for delivery in await waiting] == [1]
@@ -59,7 +60,7 @@ def test_what_a_cancelled_lease_found_goes_back_in_line(address: str) -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await queues.publish("mail", NewMessage(payload=1, id="one"))
-        [delivery] = await queues.lease("mail", wait=5)
+        [delivery] = await queues.lease("mail", wait=PATIENCE)
         assert (delivery.id, delivery.attempt) == ("one", 1)
 
     tell(address, story)
@@ -67,7 +68,7 @@ def test_what_a_cancelled_lease_found_goes_back_in_line(address: str) -> None:
 
 def test_more_leases_may_wait_than_there_are_cores(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
-        waiting = [asyncio.create_task(queues.lease("mail", wait=30)) for _ in range(20)]
+        waiting = [asyncio.create_task(queues.lease("mail", wait=PATIENCE)) for _ in range(20)]
         await asyncio.sleep(0)
         await queues.publish_many("mail", range(20))
         got = await asyncio.gather(*waiting)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq.format.jsontext import loads
 
 pytestmark = pytest.mark.process
@@ -15,7 +16,7 @@ YIRANGMQ = [sys.executable, "-m", "yirangmq"]
 
 
 def call(*words: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*YIRANGMQ, *words], input=stdin, capture_output=True, check=False, timeout=60)
+    return subprocess.run([*YIRANGMQ, *words], input=stdin, capture_output=True, check=False, timeout=PATIENCE)
 
 
 def counts() -> dict[str, int]:
@@ -30,7 +31,7 @@ def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_installed_command_is_the_same() -> None:
     script = Path(sys.executable).with_name("yirangmq")
-    done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=PATIENCE)
     assert done.stdout == call("--version").stdout
 
 
@@ -46,7 +47,7 @@ def test_a_closed_pipe_is_quiet_and_loses_nothing() -> None:
     consumer.stdout.close()
     assert consumer.stderr.read() == b""
     consumer.stderr.close()
-    assert consumer.wait(60) == 141
+    assert consumer.wait(PATIENCE) == 141
     left = counts()
     assert left["leased"] == 0
     assert left["ready"] + left["done"] == published
@@ -61,7 +62,7 @@ def test_listing_into_a_closed_pipe_is_quiet() -> None:
         executable="/bin/bash",
         capture_output=True,
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert done.stderr == b""
     assert done.stdout.splitlines()[-1] == b"141"
@@ -78,7 +79,7 @@ def test_a_follower_gets_what_comes_and_stops_when_told(number: signal.Signals, 
     call("publish", "-q", "mail", '"second"')
     assert follower.stdout.readline() == b'"second"\n'
     os.kill(follower.pid, number)
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=PATIENCE)
     assert (follower.returncode, out, err) == (code, b"", b"")
     assert counts()["done"] == 2
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.parts import Cli, Result
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from tests.topics.live import SMALL
 from yirangmq.client.open import connect
@@ -391,14 +392,14 @@ def test_a_follower_prints_what_comes_and_stops_when_told(
         client.topics.publish("a", "second")
         assert follower.stdout.readline() == b'"second"\n'
     os.kill(follower.pid, number)
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=PATIENCE)
     assert (follower.returncode, out, err) == (code, b"", b"")
 
 
 @pytest.mark.process
 def test_a_pipe_that_pauses_holds_nothing_back(server: RunningServer) -> None:
     line = [*YIRANGMQ, "topic", "publish", "a", "--lines", "--file", "-", "--store", server.unix]
-    with connect(server.unix, timeout=30) as client, client.topics.subscribe() as following:
+    with connect(server.unix, timeout=PATIENCE) as client, client.topics.subscribe() as following:
         publisher = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert publisher.stdin is not None
         for text in (b"one", b"two"):
@@ -407,7 +408,7 @@ def test_a_pipe_that_pauses_holds_nothing_back(server: RunningServer) -> None:
             record = following.next(30)
             assert record is not None
             assert record.payload == text
-        assert publisher.communicate(timeout=60)[0] == b"published 2 records, the last is 2\n"
+        assert publisher.communicate(timeout=PATIENCE)[0] == b"published 2 records, the last is 2\n"
 
 
 @pytest.mark.process
@@ -427,5 +428,5 @@ def test_a_long_replay_shows_a_bar(tmp_path: Path) -> None:
         pass
     finally:
         os.close(screen)
-    assert replaying.communicate(timeout=60)[0] == b"replayed to topic:b: 40,000 records from 1 to 40000\n"
+    assert replaying.communicate(timeout=PATIENCE)[0] == b"replayed to topic:b: 40,000 records from 1 to 40000\n"
     assert b"replaying [" in shown

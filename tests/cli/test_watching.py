@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.parts import Cli, Killed, Published
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
@@ -202,7 +203,7 @@ def test_the_live_view_goes_on_until_ctrl_c_and_leaves_the_terminal_as_it_was(at
         while seen.count(b"\x1b[H") < 3:
             seen += os.read(ours, 4096)
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         while b"\x1b[?25h" not in seen:
             seen += os.read(ours, 4096)
     finally:

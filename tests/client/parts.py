@@ -8,10 +8,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from tests.patience import PATIENCE
 from yirangmq.client.open import connect_async
 from yirangmq.wire.frames import FrameReader, Kind, encode
 
-PATIENCE = 30.0
 SOON = 2.0
 """Longer than anything here takes, shorter than a test may."""
 

@@ -203,8 +203,8 @@ def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connec
 def test_a_method_that_takes_long_is_waited_for_while_the_server_is_awake(
     server: RunningServer, connecting: Connect
 ) -> None:
-    queues = connecting(server.unix, timeout=1, retries=0)
-    assert queues.call("wait", seconds=2.2) == "waited"
+    queues = connecting(server.unix, timeout=2, retries=0)
+    assert queues.call("wait", seconds=4.2) == "waited"
 
 
 def test_an_id_of_ones_own_is_a_duplicate_also_where_the_server_had_hung_up(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq import LeaseLost, Unreachable
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
-PATIENCE = 30.0
 
 
 class Daemon:

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.client.parts import PATIENCE, SOON
+from tests.client.parts import SOON
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect, connect_async
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[Client]:
-    with connect(server.unix, timeout=10) as client:
+    with connect(server.unix, timeout=PATIENCE) as client:
         yield client
 
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from tests.client.conftest import FACES, Connect
-from tests.client.parts import PATIENCE, BadLine, InLoop
+from tests.client.parts import BadLine, InLoop
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.core.errors import BadInput, LeaseExpired
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
@@ -23,7 +24,7 @@ def queues(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
         yield open_for_test(clock=clock)
         return
     server: RunningServer = request.getfixturevalue("server")
-    with FACES[request.param](server.unix, ids=CountingIds(), timeout=10) as client:
+    with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
         yield client
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.client.test_processes import Daemon
+from tests.patience import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Receipt, TopicRecord
 
 pytestmark = pytest.mark.process
-PATIENCE = 60.0
 SUBSCRIBER = """
 import sys, yirangmq
 address, how, journal = sys.argv[1:]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.client.parts import PATIENCE
 from tests.client.topic_parts import InLoopTopics, Tampering
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, Missing, Moved
@@ -45,7 +45,7 @@ def line(server: RunningServer) -> Iterator[Tampering]:
 @pytest.fixture(params=FACES)
 def topics(request: pytest.FixtureRequest, line: Tampering) -> Iterator[Any]:
     with ExitStack() as stack:
-        yield stack.enter_context(FACES[request.param](line.address, timeout=10)).topics
+        yield stack.enter_context(FACES[request.param](line.address, timeout=PATIENCE)).topics
 
 
 def edges(events: list[Event]) -> list[Edge]:
@@ -110,7 +110,10 @@ def test_a_gap_is_recovered_when_asked_for(topics: Any, line: Tampering) -> None
 def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
     """What it has not read does not fit into the buffers on the way; blocking, so that nobody reads meanwhile."""
     events: list[Event] = []
-    with connect(server.unix, timeout=10) as client, client.topics.subscribe(on_event=events.append) as subscription:
+    with (
+        connect(server.unix, timeout=PATIENCE) as client,
+        client.topics.subscribe(on_event=events.append) as subscription,
+    ):
         for _ in range(60):
             client.topics.publish("a", bytes(100_000))
         taken(subscription, 60)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.certificates import certificate, server_context
-from tests.client.parts import PATIENCE
 from tests.client.topic_parts import InLoopTopics, Tampering
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from tests.topics.live import SMALL
 from yirangmq.client import feed as client_feed
@@ -259,7 +259,7 @@ def test_what_a_subscription_says_of_itself(topics: Any) -> None:
 
 
 def test_another_thread_may_close_it(server: RunningServer) -> None:
-    with connect(server.unix, timeout=10) as client:
+    with connect(server.unix, timeout=PATIENCE) as client:
         subscription = client.topics.subscribe(progress=0)
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.extend(subscription))
@@ -274,7 +274,7 @@ def test_another_thread_may_close_it(server: RunningServer) -> None:
 
 def test_a_slow_reader_has_little_in_its_memory(server: RunningServer) -> None:
     """Over asyncio, where the loop would read on while the program does something else."""
-    with InLoopTopics(server.unix, timeout=10) as client:
+    with InLoopTopics(server.unix, timeout=PATIENCE) as client:
         client.topics.publish_many(("a", bytes(100_000)) for _ in range(300))
         with client.topics.subscribe(start="beginning") as subscription:
             feed = subscription.target._way.feed

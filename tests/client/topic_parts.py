@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.client.parts import PATIENCE, BadLine, InLoop
+from tests.client.parts import BadLine, InLoop
+from tests.patience import PATIENCE
 from yirangmq.client.following import AsyncTopicSubscription
 from yirangmq.wire.frames import Frame
 

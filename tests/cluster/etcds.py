@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 TOOLS = Path(__file__).parents[2] / ".tools" / "etcd"
-PATIENCE = 30.0
 STARTS = 3
 """A free port may be taken by another before the server has it; then all begin anew on others."""
 

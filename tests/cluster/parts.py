@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.etcd import Etcd, end_of
@@ -13,12 +14,11 @@ from yirangmq.cluster.node import Node, Settings
 from yirangmq.core.ports import Clock
 
 Answer = TypeVar("Answer")
-PATIENCE = 30.0
 
 
 def play(game: Coroutine[Any, Any, Answer]) -> Answer:
     async def timed() -> Answer:
-        async with asyncio.timeout(3 * PATIENCE):
+        async with asyncio.timeout(2 * PATIENCE):
             return await game
 
     return asyncio.run(timed())

@@ -11,6 +11,7 @@ from tests.certificates import certificate
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, play, until
 from tests.cluster.proxy import Proxy
+from tests.patience import PATIENCE
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import Address, Tls
 from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
@@ -214,7 +215,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> N
                 assert await client.get(key) is not None
                 assert [lease.is_alive, lease.lost.is_set()] == [True, False]
                 etcd.ctl("lease", "revoke", f"{lease.id:x}")
-                await asyncio.wait_for(lease.lost.wait(), 10)
+                await asyncio.wait_for(lease.lost.wait(), PATIENCE)
                 assert [lease.is_alive, lease.lost.is_set()] == [False, True]
             async with await Lease.grant(client, 2) as other:
                 await client.put(key, b"", other.id)
@@ -229,7 +230,7 @@ def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) ->
             lease = await Lease.grant(client, 2)
             async with lease:
                 proxy.deaf = True
-                await asyncio.wait_for(lease.lost.wait(), 10)
+                await asyncio.wait_for(lease.lost.wait(), PATIENCE)
                 assert not lease.is_alive
                 proxy.deaf = False
                 proxy.cut()

@@ -10,6 +10,7 @@ import pytest
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, play, until
 from tests.cluster.troupe import Troupe
+from tests.patience import PATIENCE
 from yirangmq.cli import exits
 from yirangmq.cluster.doctor import judge_version
 from yirangmq.cluster.keys import Keys
@@ -24,13 +25,13 @@ class Commands:
 
     def __call__(self, *words: str, code: int = exits.OK) -> Any:
         command = [sys.executable, "-m", "yirangmq", "cluster", *words, "--store", self._store, "--json"]
-        done = subprocess.run(command, capture_output=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
         assert done.returncode == code, done.stderr.decode()
         return loads((done.stdout or done.stderr).splitlines()[-1])
 
     def text(self, *words: str) -> str:
         command = [sys.executable, "-m", "yirangmq", "cluster", *words, "--store", self._store]
-        return subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode()
+        return subprocess.run(command, capture_output=True, timeout=PATIENCE, check=True).stdout.decode()
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_repair_frees_what_history_held(commands: Commands, etcd: Etcds, queue: 
 
 def test_nobody_there(queue: str) -> None:
     command = [sys.executable, "-m", "yirangmq", "cluster", "status", "--store", "etcd://127.0.0.1:1"]
-    done = subprocess.run(command, capture_output=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, timeout=PATIENCE)
     assert done.returncode == 10
     assert b"no member" in done.stderr
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, keys_of, play, running, until
+from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import ledger
 from yirangmq.cluster.address import Address
@@ -148,7 +149,7 @@ def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: Etcds,
             last = asyncio.ensure_future(take_until(consumer, {b"29", b"done"}))
             await asyncio.gather(restless(1), restless(2), calm())
             await stage.producer.publish(b"done")
-            taken = await asyncio.wait_for(last, 30)
+            taken = await asyncio.wait_for(last, PATIENCE)
             numbers = sorted(one.number for one in taken)
             assert numbers == list(range(1, len(numbers) + 1))
             assert len({one.name for one in taken if one.value == b"calm"}) == 150
@@ -214,19 +215,19 @@ def test_three_nodes_race_and_one_leads_each_queue(etcd: Etcds, queue: str) -> N
 
 
 def test_a_leader_that_stops_hands_over_at_once(etcd: Etcds, queue: str) -> None:
-    """Its lease would live a minute longer."""
+    """Its lease would live ten minutes longer."""
 
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = Stage(etcd, client, queue)
-            async with running(etcd.endpoints, "first", lease=60) as first:
+            async with running(etcd.endpoints, "first", lease=600) as first:
                 await stage.producer.publish(b"1")
                 await until(lambda: queue in first.leads)
-                async with running(etcd.endpoints, "second", lease=60) as second:
+                async with running(etcd.endpoints, "second", lease=600) as second:
                     await client.delete(stage.keys.leader)
                     await until(lambda: queue in second.leads or queue in first.leads, "one of them leads")
                     await until(lambda: not (queue in second.leads and queue in first.leads), "and one alone")
-                await until(lambda: queue in first.leads, "the first leads again when the second stops", 10)
+                await until(lambda: queue in first.leads, "the first leads again when the second stops")
                 await stage.producer.publish(b"2")
                 await until(lambda: stage.has_in_line(2))
 

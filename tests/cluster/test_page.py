@@ -11,6 +11,7 @@ import pytest
 from tests.cluster.etcds import Etcds, program
 from tests.cluster.parts import at, play, until
 from tests.cluster.troupe import Troupe
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
@@ -42,7 +43,7 @@ def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
     with Troupe(etcd, tmp_path, "jobs", nodes=1, consumers=0):
         said = ""
         for line in [line for block in blocks("sh") for line in block.splitlines()]:
-            done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, timeout=60)
+            done = subprocess.run(["bash", "-c", line], capture_output=True, env=environment, timeout=PATIENCE)
             assert done.returncode == 0, (line, done.stderr)
             said += done.stdout.decode()
             if line.endswith("my-host"):
@@ -50,8 +51,8 @@ def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
         assert "/q/jobs/00000000000000000001/k1" in said
         assert '"queue":"jobs"' in said
         [code] = blocks("python")
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=60)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=PATIENCE)
         assert done.stdout == b"1 b'one'\n2 b'two'\n", done.stderr
         example = str(PAGE.parents[1] / "examples" / "cluster_request_reply.py")
-        done = subprocess.run([sys.executable, example], capture_output=True, env=environment, timeout=60)
+        done = subprocess.run([sys.executable, example], capture_output=True, env=environment, timeout=PATIENCE)
         assert done.stdout == b"and this one? 13\nhow long? 9\n", done.stderr

@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import play, until
+from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.process
 def cli(etcds: Etcds, *words: str) -> bytes:
     store = f"etcd://{','.join(etcds.endpoints)}"
     command = [sys.executable, "-m", "yirangmq", "cluster", "roles", *words, "--store", store]
-    return subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
 
 
 def set_up(etcds: Etcds, queue: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, until
 from tests.cluster.workers import AT_ONCE
+from tests.patience import PATIENCE
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys
@@ -19,7 +20,6 @@ from yirangmq.cluster.producing import Producer
 
 ROOT = Path(__file__).parents[2]
 LEASE = "2"
-PATIENCE = 60.0
 Evil = Callable[["Troupe"], Awaitable[None]]
 
 

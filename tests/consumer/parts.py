@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -13,9 +14,6 @@ from yirangmq.consumer.ports import Results
 from yirangmq.consumer.tally import Summary
 from yirangmq.core.reasons import Reason
 from yirangmq.format import delivery
-
-PATIENCE = 60.0
-"""How long a test waits for something that must come; only a failure ever takes so long."""
 
 
 def until(done: Callable[[], object], what: str = "it") -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.consumer.parts import PATIENCE
+from tests.patience import PATIENCE
 
 HANDLER = '''
 import os, pathlib, time

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
+from tests.consumer.parts import Blocking, Watched, running, until
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
+from tests.consumer.parts import Blocking, Watched, running, until
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import PATIENCE, Blocking, Watched, running, until
+from tests.consumer.parts import Blocking, Watched, running, until
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -153,6 +154,10 @@ def test_a_coroutine_is_not_taken_for_work_done(queues: Queues) -> None:
     assert summary == Summary(failed=1)
 
 
+TOO_LONG = 2.0
+"""Seconds: the quick ones among them end within it on any machine."""
+
+
 def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(queues: Queues) -> None:
     first, second = (stored.id for stored in queues.publish_many("mail", ["slow", "quick"]))
     slow, done = Blocking(), threading.Event()
@@ -160,7 +165,7 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
     def handle(delivery: Delivery) -> None:
         done.set() if delivery.value() == "quick" else slow(delivery)
 
-    consumer = Consumer(queues, timeout=0.05)
+    consumer = Consumer(queues, timeout=TOO_LONG)
     consumer.handler("mail")(handle)
     with running(consumer) as run:
         until(lambda: queues.show("mail", first).message.state is State.DELAYED, "the slow one given back")
@@ -179,7 +184,7 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
 def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues: Queues) -> None:
     slow = Blocking()
     queues.publish_many("mail", [1, 2, 3, 4])
-    consumer = Consumer(queues, concurrency=2, timeout=0.05)
+    consumer = Consumer(queues, concurrency=2, timeout=TOO_LONG)
     consumer.handler("mail", prefetch=2)(slow)
     with running(consumer):
         slow.wait_begun(2)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.consumer.parts import running, until
+from tests.patience import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.consumer import Consumer
@@ -169,27 +170,29 @@ def test_a_program_that_is_not_there_is_a_failure_not_a_crash(queues: Queues) ->
 # -- its end put to it ------------------------------------------------------------------------------------------------
 
 WAITS = "trap 'echo asked >&2; exit 0' TERM; echo here >&2; while :; do sleep 0.02; done"
+SOON = 3
+"""Seconds; a shell has begun by then, also on a busy machine."""
 STUBBORN = "trap '' TERM; echo here >&2; while :; do sleep 0.02; done"
 
 
 def test_a_program_over_its_time_is_asked_to_end(queues: Queues) -> None:
-    look, summary = given(queues, sh(WAITS), timeout=1)
+    look, summary = given(queues, sh(WAITS), timeout=SOON)
     reason, text = told(look)
     assert reason == Reason.TIMEOUT
-    assert text.startswith("the program was ended after 1 s: here\n")
+    assert text.startswith(f"the program was ended after {SOON} s: here\n")
     assert text.endswith("asked")
     assert summary == Summary(failed=1)
 
 
 def test_one_that_does_not_listen_is_made_to(queues: Queues, tmp_path: Path) -> None:
-    look, _ = given(queues, sh(f"echo $$ > {tmp_path}/pid; {STUBBORN}"), timeout=1, grace=0.05)
-    assert told(look) == (Reason.TIMEOUT, "the program was ended after 1 s: here")
+    look, _ = given(queues, sh(f"echo $$ > {tmp_path}/pid; {STUBBORN}"), timeout=SOON, grace=0.05)
+    assert told(look) == (Reason.TIMEOUT, f"the program was ended after {SOON} s: here")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
 def test_what_it_started_ends_with_it(queues: Queues, tmp_path: Path) -> None:
-    given(queues, sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout=1)
+    given(queues, sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout=SOON)
     pid = int((tmp_path / "pid").read_text())
     until(lambda: not _is_running(pid), "the end of the helper")
 
@@ -206,7 +209,7 @@ def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path,
     trap = "trap 'touch asked; exit 0' TERM" if listens else "trap '' TERM"
     script = f"cd {tmp_path}; {trap}; echo $$ > new; mv new pid; while :; do sleep 0.02; done"
     queues.publish("mail", "x")
-    consumer = consumer_of(queues, sh(script), grace=5 if listens else 0.05)
+    consumer = consumer_of(queues, sh(script), grace=PATIENCE if listens else 0.05)
     with running(consumer) as run:
         until((tmp_path / "pid").exists)
         consumer.stop()

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PATIENCE = 20.0
-"""Seconds after which something that should have come has not."""
+from tests.patience import PATIENCE
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -89,7 +89,7 @@ class Driver:
                 break
         else:
             raise AssertionError(f"chromedriver did not start: {self._process.wait()}")
-        self._line = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+        self._line = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=PATIENCE)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         text = None if body is None else json.dumps(body).encode()
@@ -164,7 +164,7 @@ class Browser:
             "browserName": "chrome",
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL"},
-            "timeouts": {"script": int(PATIENCE * 1000) + 5000, "pageLoad": 30_000},
+            "timeouts": {"script": int(PATIENCE * 1000) + 5000, "pageLoad": int(PATIENCE * 1000)},
         }
         try:
             made = self._driver.ask("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tests.dashboard.chromium import Browser, Element
+from tests.patience import PATIENCE
 
 LOST = r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
 """What a browser itself says of a server that is gone."""
@@ -16,7 +17,7 @@ class Api:
 
     def __init__(self, url: str, token: str = "") -> None:
         self.url = url
-        self._line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+        self._line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
         self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
 
     def __call__(self, method: str, path: str, body: Any = None) -> Any:

@@ -12,6 +12,7 @@ import pytest
 from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
 from tests.dashboard.parts import Page
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import daemon, run_command
 from yirangmq.client.open import connect
 
@@ -31,7 +32,7 @@ def lease_and_refuse(page: Page) -> str:
 def order_and_fail(page: Page) -> str:
     """The same by the calls of the document."""
     place = urlsplit(page.url)
-    with closing(HTTPConnection(place.hostname or "", place.port, timeout=30)) as line:
+    with closing(HTTPConnection(place.hostname or "", place.port, timeout=PATIENCE)) as line:
 
         def ask(method: str, path: str) -> bytes:
             line.request(method, path)

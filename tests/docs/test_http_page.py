@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.http.v1.servers import HttpServer
+from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 
@@ -38,7 +39,7 @@ def test_the_commands_of_the_page_run_in_their_order(server: HttpServer, tmp_pat
     (tmp_path / "photo.png").write_bytes(bytes(range(256)))
     here = re.sub(r"^MQ=.*$", f"MQ={server.url}", SCRIPT, flags=re.MULTILINE)
     here = here.replace("curl -s ", f"{curl()} -sS --max-time 20 -w '\\n%{{http_code}}\\n' ")
-    done = subprocess.run(["sh", "-e", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-e", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     statuses = re.findall(r"^([0-9]{3})$", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stderr
     asked = re.findall(r"^\s*curl -s .*$", SCRIPT, re.MULTILINE)

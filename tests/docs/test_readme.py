@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_http_page import curl
+from tests.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-PATIENCE = 60.0
 
 
 def _blocks(language: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.doors.stomp.live import live
+from tests.patience import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED
@@ -20,7 +21,9 @@ def test_the_program_runs(tmp_path: Path) -> None:
     [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with live(tmp_path / "d", (Grant("the-token"),)) as server:
         text = program.replace("61613", str(server.port))
-        done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", text], capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
         assert done.returncode == 0, done.stderr
         with connect(server.unix) as queues:
             assert queues.counts("mail").ready == 1

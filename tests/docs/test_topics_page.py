@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq.client import topics
 from yirangmq.client.open import connect
 
@@ -33,7 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))
 def test_the_programs_of_the_page_run(number: int, folder: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", PROGRAMS[number]], cwd=folder, capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", PROGRAMS[number]],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
 
@@ -43,7 +48,7 @@ def test_the_commands_of_the_page_run_with_a_server_and_without(folder: Path, tm
     for where in (folder, tmp_path):
         (where / "trades.txt").write_text("one\ntwo\nthree\n")
         script = "\n".join(LINES).replace("yirangmq", f"{sys.executable} -m yirangmq")
-        done = subprocess.run(["bash", "-e", "-c", script], cwd=where, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-e", "-c", script], cwd=where, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         assert "replayed to queue:audit: " in done.stdout
     assert (tmp_path / "yirang-data" / "topics").is_dir()
@@ -56,7 +61,7 @@ def test_the_ledger_goes_on_where_it_was(folder: Path) -> None:
         for n in range(2):
             receipts = client.topics.publish_many([("books", f"{n}.{line}") for line in range(3)])
             expected += [f"{one.sequence} books {n}.{line}" for line, one in enumerate(receipts)]
-            done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
             assert (done.returncode, done.stdout) == (0, "online, 0 behind\n"), done.stderr
             assert (folder / "book.txt").read_text().splitlines() == expected
 

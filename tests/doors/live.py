@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from tests.doors.parts import MAX_FRAME, Answer
+from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -18,9 +19,6 @@ from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import calls
 from yirangmq.wire.frames import FrameReader, Kind
-
-PATIENCE = 20.0
-"""Seconds after which a test that waits has failed."""
 
 
 @asynccontextmanager

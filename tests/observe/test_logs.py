@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq.core.errors import BadInput
 from yirangmq.observe.logs import begin, begin_syslog, log, values
 
@@ -66,7 +67,7 @@ def test_for_people_it_is_text() -> None:
 def test_the_systems_log_gets_the_same_lines(lines: io.StringIO, tmp_path: Path, kind: str) -> None:
     with socket.socket(socket.AF_UNIX if kind == "unix" else socket.AF_INET, socket.SOCK_DGRAM) as system:
         system.bind(str(tmp_path / "log") if kind == "unix" else ("127.0.0.1", 0))
-        system.settimeout(10)
+        system.settimeout(PATIENCE)
         place = system.getsockname()
         handler = begin_syslog(f"unix:{place}" if kind == "unix" else f"udp:127.0.0.1:{place[1]}")
         try:

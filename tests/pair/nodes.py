@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.pair.relay import Cable, cable, free_port
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, until
 from yirangmq import QueueError
 from yirangmq.client.open import connect
@@ -72,7 +73,7 @@ class Pair:
 
     def wait_for(self, *working: str, of: tuple[str, ...] = NAMES) -> None:
         """Until exactly these of those work, and not the others."""
-        until(lambda: [name for name in of if self.works(name)] == list(working), 60)
+        until(lambda: [name for name in of if self.works(name)] == list(working), PATIENCE)
 
     def wait_for_one(self) -> str:
         """Until exactly one works and the other one hears it; which."""
@@ -113,7 +114,7 @@ class Pair:
         self.start("a")
         self.wait_for("a", of=("a",))
         self.start("b")
-        until(lambda: (self.status("b")["peer"] or {}).get("role") == "ACTIVE", 30)
+        until(lambda: (self.status("b")["peer"] or {}).get("role") == "ACTIVE", PATIENCE)
         return self
 
     def call(self, name: str, method: str, **values: Any) -> Any:
@@ -127,7 +128,7 @@ class Pair:
     def command(self, name: str, *words: str) -> "subprocess.CompletedProcess[str]":
         words = ("pair", words[0], "--store", self.nodes[name].address, *words[1:])
         command = [sys.executable, "-m", "yirangmq", *words, "--json"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=self.folder)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=self.folder)
 
     def kill(self) -> None:
         for node in self.nodes.values():

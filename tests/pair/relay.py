@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from tests.patience import PATIENCE
+
 
 def free_port() -> int:
     """One that is free for UDP and for TCP."""
@@ -118,9 +120,9 @@ def cable() -> Iterator[Cable]:
     made, ready = Cable(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(made.carry(ready)))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE)
     try:
         yield made
     finally:
         made.stop()
-        thread.join(10)
+        thread.join(PATIENCE)

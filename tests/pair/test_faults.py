@@ -12,12 +12,13 @@ import pytest
 
 from tests.pair.nodes import INTERVAL, NAMES, Pair, pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import until
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
 from yirangmq.core.errors import Unavailable
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 
 def test_the_active_node_is_killed_and_comes_back(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ class Watch:
     def __exit__(self, *reason: object) -> None:
         self._over.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(PATIENCE)
 
     def _publish(self, name: str) -> None:
         while not self._over.wait(0.005):

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 
 from tests.pair.nodes import Pair, pair
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import run_command, until
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.core.errors import LeaseLost, Unavailable
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 
 
 class Load:
@@ -64,10 +65,10 @@ class Load:
 
     def stop(self) -> None:
         self._is_over.set()
-        self._threads[0].join(60)
-        until(lambda: bool(self.trouble) or set(self.acked) >= set(self.published), 60)
+        self._threads[0].join(PATIENCE)
+        until(lambda: bool(self.trouble) or set(self.acked) >= set(self.published), PATIENCE)
         self._is_drained.set()
-        self._threads[1].join(60)
+        self._threads[1].join(PATIENCE)
         assert self.trouble == []
 
 
@@ -95,7 +96,7 @@ def test_a_switch_by_hand_under_load_loses_nothing(tmp_path: Path) -> None:
 def asked(url: str, method: str = "GET", body: bytes | None = None) -> tuple[int, Any]:
     request = urllib.request.Request(url, body, {"content-type": "application/json"}, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         with error:
@@ -161,7 +162,7 @@ def test_a_subscriber_and_a_waiting_consumer_follow_the_work(tmp_path: Path) -> 
             assert two.command("a", "switch").returncode == 0
             begun = time.monotonic()
             client.publish("work", NewMessage(payload=b"2", id="last"))
-        thread.join(60)
+        thread.join(PATIENCE)
         assert got == ["first", "last"]
         assert time.monotonic() - begun < 60
 
@@ -177,7 +178,7 @@ def page_runs(two: Pair, store: str) -> None:
         words = line.replace("sqlite:/mnt/old/queue.db", store).replace("gateway-1", "a").split()
         command = [sys.executable, "-m", *words]
         env = os.environ | {"YIRANGMQ_STORE": two.nodes["b"].address}
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
         assert done.returncode == (4 if "switch" in words else 0), (line, done)
 
 
@@ -267,4 +268,4 @@ def test_a_consumer_process_goes_on_at_the_other_node(tmp_path: Path) -> None:
                 until(lambda: out.read_text() == "first\nsecond\n")
         finally:
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(PATIENCE) == 0

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.patience import PATIENCE
 from tests.pipeline import commands
 from tests.pipeline.commands import Command
 from tests.pipeline.served import Served
@@ -192,7 +193,7 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Se
     thread.start()
     line = "pipeline process --from topic:p.on --to queue:p.on --start earliest --name on --trigger '100 milliseconds'"
     ended = command(f"{line} --json").json
-    thread.join(60)
+    thread.join(PATIENCE)
     assert (ended["state"], ended["rows"]) == ("stopped", 2)
     assert served.payloads("p.on") == [b"0", b"1"]
     assert command("pipeline status on --json").json["state"] == "stopped"

@@ -9,13 +9,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
+from tests.patience import PATIENCE
 from tests.pipeline.served import Served
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.sink import Stager
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-PATIENCE = 60
 
 
 def write(found: DataFrame, served: Served, **options: str) -> None:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.patience import PATIENCE
 from tests.pipeline.served import Served
 from tests.scenarios.daemons import until
 from yirangmq.core.topics import NewRecord
@@ -24,7 +25,6 @@ from yirangmq.pipeline.source.stream import TopicStream
 from yirangmq.stores.segments import LogSettings, SegmentLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-PATIENCE = 60
 
 
 def follow(spark: SparkSession, **options: str) -> DataFrame:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-READY_SECONDS = 30.0
+from tests.patience import PATIENCE
 
 
 class Daemon:
@@ -62,7 +62,7 @@ class Daemon:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(READY_SECONDS)
+        code = self.process.wait(PATIENCE)
         self._close()
         return code
 
@@ -99,12 +99,12 @@ def run_command(folder: Path, *words: str, **env: str) -> "subprocess.CompletedP
         env=os.environ | env,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
 
-def until(is_so: Any, seconds: float = 60.0) -> None:
+def until(is_so: Any, seconds: float = PATIENCE) -> None:
     """Ask again and again; processes tell nobody what they are about to do."""
     end = time.monotonic() + seconds
     while not is_so():

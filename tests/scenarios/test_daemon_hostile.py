@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import daemon, until
 from tests.scenarios.workers import crew
 from yirangmq.client.faces import Client
@@ -65,7 +66,7 @@ def latencies(client: Client, rounds: int) -> list[float]:
     for _ in range(rounds):
         began = time.perf_counter()
         client.publish("mail", PAYLOAD)
-        [delivery] = client.lease("mail", wait=5)
+        [delivery] = client.lease("mail", wait=PATIENCE)
         client.ack(delivery.lease_id)
         found.append((time.perf_counter() - began) * 1000)
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios import clients
 from tests.scenarios.daemons import Daemon, daemon, until
 from tests.scenarios.workers import crew
@@ -61,12 +62,13 @@ def work_through_kills(server: Daemon, folder: Path) -> Heard:
         hearing = threading.Thread(target=lambda: facts.extend(team.hear_all(producers + consumers)))
         hearing.start()
         killed_again_and_again(server, random.Random(20260113))
-        stop_producing.touch()
         with connect(server.address) as client:
-            until(lambda: not any(worker.process.is_alive() for worker in producers), 60)
-            until(lambda: _left(client) == 0, 60)
+            until(lambda: client.counts("work").published > KILLS)
+            stop_producing.touch()
+            until(lambda: not any(worker.process.is_alive() for worker in producers), PATIENCE)
+            until(lambda: _left(client) == 0, PATIENCE)
         stop_consuming.touch()
-        hearing.join(60)
+        hearing.join(PATIENCE)
         assert not hearing.is_alive()
     return Heard(facts)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import yirangmq
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, run_command, until
 from tests.webqueues import WebQueues
 from yirangmq.client.open import connect
@@ -31,7 +32,7 @@ def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:
         published = run_command(tmp_path, "publish", "--store", server.address, "-q", "mail", "--json", '{"to": "ann"}')
         id = json.loads(published.stdout)["messageId"]
         with web(server) as http:
-            [taken] = http.lease("mail", wait=5)
+            [taken] = http.lease("mail", wait=PATIENCE)
             assert (taken.id, taken.value()) == (id, {"to": "ann"})
             http.nack(taken.lease_id, "REJECTED", "no such street")
             [dead] = http.dead("mail-dlq")
@@ -41,7 +42,7 @@ def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:
         with web(server) as http:
             assert http.move_dead("redrive", "mail")["ids"] == [id]
         with connect(server.address) as socket:
-            [again] = socket.lease("mail", wait=5)
+            [again] = socket.lease("mail", wait=PATIENCE)
             assert (again.id, again.attempt) == (id, 1)
             socket.ack(again.lease_id)
         with web(server) as http:
@@ -63,7 +64,7 @@ class Receiver(BaseHTTPRequestHandler):
         hook: Any = self.server
         body = self.rfile.read(int(self.headers["Content-Length"]))
         hook.sent.append((dict(self.headers), body))
-        hook.gate.wait(20)
+        hook.gate.wait(PATIENCE)
         self.send_response(204)
         self.end_headers()
 
@@ -86,7 +87,7 @@ def test_a_server_that_stops_sees_its_webhooks_through(tmp_path: Path) -> None:
         server.process.send_signal(signal.SIGTERM)
         until(lambda: b"stopping" in server.log.read_bytes())
         hook.gate.set()
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
         headers, body = hook.sent[0]
         wanted = hmac.new(b"hush", headers["X-MQ-Timestamp"].encode() + b"." + body, hashlib.sha256).hexdigest()
         assert headers["X-MQ-Signature"] == f"sha256={wanted}"

@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, until
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 HTTP = ("--http", "127.0.0.1:0")
-PATIENCE = 60.0
 STATES = ("drafting", "waiting", "ordered", "active", "failed")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import yirangmq
 from tests.certificates import certificate
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, run_command, until
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
@@ -26,7 +27,7 @@ def test_from_nothing_to_the_first_message(tmp_path: Path) -> None:
         assert server.ready["addresses"] == [server.address]
         with connect(server.address) as client:
             stored = client.publish("mail", {"to": "ann"})
-            [delivery] = client.lease("mail", wait=5)
+            [delivery] = client.lease("mail", wait=PATIENCE)
             assert (delivery.id, delivery.value()) == (stored.id, {"to": "ann"})
             client.ack(delivery.lease_id)
         assert server.stop() == 0
@@ -102,9 +103,9 @@ def test_a_signal_ends_it_in_good_order(tmp_path: Path) -> None:
         got: list[object] = []
 
         def wait() -> None:
-            with connect(server.address, retries=0, timeout=60) as waiter:
+            with connect(server.address, retries=0, timeout=PATIENCE) as waiter:
                 try:
-                    got.append(waiter.lease("mail", wait=60))
+                    got.append(waiter.lease("mail", wait=PATIENCE))
                 except yirangmq.QueueError as error:
                     got.append(error.code)
 
@@ -114,7 +115,7 @@ def test_a_signal_ends_it_in_good_order(tmp_path: Path) -> None:
             until(lambda: any(one["waiting"] for one in client.call("connections")))
             stored = client.publish("work", b"x")
             assert server.stop() == 0
-        thread.join(20)
+        thread.join(PATIENCE)
         assert got == ["unreachable"]  # it was told that there is nothing, and asked again of nobody
         assert [event["event"] for event in server.events()] == ["ready", "signal", "stopping", "stopped"]
         server.start()
@@ -152,13 +153,13 @@ def test_a_server_hears_of_direct_writes(tmp_path: Path) -> None:
 
             def wait(got: list[object] = got) -> None:
                 with connect(server.address) as waiter:
-                    got.extend(delivery.value() for delivery in waiter.lease("mail", wait=20))
+                    got.extend(delivery.value() for delivery in waiter.lease("mail", wait=PATIENCE))
 
             thread = threading.Thread(target=wait)
             thread.start()
             until(lambda: any(one["waiting"] for one in client.call("connections")))
             queues.publish("mail", {"n": n})
-            thread.join(20)
+            thread.join(PATIENCE)
             assert got == [{"n": n}]
 
 
@@ -205,7 +206,7 @@ def test_a_file_of_settings_the_environment_and_the_supervisor(tmp_path: Path) -
     (tmp_path / "y.json").write_text(json.dumps({"node": "north", "log_level": "debug", "socket_mode": "600"}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
         supervisor.bind(str(tmp_path / "notify"))
-        supervisor.settimeout(20)
+        supervisor.settimeout(PATIENCE)
         server = Daemon(tmp_path, "--config", "y.json")
         try:
             server.start(YIRANGMQ_NODE="south", NOTIFY_SOCKET=str(tmp_path / "notify"))

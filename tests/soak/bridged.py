@@ -3,12 +3,12 @@
 import time
 from zlib import crc32
 
+from tests.patience import PATIENCE
 from tests.soak.judge import Seen
 from yirangmq.client.open import connect
 from yirangmq.format.envelope import header_of
 
 NAME = QUEUE = "bridged"
-PATIENCE = 60.0
 PAGE = 500
 
 

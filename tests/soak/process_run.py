@@ -8,6 +8,7 @@ import socket
 import time
 from pathlib import Path
 
+from tests.patience import PATIENCE
 from tests.scenarios.workers import Crew, Worker
 from tests.soak import bridged, roles
 from tests.soak.judge import Seen, Verdict, judge, seen
@@ -18,7 +19,6 @@ from yirangmq.stores.segments_view import SegmentView
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"))
-PATIENCE = 60.0
 BEGIN_SECONDS = 2.0
 """A slow publisher may have sent little when the first thing happens."""
 

@@ -43,7 +43,6 @@ def test_a_server_that_sends_one_record_less_is_noticed(monkeypatch: pytest.Monk
 
 
 @pytest.mark.process
-@pytest.mark.timeout(180)
 def test_no_gap_and_no_duplicate_whatever_process_is_killed() -> None:
     with crew(*MODULES) as team:
         for seed in range(PROCESSES):

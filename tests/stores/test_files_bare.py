@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
+
 PROGRAM = """
 import sys
 for name in ("msgspec", "apsw", "jsonschema_rs", "shtab"):
@@ -29,6 +31,6 @@ with yirangmq.open("files:" + sys.argv[1]) as queues:
 @pytest.mark.process
 def test_the_standard_library_is_enough(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1 1 1\n", "")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq.core.reasons import Reason
 from yirangmq.format.filenames import LETTER_OF, NOTES, TOPS, folder_of, read_name
 
@@ -27,7 +28,7 @@ def test_the_commands_run_one_after_the_other(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert shown.returncode == 0, shown.stderr
     for text in ("~m-1.json", '"temp": 41.2', '"messageId":"m-2","ackedAt"', '"item": 17', '"item": 18'):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.stores.parts import drop, open_queues
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.files import FilesStore
@@ -56,7 +57,7 @@ def test_a_dropped_file_wakes_who_waits_also_in_a_queue_that_did_not_exist(tmp_p
             found: list[object] = []
 
             def take(queue: str = queue, found: list[object] = found) -> None:
-                found.extend(delivery.value() for delivery in queues.lease(queue, wait=60))
+                found.extend(delivery.value() for delivery in queues.lease(queue, wait=PATIENCE))
 
             waiter = threading.Thread(target=take)
             waiter.start()
@@ -77,7 +78,7 @@ def test_without_a_watch_everything_still_comes(tmp_path: Path, monkeypatch: pyt
             found: list[object] = []
 
             def take(found: list[object] = found) -> None:
-                found.extend(delivery.value() for delivery in queues.lease("mail", wait=60))
+                found.extend(delivery.value() for delivery in queues.lease("mail", wait=PATIENCE))
 
             waiter = threading.Thread(target=take)
             waiter.start()

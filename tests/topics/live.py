@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
+from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -29,7 +30,6 @@ from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire import calls, feeds, records
 from yirangmq.wire.frames import FrameReader, Kind
 
-PATIENCE = 30.0
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,

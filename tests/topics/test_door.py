@@ -114,7 +114,7 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
 
 def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
     async def main() -> None:
-        settings = Settings(workers=1, pace=Pace(stall_seconds=0.3))
+        settings = Settings(workers=1, pace=Pace(stall_seconds=2))
         async with live(tmp_path, settings) as server, dial(server, receive=4096) as stalled, dial(server) as other:
             await server.fill(3000, 1000)
             await stalled.follow()

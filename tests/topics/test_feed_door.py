@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.live import LOOPS, PATIENCE, Live, live, run, until
+from tests.patience import PATIENCE
+from tests.topics.live import LOOPS, Live, live, run, until
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
 from yirangmq.doors.sockets import Limits

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, until
 from yirangmq.core.topics import Record
 from yirangmq.stores.segments import SegmentLog
@@ -18,7 +19,7 @@ from yirangmq.topics import dialect_layout as layout
 from yirangmq.wire import calls, feeds, records
 from yirangmq.wire.frames import FrameReader, Kind
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.process
 KILLS = int(os.environ.get("YIRANGMQ_TOPIC_KILLS", "4"))
 LONGEST_LIFE = 0.5
 QUIET = ("--http", "off", "--log-level", "warning")
@@ -29,7 +30,7 @@ class Wire:
 
     def __init__(self, path: Path) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.settimeout(20)
+        self._socket.settimeout(PATIENCE)
         self._frames = FrameReader()
         self._number = 0
         try:
@@ -153,6 +154,7 @@ def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path:
         everybody = [Durable(path, "all", []), Durable(path, "some", ["a", "c*"])]
         for thread in (publishing, *everybody):
             thread.start()
+        until(lambda: all(one.subscriptions for one in everybody))
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.05, LONGEST_LIFE))  # the moment of the kill is the point of the test
             server.kill()
@@ -160,12 +162,12 @@ def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path:
         before = len(publishing.confirmed)
         until(lambda: len(publishing.confirmed) > before)
         publishing.is_over = True
-        publishing.join(20)
+        publishing.join(PATIENCE)
         last = max(publishing.confirmed)
         until(lambda: all(one.reached >= last for one in everybody))
         for one in everybody:
             one.is_over = True
-            one.join(20)
+            one.join(PATIENCE)
         assert server.stop() == 0
     found = kept(tmp_path / "d" / "topics")
     assert [record.sequence for record in found] == list(range(1, len(found) + 1))
@@ -200,7 +202,7 @@ def test_a_server_that_stops_ends_a_recovery_with_a_whole_frame_and_a_word(tmp_p
         stopping = threading.Thread(target=server.stop)
         stopping.start()
         rest = list(heard)
-        stopping.join(30)
+        stopping.join(PATIENCE)
         following.close()
         assert rest[-1][0] == Kind.BYE
         sequences = [value.sequence for kind, value in [*first, *rest] if kind == records.KIND]
@@ -244,7 +246,7 @@ def test_the_feed_door_listens_on_a_socket_and_on_tcp_and_starts_with_the_log_th
         raw_unix = socket.socket(socket.AF_UNIX)
         raw_unix.connect(str(tmp_path / "feed.sock"))
         for raw in (raw_unix, socket.create_connection(("127.0.0.1", port))):
-            raw.settimeout(20)
+            raw.settimeout(PATIENCE)
             raw.sendall(layout.encode(layout.Subscription(1, 2, 0, "x")))
             scanner = layout.Scanner(100)
             heard = list(scanner.feed(raw.recv(16)))

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.live import LOOPS, PATIENCE, Follower, Live, dial, live, run, until
+from tests.patience import PATIENCE
+from tests.topics.live import LOOPS, Follower, Live, dial, live, run, until
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings

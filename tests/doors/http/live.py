@@ -13,13 +13,12 @@ from typing import NamedTuple
 
 import httptools
 
+from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
 
-PATIENCE = 20.0
-"""Seconds after which a test that waits has failed."""
 PEERS: list["Peer"] = []
 """Those of the running test, to be closed after it."""
 

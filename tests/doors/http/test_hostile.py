@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.live import PATIENCE, Answer, Answers, request
+from tests.doors.http.live import Answer, Answers, request
+from tests.patience import PATIENCE
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]

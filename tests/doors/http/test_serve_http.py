@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.certificates import certificate, client_context
-from tests.doors.http.live import PATIENCE
+from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon
 from yirangmq.client.open import connect
 

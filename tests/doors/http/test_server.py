@@ -13,8 +13,9 @@ import uvloop
 
 from tests.certificates import client_context, server_context
 from tests.doors.http import live
-from tests.doors.http.live import PATIENCE, Peer, ask, dial, request, serving, until
+from tests.doors.http.live import Peer, ask, dial, request, serving, until
 from tests.doors.http.parts import Stage
+from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -235,9 +236,12 @@ def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run:
             peer.send(request("GET", "/wait") * 5000)
             await until(lambda: bool(door.connections) and not only(door)._is_reading)
             peer.writer.close()
-            await asyncio.sleep(0.01)
-            door.look_around(now())
-            assert stage.left == stage.waiting
+
+            def is_noticed() -> bool:
+                door.look_around(now())
+                return stage.left == stage.waiting
+
+            await until(is_noticed)
             await until(lambda: not door.connections)
 
     run(main())
@@ -384,8 +388,7 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
             half.send(request("POST", "/echo", b"x" * 1000)[:-10])
             await until(lambda: bool(stage.held and stage.waiting and stage.stream.outlet))
             stage.stream.write(b"data: 1\n\n")
-            await until(lambda: len(door.connections) == 5)
-            await asyncio.sleep(0.01)
+            await until(lambda: len(door.connections) == 5 and door.shared.held >= 990)
             door.stop()
             assert await idle.hear() is None
             told = await waiting.hear()

@@ -13,12 +13,12 @@ from typing import Any
 import stomp
 import uvloop
 
+from tests.patience import PATIENCE
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config import load
 from yirangmq.core.access import Grant
 from yirangmq.stores.open import open_store
 
-PATIENCE = 30.0
 CONNECTIONS: dict[str, Any] = {
     "1.0": stomp.StompConnection10,
     "1.1": stomp.StompConnection11,

@@ -9,6 +9,7 @@ import stomp
 
 from tests.certificates import certificate, server_context
 from tests.doors.stomp.live import LiveServer, live, until
+from tests.patience import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 
@@ -77,7 +78,7 @@ def test_topics_and_durable_subscriptions(server: LiveServer) -> None:
     sender.send("/topic/news.a", b"1")
     assert [message.body for message in client.messages(1)] == [b"1"]
     client.close()
-    client.heard.is_over.wait(10)
+    client.heard.is_over.wait(PATIENCE)
     sender.send("/topic/news.a", b"2")
     again = server.client()
     again.connect(headers={"client-id": "billing"})
@@ -99,7 +100,7 @@ def test_an_error_says_what_to_do(server: LiveServer) -> None:
     until(lambda: client.heard.errors)
     [error] = client.heard.errors
     assert "must begin with /queue/, /topic/" in error.headers["message"]
-    assert client.heard.is_over.wait(10)
+    assert client.heard.is_over.wait(PATIENCE)
 
 
 def test_a_lost_client_gives_back_at_once(server: LiveServer) -> None:

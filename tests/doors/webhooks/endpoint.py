@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
+from tests.patience import PATIENCE
 from yirangmq.broker import policies
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -18,7 +19,6 @@ from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
 
-PATIENCE = 20.0
 FINE = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 

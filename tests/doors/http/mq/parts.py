@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.doors.http.live import Answer, Peer, dial, serving
+from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
@@ -137,7 +138,7 @@ def loads(body: bytes) -> Any:
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not is_so():  # noqa: ASYNC110  (the desk tells nobody)
             await asyncio.sleep(0)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.servers import PATIENCE
+from tests.patience import PATIENCE
 from tests.topics.live import loop_here, opening
 from yirangmq.broker.batches import Batches
 from yirangmq.broker.bridges import Bridges

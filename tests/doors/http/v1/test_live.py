@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.doors.http.v1.servers import HttpServer
+from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
-
-PATIENCE = 20.0
 
 
 @pytest.fixture

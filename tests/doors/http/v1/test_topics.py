@@ -11,7 +11,7 @@ from zlib import crc32
 import pytest
 
 from tests.doors.http.v1.servers import HttpServer
-from tests.servers import PATIENCE
+from tests.patience import PATIENCE
 from tests.topics.live import SMALL
 from yirangmq.clock import SystemClock
 from yirangmq.core.topics import NewRecord
