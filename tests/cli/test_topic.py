@@ -251,7 +251,7 @@ def test_from_where(topic: Cli) -> None:
     fill(topic, 5)
     before = datetime.now(UTC).isoformat()
     fill(topic, 5)
-    end = "--idle 0.1 --json"
+    end = "--idle 1 --json"
     assert numbers(topic(f"subscribe --from-beginning {end}")) == list(range(1, 11))
     assert numbers(topic(f"subscribe --from-seq 7 --limit 2 {end}")) == [7, 8]
     assert numbers(topic(f"subscribe --from-time {before} {end}")) == [6, 7, 8, 9, 10]
@@ -264,7 +264,7 @@ def test_from_where(topic: Cli) -> None:
 @pytest.mark.parametrize("kept", ["--name ledger", "--cursor file"])
 def test_it_goes_on_where_it_was(topic: Cli, kept: str) -> None:
     fill(topic, 10)
-    end = "--idle 0.1 --json"
+    end = "--idle 1 --json"
     assert numbers(topic(f"subscribe {kept} --from-beginning --limit 3 {end}")) == [1, 2, 3]
     assert numbers(topic(f"subscribe {kept} --limit 2 {end}")) == [4, 5]
     assert numbers(topic(f"subscribe {kept} {end}")) == [6, 7, 8, 9, 10]
@@ -276,7 +276,7 @@ def test_it_goes_on_where_it_was(topic: Cli, kept: str) -> None:
 def test_a_mask_is_the_servers(cli: Cli, server: RunningServer) -> None:
     with connect(server.unix) as client:
         client.topics.publish_many([("a", 1), ("b", 2), ("c", 3)])
-    result = cli(f"topic subscribe --mask 2 --from-beginning --idle 0.1 --json --store {server.unix}")
+    result = cli(f"topic subscribe --mask 2 --from-beginning --idle 1 --json --store {server.unix}")
     assert numbers(result) == [2]
     result = cli("topic subscribe --mask 2 --log topics")
     assert (result.code, "--mask" in result.err) == (2, True)

@@ -12,8 +12,10 @@ from tests.patience import PATIENCE
 from yirangmq.client.open import connect_async
 from yirangmq.wire.frames import FrameReader, Kind, encode
 
-SOON = 2.0
-"""Longer than anything here takes, shorter than a test may."""
+SOON = PATIENCE / 2
+"""Longer than anything here takes, shorter than it waits for what nobody sends."""
+SILENCE = 2.0
+"""Seconds without anything after which there is no more, also where everything is slow."""
 
 
 class InLoop:

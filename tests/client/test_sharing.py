@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.parts import SOON
+from tests.client.parts import SILENCE, SOON
 from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.faces import Client
@@ -50,7 +50,7 @@ def test_a_thread_that_waits_holds_nobody_up(client: Client) -> None:
 
 def test_threads_share_a_subscription_and_each_message_is_one_of_theirs(client: Client) -> None:
     client.publish_many("mail", range(2000))
-    with client.subscribe("mail", 100, idle=0.3) as subscription:
+    with client.subscribe("mail", 100, idle=SILENCE) as subscription:
 
         def work(number: int) -> list[Any]:
             got = []
@@ -160,7 +160,7 @@ def test_tasks_share_a_subscription(server: RunningServer) -> None:
     async def scenario() -> None:
         async with connect_async(server.unix) as client:
             await client.publish_many("mail", range(500))
-            async with client.subscribe("mail", 20, idle=0.3) as subscription:
+            async with client.subscribe("mail", 20, idle=SILENCE) as subscription:
                 got = await asyncio.gather(*(work(subscription) for _ in range(5)))
             assert sorted(value for part in got for value in part) == list(range(500))
             assert (await client.counts("mail")).done == 500
@@ -170,7 +170,7 @@ def test_tasks_share_a_subscription(server: RunningServer) -> None:
 
 def test_batches_come_as_they_were_sent(server: RunningServer, client: Client) -> None:
     async def scenario() -> list[int]:
-        async with connect_async(server.unix) as other, other.subscribe("mail", 30, idle=0.2) as subscription:
+        async with connect_async(server.unix) as other, other.subscribe("mail", 30, idle=SILENCE) as subscription:
             sizes = []
             async for batch in subscription.batches():
                 sizes.append(len(batch))
@@ -182,7 +182,7 @@ def test_batches_come_as_they_were_sent(server: RunningServer, client: Client) -
     assert sum(sizes) == 90
     assert max(sizes) <= 30
     client.publish_many("mail", range(90))
-    with client.subscribe("mail", 30, idle=0.2) as subscription:
+    with client.subscribe("mail", 30, idle=SILENCE) as subscription:
         taken = 0
         for batch in subscription.batches():
             taken += len(batch)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.topic_parts import InLoopTopics, Tampering
+from tests.client.topic_parts import InLoopTopics, Tampering, silent_until
 from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.open import connect
@@ -84,7 +84,7 @@ def test_what_lies_before_is_recovered(topics: Any) -> None:
     events: list[Event] = []
     with topics.subscribe(start="beginning", on_event=events.append) as subscription:
         taken(subscription, 10)
-        assert subscription.next(SOON) is None
+        silent_until(subscription, ClientState.ONLINE)
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
 
 
@@ -102,7 +102,7 @@ def test_a_gap_is_recovered_when_asked_for(topics: Any, line: Tampering) -> None
     with topics.subscribe(on_event=events.append) as subscription:
         topics.publish_many([("a", n) for n in range(5)])
         taken(subscription, 5)
-        assert subscription.next(SOON) is None
+        silent_until(subscription, ClientState.ONLINE)
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
     assert [type(one) for one in events].count(Missing) == 1
 
@@ -117,7 +117,7 @@ def test_a_slow_reader_is_recovered_unasked(server: RunningServer) -> None:
         for _ in range(60):
             client.topics.publish("a", bytes(100_000))
         taken(subscription, 60)
-        assert subscription.next(SOON) is None
+        silent_until(subscription, ClientState.ONLINE)
         assert subscription.duplicates == 0
     assert edges(events)[: len(SUBSCRIBED) + 2] == [*SUBSCRIBED, *CAUGHT_UP]
     assert not [one for one in events if isinstance(one, Missing)]

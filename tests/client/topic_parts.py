@@ -2,12 +2,14 @@
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.client.parts import BadLine, InLoop
 from tests.patience import PATIENCE
 from yirangmq.client.following import AsyncTopicSubscription
+from yirangmq.core.feeds import ClientState
 from yirangmq.wire.frames import Frame
 
 Tamper = Callable[[Frame], list[Frame]]
@@ -80,3 +82,12 @@ class Tampering(BadLine):
             except OSError:
                 break
         _shut(client, server)
+
+
+def silent_until(subscription: Any, state: ClientState) -> None:
+    """Nothing comes, and it gets into this state."""
+    end = time.monotonic() + PATIENCE
+    while subscription.state is not state:
+        assert time.monotonic() < end, subscription.state
+        assert subscription.next(0.05) is None
+    assert subscription.next(0.05) is None

@@ -18,9 +18,9 @@ from tests.scenarios.workers import crew
 from yirangmq.client.open import connect
 from yirangmq.stores.open import open_store
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1200)]
 KILLS = int(os.environ.get("YIRANGMQ_DAEMON_KILLS", "20"))
 EACH = int(os.environ.get("YIRANGMQ_DAEMON_CLIENTS", "3"))
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300 + 10 * KILLS)]
 LONGEST_LIFE = 0.4
 """Seconds a server lives at most before it is killed."""
 LEASE_SECONDS = 2

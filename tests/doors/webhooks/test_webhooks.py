@@ -223,7 +223,7 @@ def test_a_lease_does_not_end_before_its_request() -> None:
             return FINE
 
         there.answer = wait
-        await site.set_policy("mail", webhook={"url": there.url}, visibilityTimeoutSec=0.3)
+        await site.set_policy("mail", webhook={"url": there.url}, visibilityTimeoutSec=2)
         [id] = await site.publish("mail", 1)
         await until(lambda: there.at_once == 1)
 
@@ -232,7 +232,7 @@ def test_a_lease_does_not_end_before_its_request() -> None:
             return card.due_at if card is not None else 0
 
         first = due()
-        await until(lambda: due() > first + 300)
+        await until(lambda: due() > first + 2000)
         gate.set()
         await until(lambda: site.counts().done == 1)
         assert len(there.sent) == 1
@@ -247,7 +247,7 @@ def test_a_dead_endpoint_does_not_turn_a_full_queue_into_dead_letters() -> None:
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 2}, retry=retry)
         await site.publish("mail", *range(100))
         await until(lambda: bool(site.rows()[0]["heldSec"]))
-        assert 55 < site.rows()[0]["heldSec"] <= 60
+        assert 30 < site.rows()[0]["heldSec"] <= 60
         await until(lambda: site.desk.is_idle)
         assert site.counts().dead <= 3
 
