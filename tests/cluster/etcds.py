@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.patience import PATIENCE
+from tests.ports import free_port
 
 TOOLS = Path(__file__).parents[2] / ".tools" / "etcd"
 STARTS = 3
@@ -193,12 +194,7 @@ class Etcds:
 
 
 def free_ports(count: int) -> list[int]:
-    """Held together until all are known, so that they differ."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in held]
+    return [free_port() for _ in range(count)]
 
 
 def _answers(endpoint: str) -> bool:

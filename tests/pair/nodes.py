@@ -10,14 +10,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.pair.relay import Cable, cable, free_port
+from tests.pair.relay import Cable, cable
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.scenarios.daemons import Daemon, until
 from yirangmq import QueueError
 from yirangmq.client.open import connect
 
-INTERVAL = float(os.environ.get("YIRANGMQ_PAIR_INTERVAL", "0.3"))
-"""Seconds between heartbeats; 5 in the slow form."""
+INTERVAL = float(os.environ.get("YIRANGMQ_PAIR_INTERVAL", "1"))
+"""Seconds between heartbeats; 5 in the slow form. A test of the connection has two fifths of it, on any machine."""
 NAMES = ("a", "b")
 
 

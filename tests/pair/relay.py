@@ -5,24 +5,12 @@ Heartbeats (UDP) and the test of the connection (TCP) go through it. TCP needs b
 import asyncio
 import contextlib
 import random
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 from tests.patience import PATIENCE
-
-
-def free_port() -> int:
-    """One that is free for UDP and for TCP."""
-    for _ in range(100):
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tcp:
-            tcp.bind(("127.0.0.1", 0))
-            port: int = tcp.getsockname()[1]
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp, contextlib.suppress(OSError):
-                udp.bind(("127.0.0.1", port))
-                return port
-    raise AssertionError("no free port")
+from tests.ports import free_port
 
 
 class Way(asyncio.DatagramProtocol):

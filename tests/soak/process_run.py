@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.scenarios.workers import Crew, Worker
 from tests.soak import bridged, roles
 from tests.soak.judge import Seen, Verdict, judge, seen
@@ -21,13 +22,6 @@ TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"))
 BEGIN_SECONDS = 2.0
 """A slow publisher may have sent little when the first thing happens."""
-
-
-def free_port() -> int:
-    with socket.socket() as line:
-        line.bind(("127.0.0.1", 0))
-        port: int = line.getsockname()[1]
-        return port
 
 
 class ProcessRun:
