@@ -46,7 +46,7 @@ async def running(
     """A node in this process, with an etcd client of its own."""
     address = Address(endpoints=tuple(endpoints))
     stop = asyncio.Event()
-    given = Settings(name=name, **{"lease": 2, "look": 0.05, "compact": 0.0, **settings})
+    given = Settings(name=name, **{"lease": 10, "look": 0.05, "compact": 0.0, **settings})
     async with Etcd(address) as client:
         node = Node(client, address, clock or SystemClock(), TimeOrderedIds(), given)
         task = asyncio.ensure_future(node.run(stop))

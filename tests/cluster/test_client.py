@@ -209,7 +209,7 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: b
 def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
-            async with await Lease.grant(client, 2) as lease:
+            async with await Lease.grant(client, 4) as lease:
                 await client.put(key, b"", lease.id)
                 await asyncio.sleep(lease.seconds * 1.6)  # longer than it lives by itself
                 assert await client.get(key) is not None
@@ -246,7 +246,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, k
         order = (leader.endpoint, *(member.endpoint for member in etcds.members if member is not leader))
         client = at(*order)
         client.lines._order = list(order)
-        async with client, await Lease.grant(client, 5) as lease:
+        async with client, await Lease.grant(client, 60) as lease:
             revision = (await client.put(key + b"begin", b"", lease.id)).header.revision
             seen: list[bytes] = []
 

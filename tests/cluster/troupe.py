@@ -19,7 +19,8 @@ from yirangmq.cluster.keys import Keys
 from yirangmq.cluster.producing import Producer
 
 ROOT = Path(__file__).parents[2]
-LEASE = "2"
+LEASE = "4"
+"""Seconds of a node that a busy machine holds up, and that still leads."""
 Evil = Callable[["Troupe"], Awaitable[None]]
 
 

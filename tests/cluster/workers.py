@@ -12,7 +12,8 @@ from yirangmq.cluster.etcd import Etcd
 from yirangmq.core.errors import Unavailable
 
 AT_ONCE = int(os.environ.get("YIRANGMQ_WORKER_BATCH", "20"))
-LEASE = 2
+LEASE = 6
+"""Seconds; whoever only got little of the machine for a while keeps what it has."""
 
 
 async def consume(endpoints: str, queue: str, name: str, file: str) -> None:
