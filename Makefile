@@ -15,6 +15,9 @@ SOAK_FLAGS   ?=
 PEERS  := .venv-bench/.ready
 ACTIVEMQ := .bench-activemq/.ready
 
+# Tests start hundreds of processes, and without .pyc files each would compile all of us again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \

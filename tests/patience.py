@@ -3,5 +3,5 @@
 
 import os
 
-PATIENCE = float(os.environ.get("YIRANGMQ_TEST_PATIENCE", "120"))
+PATIENCE = int(os.environ.get("YIRANGMQ_TEST_PATIENCE", "120"))
 """Seconds."""

@@ -11,6 +11,9 @@ from tests.pipeline.served import Served
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+QUICK = {"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}
+"""A few rows a query: half of the time went into a second compilation of what runs only a few times."""
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
@@ -18,7 +21,7 @@ def spark() -> Iterator["SparkSession"]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
-        made = session("tests", "local[2]")
+        made = session("tests", "local[2]", QUICK)
     yield made
     made.stop()
 
