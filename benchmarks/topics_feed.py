@@ -241,8 +241,9 @@ def disturbed(server: OurServer, sizes: Sizes, size: int) -> None:
     for name, found in (("alone", alone), (f"beside ten at {LIVE_PACE / 1e6:.0f} MB/s", beside), ("beside ten", flood)):
         p50, p99 = (statistics.median(one[place] for one in found) * 1e6 for place in (0, 1))
         print(f"  {name:<26} p50 {p50:>7,.0f} µs, p99 {p99:>7,.0f} µs", flush=True)
-    share = statistics.median(one[1] for one in beside) / statistics.median(one[1] for one in alone)
-    target(f"live p99 with 10 recovering at {LIVE_PACE / 1e6:.0f} MB/s, beside undisturbed", share, "<= 2", share <= 2)
+    for name, found in (("10 recovering", flood), (f"10 recovering at {LIVE_PACE / 1e6:.0f} MB/s", beside)):
+        share = statistics.median(one[1] for one in found) / statistics.median(one[1] for one in alone)
+        target(f"live p99 with {name}, beside undisturbed", share, "<= 2", share <= 2)
 
 
 def latency(server: OurServer, count: int) -> tuple[float, float]:

@@ -245,6 +245,11 @@ class Config:
         "", topic_or_nothing, "the topic in which the events of queues are told (docs/bridges.md)"
     )
     recovery_workers: int = _setting(2, whole_number(1, 64), "threads that send history to subscribers")
+    recovery_bytes_beside_live: int = _setting(
+        300_000_000,
+        whole_number(0, 2**40),
+        "bytes of history a second, to all subscribers together, while live records pass; 0: as fast as they are read",
+    )
     publisher_id: int = _setting(1000, whole_number(0, 9999), "the number of this server as a publisher of topics")
     feed_socket: str = _setting(
         OFF, a_text, "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"

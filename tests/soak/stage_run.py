@@ -84,7 +84,7 @@ class StageRun:
             buffer_bytes=chance.choice((600, 1500, 20_000)),
             commit_bytes=chance.choice((200, 1000, 10_000)),
             workers=chance.randint(1, 3),
-            pace=Pace(budget=chance.choice((50, 700, 5000)), threaded=False),
+            pace=Pace(budget=chance.choice((50, 700, 5000)), threaded=False, beside_live=0),
             retention=retention,
         )
         self._stage = Stage(self._home, self._settings, self._log)

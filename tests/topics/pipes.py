@@ -298,4 +298,4 @@ class Stage:
 
 def small(**more: Any) -> Settings:
     """Buffers of a few records, workers that send a few bytes a turn."""
-    return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False), **more)
+    return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False, beside_live=0), **more)

@@ -129,7 +129,7 @@ def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
 
 
 def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeStage) -> None:
-    stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False)))
+    stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False, beside_live=0)))
     fill(stage, 100)
     recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
     recovering.follow()
@@ -209,7 +209,9 @@ def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
 
 
 def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
-    stage = make_stage(Settings(workers=1, pace=Pace(300_000, threaded=False)), SMALL._replace(segment_bytes=1 << 20))
+    stage = make_stage(
+        Settings(workers=1, pace=Pace(300_000, threaded=False, beside_live=0)), SMALL._replace(segment_bytes=1 << 20)
+    )
     fill(stage, 400, size=3000)
     client = stage.client()
     client.follow(make_filter(["nothing", "a"]))

@@ -39,7 +39,7 @@ def settings_of(config: Config) -> Settings:
         most_buffer_bytes=config.client_memory_bytes,
         workers=config.recovery_workers,
         masked=config.topic_masks,
-        pace=Pace(stall_seconds=config.idle_seconds),
+        pace=Pace(stall_seconds=config.idle_seconds, beside_live=config.recovery_bytes_beside_live),
         retention=Retention(age, config.topic_retention_bytes or None),
         cursor_seconds=config.topic_cursor_seconds,
         lag_limit=config.topic_lag_limit,

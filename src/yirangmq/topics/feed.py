@@ -12,6 +12,7 @@ from typing import NamedTuple, NoReturn
 from yirangmq.core.errors import BadInput, QueueError, StoreError, Unavailable
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Appended, Log, NewRecord
+from yirangmq.topics.courtesy import Courtesy
 from yirangmq.topics.lines import Dialect
 from yirangmq.topics.stage import Loop, Settings
 from yirangmq.topics.subscriber import Subscriber
@@ -57,6 +58,7 @@ class Feed:
         self.published = 0
         self.published_bytes = 0
         self.commits = 0
+        self.courtesy = Courtesy(settings.pace.beside_live, loop.seconds)
         self._cutter = Cutter()
         self._online: dict[tuple[Dialect, Filter], dict[Subscriber, None]] = {}
         self._waiting: deque[Publish] = deque()
@@ -126,6 +128,8 @@ class Feed:
             for hear in self.took:
                 hear(self.loop.seconds() - begun)
             self._confirm(publishes, appended)
+            if self._online:
+                self.courtesy.live()
             self._spread(Live(appended, [record.topic for record in records]))
             self.troubled(None)
 

@@ -37,7 +37,7 @@ class Follows:
         """Made when it is first needed."""
         if self._pool is None:
             settings = self._feed.settings
-            self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.pace)
+            self._pool = Recovery(settings.workers, self._ended, self._loop.call, settings.pace, self._feed.courtesy)
         return self._pool
 
     @property

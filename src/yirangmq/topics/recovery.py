@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError
+from yirangmq.topics.courtesy import STEP, Courtesy
 from yirangmq.topics.run import Outcome, Run
 
 LOOK_SECONDS = 1.0
@@ -21,19 +22,22 @@ Ended = Callable[[Run, Outcome], None]
 
 class Pace(NamedTuple):
     """``budget``: bytes for one client before the next one has its turn. ``stall_seconds``: a client that takes nothing
-    for so long is given up. Not ``threaded``: somebody else calls ``turn``."""
+    for so long is given up. Not ``threaded``: somebody else calls ``turn``. ``beside_live``: bytes a second of all
+    recoveries together while live records pass; 0: no limit."""
 
     budget: int = 1 << 20
     stall_seconds: float = 600.0
     threaded: bool = True
+    beside_live: int = 300_000_000
 
 
 class Worker:
     """One thread. ``ended`` is called from it, with a run that it has let go of."""
 
-    def __init__(self, name: str, ended: Ended, pace: Pace) -> None:
+    def __init__(self, name: str, ended: Ended, pace: Pace, courtesy: Courtesy) -> None:
         self._name = name
         self._pace = pace
+        self._courtesy = courtesy
         self._ended = ended
         self._inbox: deque[Run] = deque()
         self._is_stopping = False
@@ -95,6 +99,8 @@ class Worker:
         self._listen(seconds)
         self._take_in()
         for _ in range(len(self._ready)):
+            if self._courtesy.wait():
+                break
             self._serve(self._ready.popleft())
         self._count()
 
@@ -103,8 +109,10 @@ class Worker:
 
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen; None: for ever."""
-        if self._ready or self._inbox:
+        if self._inbox:
             return 0
+        if self._ready:
+            return self._courtesy.wait()
         return LOOK_SECONDS if self._blocked or self._sleeping else None
 
     def _listen(self, seconds: float | None) -> None:
@@ -141,11 +149,13 @@ class Worker:
         return run.still_for() > self._pace.stall_seconds
 
     def _serve(self, run: Run) -> None:
+        before, courtesy = run.taken, self._courtesy
         try:
-            outcome = run.step(self._pace.budget)
+            outcome = run.step(STEP if courtesy.is_asked else self._pace.budget)
         except Exception as error:  # a fault of ours in one recovery must not end the others
             run.error = QueueError(f"{type(error).__name__}: {error}")
             outcome = Outcome.FAILED
+        courtesy.sent(run.taken - before)
         if outcome is Outcome.MORE:
             self._ready.append(run)
         elif outcome is Outcome.BLOCKED:
@@ -170,8 +180,16 @@ class Worker:
 class Recovery:
     """The pool. ``call`` runs something on the loop's thread, soon."""
 
-    def __init__(self, workers: int, ended: Ended, call: Callable[[Callable[[], None]], object], pace: Pace) -> None:
+    def __init__(
+        self,
+        workers: int,
+        ended: Ended,
+        call: Callable[[Callable[[], None]], object],
+        pace: Pace,
+        courtesy: Courtesy,
+    ) -> None:
         self._call = call
+        self._courtesy = courtesy
         self._ended = self._pass_on(ended)
         self._pace = pace
         self._next = 0
@@ -191,7 +209,7 @@ class Recovery:
     def resize(self, count: int) -> None:
         """So many from now on. Those that are too many end what they are at, and are let go of by ``rest``."""
         while len(self.workers) < count:
-            self.workers.append(Worker(f"recovery-{len(self.workers)}", self._ended, self._pace))
+            self.workers.append(Worker(f"recovery-{len(self.workers)}", self._ended, self._pace, self._courtesy))
         self._retired += self.workers[count:]
         del self.workers[count:]
 

@@ -57,6 +57,8 @@ class Run:
         self.outlet = outlet
         self.cursor = task.after
         self.sent = 0
+        self.taken = 0
+        """Bytes that the client took."""
         self.error: QueueError | None = None
         self._moved_at, _ = times()
         self.is_cancelled = False
@@ -126,6 +128,7 @@ class Run:
         else:
             count = self._push_file(most)
         self._moved_at, _ = self._times()
+        self.taken += count
         return count
 
     def _push_file(self, most: int) -> int:
