@@ -3,7 +3,7 @@ writes it, a test sees that it is current."""
 
 from pathlib import Path
 
-from yirangmq.pipeline.source.columns import QUEUE_COLUMNS, TOPIC_COLUMNS
+from yirangmq.pipeline.source.columns import FILES_COLUMNS, QUEUE_COLUMNS, TOPIC_COLUMNS
 from yirangmq.pipeline.source.options import OPTIONS, USES, Option
 from yirangmq.pipeline.source.rows import KNOWN, MEMBERS, PASSED_OVER
 
@@ -45,6 +45,11 @@ COLUMNS = {
     "failure_message": "",
     "failed_at": "",
     "seq": "the number in the store",
+    "record": "`accepted`, `rewritten`, `outcome` or `queue_deleted` ([files by date](files-by-date.md))",
+    "delivery": "`DELIVERED`, `FAILED` or `TIMEOUT`, of an outcome",
+    "leased_at": "when the attempt began that ended so",
+    "sha256": "of the payload",
+    "position": "rises from record to record, in the order they were committed",
 }
 
 
@@ -74,6 +79,8 @@ def page() -> str:
         parts += [f"## {title}", "", *option_rows(use), ""]
     parts += ["## Columns of topics", "", *column_rows(TOPIC_COLUMNS), ""]
     parts += ["## Columns of queues, dead letters and archives", "", *column_rows(QUEUE_COLUMNS), ""]
+    more = {name: kind for name, kind in FILES_COLUMNS.items() if name not in QUEUE_COLUMNS}
+    parts += ["## Columns of files by date", "", "Those of queues, and:", "", *column_rows(more), ""]
     parts += ["## Columns that the sink takes", "", SINK]
     plain = sorted(KNOWN - set(MEMBERS))
     parts += ["| column | becomes |", "|---|---|"]

@@ -14,6 +14,7 @@ from typing import Any
 from yirangmq.core.access import TokenRule
 from yirangmq.core.bridges import NewBridge
 from yirangmq.core.chain import Chain, check_hooks
+from yirangmq.core.dayfiles import KEEP_DAYS
 from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.names import MAX_SECONDS
@@ -289,6 +290,15 @@ class Config:
     pair_drain_seconds: float = _setting(
         10.0, a_number(0, 3600), "at a switch by hand queues may take so long to run empty, while publishers wait"
     )
+    files_by_date: str = _setting(
+        OFF,
+        a_text,
+        "every accepted message and its outcome as JSON lines by day (docs/files-by-date.md): `on` for DATA/by-date, a "
+        "folder, or `off`",
+    )
+    files_by_date_days: int = _setting(
+        KEEP_DAYS, whole_number(1, 36_500), "days before today whose files are kept; longer where a message waits"
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
     syslog: str = _setting(
@@ -356,6 +366,11 @@ class Config:
     @property
     def stomp_address(self) -> tuple[str, int] | None:
         return None if self.stomp in ("", OFF) else _host_and_port(self.stomp, "stomp")
+
+    @property
+    def day_files_folder(self) -> str:
+        """ "" is off."""
+        return {OFF: "", "": "", "on": f"{self.data}/by-date"}.get(self.files_by_date, self.files_by_date)
 
     @property
     def pair_peer_address(self) -> tuple[str, int] | None:

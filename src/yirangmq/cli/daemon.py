@@ -23,6 +23,7 @@ from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.cli.batching import Batching
 from yirangmq.cli.bridging import Bridging
+from yirangmq.cli.dayway import DayWay, day_way
 from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.feeding import publisher_of
 from yirangmq.cli.listener import Listener
@@ -126,6 +127,7 @@ class Daemon:
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
         self._pair = self._paired(calls) if config.pair_peer else None
+        self._day_files: DayWay | None = day_way(config, store, self._pages, clock, calls)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -297,6 +299,8 @@ class Daemon:
         self._entrance.look_around(self._loop.time())
         self._look_at_disk()
         self._observing.look(self._desk)
+        if self._day_files is not None:
+            self._day_files.look()
         if self._entrance.sent_away() != self._sent_away:
             self._sent_away = self._entrance.sent_away()
             log.warning("clients sent away", extra=values(since_start=self._sent_away))
@@ -333,6 +337,7 @@ class Daemon:
             "topics": self._topic_calls.facts(),
             "pair": None if self._pair is None else self._pair.facts(),
             "bridges": self._bridging.calls.facts(),
+            "filesByDate": None if self._day_files is None else self._day_files.facts(),
             "stomp": None if self._entrance.stomp is None else self._entrance.stomp.describe(),
         }
 

@@ -39,6 +39,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),
     "topic": ("topics", "publish to topics, follow them, replay them"),
     "bridge": ("bridges", "topics that feed queues"),
+    "files": ("datefiles", "see, check and clear away the files by date"),
     "log": ("logbook", "check and print the files of a log of topics"),
     "pipeline": ("pipelines", "work on messages in bulk, with Spark"),
     "spark": ("sparking", "is Spark ready here? a quicker start for it"),

@@ -18,19 +18,25 @@ def _today() -> Any:
 
 
 def archive_options(parser: argparse.ArgumentParser) -> None:
-    source(parser, "topic:NAME or topic:PATTERN; done:QUEUE or done:* for messages that are done")
+    source(
+        parser,
+        "topic:NAME or topic:PATTERN; done:QUEUE or done:* for messages that are done; files:FOLDER for files by date",
+    )
     parser.add_argument("--to", required=True, metavar="FOLDER", help="the archive; each place has one of its own")
     common(parser)
 
 
 def run_archive(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("topic", "done", "dlq"))
+    place = read_place(args.source, kinds=("topic", "done", "dlq", "files"))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "archive") as spark:
         from yirangmq.pipeline import places
         from yirangmq.pipeline.jobs.archive import archive
+        from yirangmq.pipeline.jobs.dayfiles import settled
 
-        made = archive(places.read(spark, place, reach), Path(args.to).absolute(), str(place))
+        is_files = place.kind == "files"
+        rows = settled(places.read_day_files(spark, place)) if is_files else places.read(spark, place, reach)
+        made = archive(rows, Path(args.to).absolute(), str(place))
     value = {"from": str(place), "to": args.to, **asdict(made.sums), "archivedUpTo": made.last, "files": made.files}
     days = f" in {made.files} files of {', '.join(made.days)}" if made.days else ""
     screen.answer(value | {"days": [*made.days]}, f"archived {made.sums.rows:,} rows of {place}{days}")
@@ -103,6 +109,10 @@ VERBS: dict[str, tuple[str, Command]] = {
             examples=(
                 ("a topic", "yirangmq pipeline archive --from topic:orders --to archive/orders"),
                 ("what is done in all queues", "yirangmq pipeline archive --from 'done:*' --to archive/done"),
+                (
+                    "files by date, once settled",
+                    "yirangmq pipeline archive --from files:data/by-date --to archive/week",
+                ),
             ),
             options=archive_options,
             run=run_archive,

@@ -83,7 +83,7 @@ def poison_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_poison(args: argparse.Namespace, screen: Screen) -> int:
-    place = read_place(args.source, kinds=("dlq", "queue", "archive"))
+    place = read_place(args.source, kinds=("dlq", "queue", "archive", "files"))
     reach = sparkwork.reach_of(args)
     with sparkwork.working(args, screen, "poison") as spark:
         from yirangmq.pipeline import places

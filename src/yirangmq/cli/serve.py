@@ -21,6 +21,7 @@ from yirangmq import __version__, config
 from yirangmq.cli import exits, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.daemon import Daemon, Secrets
+from yirangmq.cli.dayway import journaled
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
@@ -73,7 +74,9 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
         store = open_store(chosen.store_url, durability=chosen.durability)
-        stack.callback(store.close)
+        stack.callback(lambda: store.close())
+        if chosen.day_files_folder:
+            store = journaled(chosen, store)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
         stomp = chosen.max_connections if chosen.stomp_address is not None else 0
         _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)

@@ -1,4 +1,5 @@
-"""Where jobs read: ``topic:orders``, ``queue:mail``, ``dlq:mail``, ``done:mail`` or ``archive:FOLDER``; as frames.
+"""Where jobs read: ``topic:orders``, ``queue:mail``, ``dlq:mail``, ``done:mail``, ``archive:FOLDER``, or
+``files:FOLDER`` for files by date; as frames.
 
 Knows: the words and the options of the data source that they stand for. Does not know: jobs."""
 
@@ -11,14 +12,14 @@ from yirangmq.core.errors import BadInput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KINDS = ("topic", "queue", "dlq", "done", "archive")
+KINDS = ("topic", "queue", "dlq", "done", "archive", "files")
 SOURCES = {"queue": "queue", "dlq": "dlq", "done": "archive"}
 ALL = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """``name`` may be several, split by commas, or a pattern; of an archive it is a folder."""
+    """``name`` may be several, split by commas, or a pattern; of an archive or of files by date it is a folder."""
 
     kind: str
     name: str
@@ -67,7 +68,17 @@ def read(spark: "SparkSession", place: Place, reach: Reach, **more: str) -> "Dat
         from yirangmq.pipeline.jobs.archive import read_archive
 
         return read_archive(spark, Path(place.name).absolute())
+    if place.kind == "files":
+        from yirangmq.pipeline.jobs.dayfiles import messages
+
+        return messages(read_day_files(spark, place, **more))
     return spark.read.format("yirangmq").options(**source_options(place, reach), **more).load()
+
+
+def read_day_files(spark: "SparkSession", place: Place, **more: str) -> "DataFrame":
+    """A row for each record of files by date."""
+    path = str(Path(place.name).absolute())
+    return spark.read.format("yirangmq").options(source="files", path=path, **more).load()
 
 
 def read_states(spark: "SparkSession", place: Place, reach: Reach) -> "DataFrame":

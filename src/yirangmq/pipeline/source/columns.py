@@ -40,11 +40,20 @@ QUEUE_COLUMNS = {
     "seq": "bigint",
     "headers": MAP,
 }
+FILES_COLUMNS = QUEUE_COLUMNS | {
+    "record": "string",
+    "delivery": "string",
+    "leased_at": "timestamp",
+    "sha256": "string",
+    "position": "bigint",
+}
+"""Of files by date, where each record is a row; ``position`` tells their order."""
+COLUMNS = {"topic": TOPIC_COLUMNS, "files": FILES_COLUMNS}
 
 
 def columns_of(options: Options) -> dict[str, str]:
     """Name to type, as the options ask for them."""
-    columns = dict(TOPIC_COLUMNS if options.source == "topic" else QUEUE_COLUMNS)
+    columns = dict(COLUMNS.get(options.source, QUEUE_COLUMNS))
     wanted = options.names("columns")
     for name in wanted:
         if name not in columns:

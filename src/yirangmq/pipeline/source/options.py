@@ -15,7 +15,7 @@ from yirangmq.pipeline.source.errors import SourceError
 PER_TRIGGER_ROWS = 100_000
 PER_TRIGGER_BYTES = 64 << 20
 TOKEN_VARIABLE = "YIRANGMQ_TOKEN"
-SOURCES = ("topic", "queue", "dlq", "archive")
+SOURCES = ("topic", "queue", "dlq", "archive", "files")
 USES = {"r": "batch reads", "s": "streams", "w": "writes"}
 SPAN = re.compile(r"([0-9]{1,12}) ?(ms|s|m|h)?")
 SPAN_MS = {None: 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
@@ -40,7 +40,7 @@ class Option(NamedTuple):
 OPTIONS: tuple[Option, ...] = (
     Option("broker", None, "rsw", "the server's HTTP address, such as `http://127.0.0.1:8080`"),
     Option("path", None, "rs", "instead of `broker`, for topics: the server's data folder on this machine, or its "
-           "log's"),
+           "log's; of files by date: their folder"),
     Option("token", None, "rsw", f"the server's token; if not said, `{TOKEN_VARIABLE}` in the driver's environment"),
     Option("caFile", None, "rsw", "certificates to trust, for an `https` address; read on the driver"),
     Option("timeoutSec", "60", "rsw", "how long to go on asking a server that does not answer", "whole", ("1",)),
@@ -51,6 +51,7 @@ OPTIONS: tuple[Option, ...] = (
            "one, `+` is one level (no dot)", "globs"),
     Option("queue", None, "rs", "queues to read, split by commas; default: all", "names", (), ("queues",)),
     Option("state", "ready", "r", "of a queue: messages of this state, of several split by commas, or `all`", "states"),
+    Option("days", None, "r", "of files by date: only these days (UTC), split by commas; default: all", "names"),
     Option("filter", None, "r", "of a queue, its dead letters or its archive: which, in the filter language"),
     Option("startingOffsets", None, "rs", "`earliest`, `latest`, `{\"global_seq\": N}` or `{\"TOPIC\": N}`: the first "
            "ones read; default `earliest` in a batch, `latest` in a stream", "offsets"),

@@ -5,6 +5,7 @@ from pyspark.sql.types import StructType
 
 from yirangmq.pipeline.source.checkpoints import claim
 from yirangmq.pipeline.source.columns import columns_of
+from yirangmq.pipeline.source.dayfiles import DayFilesReader, PushingDayFilesReader
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.queues import PushingQueueReader, QueueReader
@@ -17,6 +18,7 @@ READERS: dict[str, tuple[type[DataSourceReader], type[DataSourceReader]]] = {
     "queue": (QueueReader, PushingQueueReader),
     "dlq": (QueueReader, PushingQueueReader),
     "archive": (QueueReader, PushingQueueReader),
+    "files": (DayFilesReader, PushingDayFilesReader),
 }
 """What reads each of ``options.SOURCES`` in a batch: plainly, and with filters handed down."""
 

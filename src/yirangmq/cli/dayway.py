@@ -1,0 +1,128 @@
+"""A server with files by date: its store is opened with them, once an hour counts are written beside them, once a day
+old ones go.
+
+Knows: the settings, the desk, the time. Does not know: lines, which days may go."""
+
+from pathlib import Path
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.clock import SystemClock
+from yirangmq.config import Config
+from yirangmq.core.dayfiles import day_of
+from yirangmq.core.errors import QueueError
+from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.paged import Given, Pages
+from yirangmq.doors.values import reading
+from yirangmq.format.dayrecord import instant
+from yirangmq.format.jsontext import dumps
+from yirangmq.observe.logs import log, values
+from yirangmq.stores.dayfiles import DayFiles
+from yirangmq.stores.dayfiles_check import Checked, check
+from yirangmq.stores.dayfiles_house import Housekept, housekeep
+from yirangmq.stores.journaled import JournaledStore
+
+HOUR_MS = 3_600_000
+RETRY_MS = 60_000
+"""After so long it is tried again if the disk refused."""
+
+
+def journaled(config: Config, store: Store) -> JournaledStore:
+    """What was mended is logged."""
+    day_files = DayFiles(Path(config.day_files_folder).absolute(), durability=store.durability())
+    made = JournaledStore(store, day_files, SystemClock())
+    for finding in made.findings:
+        log.warning("files by date", extra=values(kind=finding.kind, where=finding.where, what=finding.text))
+    return made
+
+
+def day_way(config: Config, store: Store, pages: Pages, clock: Clock, calls: Calls) -> "DayWay | None":
+    """None where they are off."""
+    if not isinstance(store, JournaledStore):
+        return None
+    made = DayWay(config, store, pages, clock)
+    calls.add_entry("files_status", lambda desk, given, done: done(made.facts(), None))
+    calls.add_paged(pages, "files_check", made.check)
+    calls.add_paged(pages, "files_housekeep", made.housekeep)
+    return made
+
+
+class DayWay:
+    """``look`` is called on the desk's thread every second or so; what takes long is done in another."""
+
+    def __init__(self, config: Config, store: JournaledStore, pages: Pages, clock: Clock) -> None:
+        self._store = store
+        self._files = store.files
+        self._keep = config.files_by_date_days
+        self._node = config.node_name
+        self._pages = pages
+        self._clock = clock
+        self._hour = -1
+        self._kept_on = ""
+        self._is_busy = False
+        self._not_before = 0
+
+    def facts(self) -> dict[str, Any]:
+        end = self._files.end
+        return {"folder": str(self._files.root), "keepDays": self._keep, "file": end.file, "fileBytes": end.size}
+
+    def look(self) -> None:
+        """Another hour, by whatever the clock now says, is another snapshot; another day, housekeeping as well."""
+        now = self._clock.now_ms()
+        if self._is_busy or now // HOUR_MS == self._hour or 0 <= self._not_before - now < RETRY_MS:
+            return
+        self._is_busy = True
+        try:
+            self._store.begin_day()
+        except QueueError as error:
+            self._done(None, error)
+        else:
+            self._pages.start(self._hourly, {"now": now}, self._done)
+
+    def _done(self, now: Any, error: QueueError | None) -> None:
+        self._is_busy = False
+        if error is None:
+            self._hour = now // HOUR_MS
+        else:
+            self._not_before = self._clock.now_ms() + RETRY_MS
+            log.error("files by date", extra=values(error=str(error)))
+
+    def _hourly(self, queues: Queues, given: Given) -> int:
+        now: int = given["now"]
+        day = day_of(now)
+        counts = queues.read(_counts)
+        total = {name: sum(of[name] for of in counts.values()) for name in next(iter(counts.values()), {})}
+        snapshot = {"at": instant(now), "node": self._node, "total": total, "queues": counts}
+        self._files.write_beside(day, f"counts-{now // HOUR_MS % 24:02d}.json", dumps(snapshot) + b"\n")
+        if day != self._kept_on:
+            told = housekeep(self._files.root, queues.read, day, self._keep)
+            self._kept_on = day
+            log.info("files by date: housekeeping", extra=values(**as_values(told, dry_run=False)))
+        return now
+
+    def check(self, queues: Queues, given: Given) -> dict[str, Any]:
+        reading(given, lambda values: None)
+        return as_document(check(self._files.root, queues.read))
+
+    def housekeep(self, queues: Queues, given: Given) -> dict[str, Any]:
+        keep, dry_run = reading(
+            given,
+            lambda values: (values.whole("days", self._keep, least=1, most=36_500), values.flag("dry_run", False)),
+        )
+        told = housekeep(self._files.root, queues.read, day_of(self._clock.now_ms()), keep, dry_run=dry_run)
+        return as_values(told, dry_run=dry_run)
+
+
+def _counts(transaction: Transaction) -> dict[str, dict[str, int]]:
+    return {queue: transaction.counts(queue)._asdict() for queue in transaction.queues()}
+
+
+def as_values(told: Housekept, *, dry_run: bool) -> dict[str, Any]:
+    kept = [{"day": one.day, "why": one.why} for one in told.kept]
+    return {"today": told.today, "removed": told.removed, "freedBytes": told.freed, "kept": kept, "dryRun": dry_run}
+
+
+def as_document(found: Checked) -> dict[str, Any]:
+    findings = [{"kind": one.kind, "where": one.where, "text": one.text} for one in found.findings]
+    return {"files": found.files, "records": found.records, "messages": found.messages, "findings": findings}

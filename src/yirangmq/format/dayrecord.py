@@ -1,0 +1,131 @@
+"""A line of the files by date: JSON, one record a line, what people look for first and the payload last.
+
+A payload that is text stands there as text, any other as Base64; both come back to the byte, and the SHA-256 of the
+bytes stands beside them (docs/files-by-date.md)."""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from yirangmq.core.dayfiles import Kind, Outcome
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Envelope
+from yirangmq.core.states import State
+from yirangmq.format.jsontext import dumps, loads
+
+HEAD = re.compile(rb'\{"record":"([a-z_]+)","at":"([^"]*)","seq":(\d+),"queue":"([^"]*)","messageId":"([^"]*)"')
+STATE = re.compile(rb',"state":"([a-z]+)"')
+
+
+class Head(NamedTuple):
+    """What stands at the beginning of a line; ``state`` of outcomes only."""
+
+    kind: str
+    at: str
+    seq: int
+    queue: str
+    id: str
+    state: str = ""
+
+
+@lru_cache(maxsize=64)
+def instant(ms: int) -> str:
+    moment = datetime.fromtimestamp(ms / 1000, UTC)
+    return f"{moment:%Y-%m-%dT%H:%M:%S}.{ms % 1000:03d}Z"
+
+
+def accepted(
+    at: int, messages: Sequence[tuple[int, Envelope]], kind: Kind = Kind.ACCEPTED, *, completed: bool = False
+) -> Iterator[bytes]:
+    """A line for each number and envelope. ``completed``: it is written later than it happened."""
+    moment, mark = instant(at), ',"completed":true' if completed else ""
+    for seq, sent in messages:
+        payload, header = sent.payload, sent.header
+        if "\n" in header or "\r" in header:
+            header = dumps(loads(header.encode())).decode()
+        head = (
+            f'{{"record":"{kind}","at":"{moment}","seq":{seq},"queue":"{sent.queue}","messageId":"{sent.id}"{mark}'
+            f',"enqueuedAt":"{instant(sent.published_at)}","bytes":{len(payload)},'
+            f'"sha256":"{sha256(payload).hexdigest()}"'
+            f"{_more(sent)}" + (f',"header":{header}' if header else "")
+        )
+        yield head.encode() + _payload(payload)
+
+
+def _more(sent: Envelope) -> str:
+    """What only some messages have."""
+    found = "" if sent.is_json else ',"json":false'
+    if sent.available_at > sent.published_at:
+        found += f',"availableAt":"{instant(sent.available_at)}"'
+    return found + (f',"expiresAt":"{instant(sent.expires_at)}"' if sent.expires_at else "")
+
+
+def _payload(payload: bytes) -> bytes:
+    try:
+        return b',"payloadText":' + dumps(payload.decode()) + b"}\n"
+    except UnicodeDecodeError:
+        return b',"payloadBase64":"' + base64.b64encode(payload) + b'"}\n'
+
+
+def outcome(at: int, told: Outcome, *, completed: bool = False) -> bytes:
+    card = told.card
+    line = f'{{"record":"{Kind.OUTCOME}","at":"{instant(at)}","seq":{card.seq},"queue":"{card.queue}",'
+    line += f'"messageId":"{card.id}","state":"{told.state}"'
+    line += ',"completed":true' if completed else ""
+    line += f',"delivery":"{told.delivery}"' if told.delivery else ""
+    line += f',"attempt":{told.attempt}'
+    line += f',"leasedAt":"{instant(told.leased_at)}"' if told.leased_at else ""
+    more: dict[str, str] = {"consumerId": told.consumer, "reasonCode": str(told.reason), "reasonMessage": told.text}
+    text = "".join(f',"{name}":{dumps(value).decode()}' for name, value in more.items() if value)
+    return f"{line}{text}}}\n".encode()
+
+
+def queue_deleted(at: int, queue: str, place: int) -> bytes:
+    """All its messages went with it: those with numbers up to ``place``."""
+    return (
+        f'{{"record":"{Kind.QUEUE_DELETED}","at":"{instant(at)}","seq":{place},"queue":"{queue}","messageId":"",'
+        f'"state":"{State.DROPPED}"}}\n'
+    ).encode()
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def head_of(line: bytes) -> Head:
+    """Without looking at the rest. ``BadInput`` if it is no record."""
+    found = HEAD.match(line)
+    if found is None:
+        raise BadInput(f"is no record of files by date: {line[:80]!r}")
+    kind, at, seq, queue, id = found.groups()
+    state = STATE.match(line, found.end())
+    return Head(kind.decode(), at.decode(), int(seq), queue.decode(), id.decode(), state[1].decode() if state else "")
+
+
+def read(line: bytes) -> dict[str, Any]:
+    """The whole record. ``BadInput`` if it is none."""
+    head_of(line)
+    value = loads(line)
+    if not isinstance(value, dict):
+        raise BadInput("is no JSON object")
+    return value
+
+
+def payload_of(record: Mapping[str, Any]) -> bytes | None:
+    """The bytes that were sent, compared with their SHA-256; None of a record that carries none."""
+    if "payloadText" in record:
+        payload = str(record["payloadText"]).encode()
+    elif "payloadBase64" in record:
+        try:
+            payload = base64.b64decode(str(record["payloadBase64"]), validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise BadInput(f"is not Base64: {error}", field="payloadBase64") from None
+    else:
+        return None
+    if sha256(payload).hexdigest() != record.get("sha256"):
+        raise BadInput(f"the payload of {record.get('messageId')} is not the one that was accepted", field="sha256")
+    return payload

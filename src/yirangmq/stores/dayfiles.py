@@ -1,0 +1,253 @@
+"""Files by date: ``2026-11-15/00000042.jsonl``, written at one end by one process, and mended when they are opened.
+
+What is appended is on disk when ``append`` returns, or not there at all; until the store has committed it can be taken
+back. Knows: lines of bytes, days, positions. Does not know: messages, the store."""
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from yirangmq.core.dayfiles import Cut, Day, Position, is_day, number_of, planned
+from yirangmq.core.ports import Finding
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_errors import translated
+
+FILE_BYTES = 64 << 20
+"""A file that has grown past this is followed by another one: small enough to be opened in an editor."""
+GOING = ".going-"
+"""A day's folder is called so while its files are being removed."""
+AT_ONCE = 1 << 20
+
+
+class Mark(NamedTuple):
+    """An end to go back to."""
+
+    file: str
+    size: int
+
+
+class DayFiles:
+    """One writer. ``lock`` is held by whoever appends, until it is known whether what was appended is true."""
+
+    def __init__(
+        self, root: Path, disk: Disk | None = None, *, durability: str = "full", file_bytes: int = FILE_BYTES
+    ) -> None:
+        self.root = root
+        self.lock = threading.Lock()
+        self._disk = disk or Disk()
+        self._sync = durability == "full"
+        self._file_bytes = file_bytes
+        self._file = ""
+        self._size = 0
+        self._fd = -1
+        self._next = 1
+        self._is_dirty = False
+
+    # -- opening --------------------------------------------------------------------------------------------------
+
+    def open(self, known: Position | None) -> list[Finding]:
+        """Cut off what the store never confirmed; say what it vouches for and is not there."""
+        with translated(self.root):
+            os.makedirs(self.root, exist_ok=True)
+            self._remove_going()
+            plan = planned([(name, (self.root / name).stat().st_size) for name in files(self.root)], known)
+            found = [self._cut(cut) for cut in plan.cuts]
+            if known is None:
+                found += self._cut_torn()
+        self._next = plan.begin
+        if known is not None and known.file and not plan.lost:
+            self._file, self._size = known.file, known.size
+        return found + [Finding("lost", file, "the store vouches for more than is there") for file in plan.lost]
+
+    def _cut(self, cut: Cut) -> Finding:
+        path = self.root / cut.file
+        size = path.stat().st_size - cut.size
+        self._disk.truncate(str(path), cut.size)
+        self._disk.fsync_file(str(path))
+        return Finding("unconfirmed", cut.file, f"{size} bytes that no commit followed were cut off", True)
+
+    def _cut_torn(self) -> list[Finding]:
+        """Nobody vouches for any of it: whole lines stay."""
+        found = []
+        for name in files(self.root):
+            size, whole = (self.root / name).stat().st_size, whole_bytes(self.root / name)
+            if whole < size:
+                found.append(self._cut(Cut(name, whole)))
+        return found
+
+    # -- writing --------------------------------------------------------------------------------------------------
+
+    @property
+    def end(self) -> Mark:
+        return Mark(self._file, self._size)
+
+    def append(self, day: str, lines: Sequence[bytes]) -> Mark:
+        """With the lock held: all of them, synced; where they end. If it raises, none of them is there."""
+        before = self.end
+        with translated(self.root):
+            try:
+                self._turn_to(day)
+                if self._is_dirty:
+                    self._disk.truncate(str(self.root / self._file), self._size)
+                    self._is_dirty = False
+                data = b"".join(lines)
+                self._is_dirty = True
+                self._disk.write_at(self._fd, data, self._size)
+                if self._sync:
+                    self._disk.fdatasync(self._fd)
+                self._is_dirty = False
+            except BaseException:
+                self.take_back(before)
+                raise
+        self._size += len(data)
+        return self.end
+
+    def take_back(self, mark: Mark) -> None:
+        """With the lock held: what was appended since is not true. Where the disk does not even let us cut it off, that
+        is done before the next line is written, or at the next opening."""
+        if mark.file == self._file:
+            self._size = mark.size
+        else:  # a file was begun meanwhile: it stays, empty
+            self._size = 0
+        if self._fd >= 0:
+            self._is_dirty = True
+            with contextlib.suppress(OSError):
+                self._disk.truncate(str(self.root / self._file), self._size)
+                self._is_dirty = False
+
+    def _turn_to(self, day: str) -> None:
+        is_same = self._file.startswith(f"{day}/") and self._size < self._file_bytes
+        if is_same and self._fd < 0:
+            self._fd = self._disk.open_update(str(self.root / self._file))
+        if not is_same:
+            self._begin(day)
+
+    def _begin(self, day: str) -> None:
+        folder = self.root / day
+        if not folder.is_dir():
+            self._disk.mkdir(str(folder))
+            self._disk.fsync_folder(str(self.root))
+        name = f"{day}/{self._next:08d}.jsonl"
+        self._next += 1
+        fd = self._disk.open_write(str(self.root / name))
+        try:
+            self._disk.fsync_folder(str(folder))
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        self._close_file()
+        self._file, self._size, self._fd, self._is_dirty = name, 0, fd, False
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> None:
+        with self.lock:
+            self._close_file()
+
+    # -- beside the lines -----------------------------------------------------------------------------------------
+
+    def write_beside(self, day: str, name: str, data: bytes) -> None:
+        """A file of its own in a day's folder, in place of one of that name."""
+        with translated(self.root):
+            folder = self.root / day
+            if not folder.is_dir():
+                self._disk.mkdir(str(folder))
+                self._disk.fsync_folder(str(self.root))
+            temp = folder / f".{name}"
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(str(temp))
+            fd = self._disk.open_write(str(temp))
+            try:
+                self._disk.write(fd, data)
+                self._disk.fsync(fd)
+            finally:
+                self._disk.close(fd)
+            self._disk.rename(str(temp), str(folder / name))
+            self._disk.fsync_folder(str(folder))
+
+    def remove(self, day: str) -> None:
+        """The whole day, in one step as readers see it; never the one that is being written."""
+        remove(self.root, day, self._disk, self._file.partition("/")[0])
+
+    def _remove_going(self) -> None:
+        for path in self.root.glob(f"{GOING}*"):
+            _empty(path, self._disk)
+
+
+def remove(root: Path, day: str, disk: Disk, current: str = "") -> None:
+    if day == current:
+        raise ValueError(f"{day} is being written")
+    going = root / f"{GOING}{day}"
+    with translated(root):
+        if going.exists():
+            _empty(going, disk)
+        disk.rename(str(root / day), str(going))
+        disk.fsync_folder(str(root))
+        _empty(going, disk)
+
+
+def _empty(folder: Path, disk: Disk) -> None:
+    for path in folder.iterdir():
+        disk.unlink(str(path))
+    disk.rmdir(str(folder))
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def day_names(root: Path) -> list[str]:
+    return sorted(name for name in os.listdir(root) if is_day(name)) if root.is_dir() else []
+
+
+def days(root: Path) -> list[Day]:
+    """Those that have files; the numbers tell in which order they were written."""
+    found: dict[str, int] = {}
+    for name in files(root):
+        day = name.partition("/")[0]
+        found[day] = max(found.get(day, 0), number_of(name))
+    return [Day(day, last) for day, last in sorted(found.items())]
+
+
+def files(root: Path, day: str | None = None) -> list[str]:
+    """``DAY/NUMBER.jsonl``, in the order they were written."""
+    names = []
+    for one in day_names(root) if day is None else [day]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            names += [f"{one}/{name}" for name in os.listdir(root / one) if number_of(name)]
+    return sorted(names, key=number_of)
+
+
+def lines(path: Path, begin: int = 0, tell: Callable[[int], None] | None = None) -> Iterator[bytes]:
+    """Whole lines only, each with its end; one that is being written, or was torn, is not there yet. ``tell`` is given
+    the size up to which whole lines reach."""
+    at = begin
+    with path.open("rb", AT_ONCE) as file:
+        file.seek(begin)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break
+            at += len(line)
+            yield line
+    if tell is not None:
+        tell(at)
+
+
+def whole_bytes(path: Path) -> int:
+    """Up to the end of the last whole line."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        at = size
+        while at > 0:
+            begin = max(0, at - AT_ONCE)
+            file.seek(begin)
+            found = file.read(at - begin).rfind(b"\n")
+            if found >= 0:
+                return begin + found + 1
+            at = begin
+    return 0

@@ -1,0 +1,173 @@
+"""A look through files by date: is every line whole and true, is every message there once, and does the store agree?
+
+The store is looked at before and after the files: what waits in it before must stand in them, and what they leave open
+must wait in it after, or have been settled meanwhile. Knows: lines, cards. Does not know: how to mend."""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from yirangmq.core.dayfiles import SETTLED, Kind, number_of
+from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Finding, Transaction
+from yirangmq.core.states import KEPT, State
+from yirangmq.format import dayrecord
+from yirangmq.stores import dayfiles
+from yirangmq.stores.dayfiles_house import Read, accepted, cards_of
+
+PER_PAGE = 500
+BLOCK = 1 << 16
+ACCEPTED, SETTLED_MARK = 1, 2
+MOST_FINDINGS = 1000
+"""More than these nobody reads; the last one says how many there are."""
+
+
+class Checked(NamedTuple):
+    files: int
+    records: int
+    messages: int
+    findings: list[Finding]
+
+
+class Marks:
+    """A byte for each number of a message; numbers follow each other, so blocks of them are dense."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, bytearray] = {}
+
+    def get(self, seq: int) -> int:
+        block = self._blocks.get(seq // BLOCK)
+        return 0 if block is None else block[seq % BLOCK]
+
+    def add(self, seq: int, mark: int) -> None:
+        self._blocks.setdefault(seq // BLOCK, bytearray(BLOCK))[seq % BLOCK] |= mark
+
+    def only(self, mark: int) -> Iterator[int]:
+        for number, block in sorted(self._blocks.items()):
+            at = block.find(mark)
+            while at >= 0:
+                yield number * BLOCK + at
+                at = block.find(mark, at + 1)
+
+
+class Check:
+    def __init__(self, root: Path, read: Read | None) -> None:
+        self._root = root
+        self._read = read
+        self._marks = Marks()
+        self._ends: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        self._findings: list[Finding] = []
+        self._more = 0
+        self._records = self._messages = 0
+
+    def run(self) -> Checked:
+        waiting = self._waiting() if self._read is not None else array("q")
+        self._look_at_files()
+        for seq in waiting:
+            if not self._marks.get(seq) & ACCEPTED:
+                self._find("missing", str(self._root), f"message number {seq} waits in the store and is in no file")
+        if self._read is not None:
+            self._look_at_open(self._read)
+        if self._more:
+            self._findings.append(Finding("more", str(self._root), f"and {self._more} more"))
+        return Checked(len(self._ends), self._records, self._messages, self._findings)
+
+    def _find(self, kind: str, where: str, text: str) -> None:
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(Finding(kind, where, text))
+        else:
+            self._more += 1
+
+    # -- the files ------------------------------------------------------------------------------------------------
+
+    def _look_at_files(self) -> None:
+        names = dayfiles.files(self._root)
+        numbers = Counter(map(number_of, names))
+        for name in names:
+            if numbers[number_of(name)] > 1:
+                self._find("number", name, "another file has this number too")
+        for name in names:
+            self._look_at_file(name)
+            path = self._root / name
+            if name != names[-1] and path.stat().st_size > self._ends[name]:
+                self._find("torn", name, "its last line has no end")
+
+    def _look_at_file(self, name: str) -> None:
+        def tell(size: int) -> None:
+            self._ends[name] = size
+
+        for number, line in enumerate(dayfiles.lines(self._root / name, self._ends.get(name, 0), tell), 1):
+            self._records += 1
+            try:
+                self._look_at(name, line)
+            except BadInput as error:
+                self._find("record", f"{name}, line {number}", str(error))
+
+    def _look_at(self, name: str, line: bytes) -> None:
+        head = dayrecord.head_of(line)
+        if head.kind == Kind.QUEUE_DELETED:
+            self._deleted[head.queue] = head.seq
+        elif head.kind == Kind.OUTCOME:
+            if head.state in SETTLED:
+                self._marks.add(head.seq, SETTLED_MARK)
+        else:
+            record = dayrecord.read(line)
+            if dayrecord.payload_of(record) is None:
+                raise BadInput("carries no payload")
+            if head.kind == Kind.ACCEPTED:
+                if self._marks.get(head.seq) & ACCEPTED:
+                    self._find("twice", name, f"message {head.id} of {head.queue} is there twice")
+                self._marks.add(head.seq, ACCEPTED)
+                self._messages += 1
+
+    # -- the store ------------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> "array[int]":
+        assert self._read is not None
+        found = array("q")
+        for queue in self._read(lambda transaction: transaction.queues()):
+            for state in KEPT:
+                if state not in (State.DRAFT, State.DONE):
+                    found.extend(_numbers(self._read, queue, state))
+        return found
+
+    def _look_at_open(self, read: Read) -> None:
+        """Accepted, and nothing tells how it ended: it must wait in the store, or have ended since we looked."""
+        seqs = array("q", self._marks.only(ACCEPTED))
+        over = array("q")
+        for begin in range(0, len(seqs), PER_PAGE):
+            page = seqs[begin : begin + PER_PAGE].tolist()
+            cards = cards_of(read, page)
+            over.extend(seq for seq, card in zip(page, cards, strict=True) if card is None or card.state in SETTLED)
+        for name in dayfiles.files(self._root) if over else ():
+            if (self._root / name).stat().st_size > self._ends.get(name, 0):
+                self._look_at_file(name)
+        gone = self._gone_with_queues(set(over)) if self._deleted else set()
+        for seq in over:
+            if not self._marks.get(seq) & SETTLED_MARK and seq not in gone:
+                self._find("unsettled", str(self._root), f"message number {seq} ended, and no line says how")
+
+    def _gone_with_queues(self, seqs: set[int]) -> set[int]:
+        heads = (head for day in dayfiles.day_names(self._root) for head in accepted(self._root, day))
+        return {head.seq for head in heads if head.seq in seqs and head.seq <= self._deleted.get(head.queue, -1)}
+
+
+def _numbers(read: Read, queue: str, state: State) -> Iterator[int]:
+    cursor, is_first = "", True
+    while cursor or is_first:
+
+        def work(transaction: Transaction, at: str = cursor) -> tuple[list[int], str]:
+            page = transaction.scan(queue, state, PER_PAGE, at)
+            return [card.seq for card in page.messages], page.cursor
+
+        numbers, cursor = read(work)
+        yield from numbers
+        is_first = False
+
+
+def check(root: Path, read: Read | None) -> Checked:
+    """``read``: work in the store that changes nothing; None leaves it out."""
+    return Check(root, read).run()

@@ -1,0 +1,133 @@
+"""Which days may go, what is cut at the start, and what is told of a change."""
+
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yirangmq.core.dayfiles import Cut, Day, Delivery, Position, day_of, is_day, judged, outcome_of, planned
+from yirangmq.core.message import Failure, Message
+from yirangmq.core.ports import Change
+from yirangmq.core.reasons import Reason
+from yirangmq.core.states import State
+
+TODAY = date(2026, 11, 15)
+HOUR_MS = 3_600_000
+
+
+def name(back: int, today: date = TODAY) -> str:
+    return (today - timedelta(days=back)).isoformat()
+
+
+def week(length: int = 10) -> list[Day]:
+    """A server that ran every day: the older the day, the lower its number."""
+    return [Day(name(back), 100 - back) for back in range(length)]
+
+
+def going(days: list[Day], today: str, keep: int = 7) -> list[str]:
+    return [verdict.day for verdict in judged(days, today, keep) if verdict.may_go]
+
+
+def test_the_eighth_day_goes_and_the_seventh_stays() -> None:
+    assert going(week(), name(0)) == [name(9), name(8)]
+    assert going(week(9), name(0)) == [name(8)]
+    assert going(week(8), name(0)) == []
+    assert going(week(), name(0), keep=8) == [name(9)]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 30, 365, 36_500])
+def test_a_clock_that_jumps_ahead_is_one_day_and_not_many(ahead: int) -> None:
+    """The seven days before the jump stay, but for the oldest of them: the day it jumped to is counted as lived."""
+    jumped = (TODAY + timedelta(days=ahead)).isoformat()
+    gone = going([*week(8), Day(jumped, 101)], jumped)
+    assert gone in ([], [name(7)])
+    assert going([*week(8), Day(jumped, 101), Day(name(0), 102)], name(0)) == []
+
+
+def test_a_clock_that_stood_in_1970_writes_a_day_that_is_old_by_name_only() -> None:
+    lost = Day("1970-01-01", 101)
+    assert going([*week(8), lost], name(0)) == []
+    after = [Day(name(-n), 101 + n) for n in range(1, 9)]
+    assert "1970-01-01" in going([*week(8), lost, *after], name(-8))
+
+
+def test_a_server_that_slept_a_year_finds_its_last_week_again() -> None:
+    woken = name(-365)
+    assert going([*week(8), Day(woken, 101)], woken) == [name(7)]
+
+
+@given(
+    st.lists(st.tuples(st.integers(-400, 400), st.integers(1, 10**6)), unique_by=lambda one: one[0]), st.integers(1, 30)
+)
+def test_never_fewer_days_stay_than_are_to_be_kept(made: list[tuple[int, int]], keep: int) -> None:
+    days = [Day(name(back), last) for back, last in made]
+    gone = going(days, name(0), keep)
+    assert len(days) - len(gone) >= min(len(days), keep + 1)
+    assert all(date.fromisoformat(day) < TODAY - timedelta(days=keep) for day in gone)
+
+
+def test_a_day_is_one_of_utc() -> None:
+    """At the hour at which clocks are put forward or back in some zone, nothing happens here."""
+    before = 1_774_745_999_000  # 2026-03-29T00:59:59Z, a second before Berlin skips an hour
+    assert [day_of(before + n * HOUR_MS) for n in (0, 1, 22, 23)] == ["2026-03-29"] * 3 + ["2026-03-29"]
+    assert day_of(before + 24 * HOUR_MS) == "2026-03-30"
+    assert not is_day("2026-02-30")
+    assert not is_day("2026-1-1")
+
+
+# -- the start ------------------------------------------------------------------------------------------------------
+
+A, B = "2026-11-14/00000007.jsonl", "2026-11-15/00000008.jsonl"
+
+
+def test_what_no_commit_followed_is_cut() -> None:
+    known = Position(A, 100, 5)
+    assert planned([(A, 100)], known) == ((), (), 8)
+    assert planned([(A, 120)], known) == ((Cut(A, 100),), (), 8)
+    assert planned([(A, 120), (B, 30)], known) == ((Cut(A, 100), Cut(B, 0)), (), 9)
+    assert planned([(A, 100), (B, 0)], known) == ((), (), 9)
+
+
+def test_what_is_vouched_for_and_not_there_is_told() -> None:
+    known = Position(B, 50, 5)
+    assert planned([(A, 100), (B, 49)], known) == ((), (B,), 9)
+    assert planned([(A, 100)], known) == ((), (B,), 9)
+    assert planned([(A, 100), (B, 7)], None) == ((), (), 9)
+    assert planned([], None) == ((), (), 1)
+
+
+# -- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def card(state: State, **more: object) -> Message:
+    made = Message(1, "q", "m-1", state, 0, 1, 2, 2, 0, 0, 77, "ann", "", 0, True)
+    return made._replace(**more)  # type: ignore[arg-type]
+
+
+FAILED = Failure(Reason.HANDLER_ERROR, "no", 80, 2, "ann")
+LATE = Failure(Reason.TIMEOUT, "lapsed", 80, 2, "ann")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "failure", "told"),
+    [
+        (State.READY, State.LEASED, None, None),
+        (State.LEASED, State.LEASED, None, None),
+        (State.DELAYED, State.READY, None, None),
+        (State.LEASED, State.READY, None, None),
+        (State.DRAFT, State.DROPPED, None, None),
+        (State.LEASED, State.DONE, None, (State.DONE, Delivery.DELIVERED, "")),
+        (State.LEASED, State.DELAYED, FAILED, (State.DELAYED, Delivery.FAILED, "HANDLER_ERROR")),
+        (State.LEASED, State.READY, LATE, (State.READY, Delivery.TIMEOUT, "TIMEOUT")),
+        (State.CLAIMED, State.DEAD, LATE, (State.DEAD, Delivery.TIMEOUT, "TIMEOUT")),
+        (State.READY, State.DROPPED, None, (State.DROPPED, None, "")),
+        (State.LEASED, State.DROPPED, None, (State.DROPPED, None, "")),
+        (State.DEAD, State.READY, None, (State.READY, None, "")),
+    ],
+)
+def test_what_is_told_of_a_change(
+    before: State, after: State, failure: Failure | None, told: tuple[State, Delivery | None, str] | None
+) -> None:
+    found = outcome_of(Change(card(before), card(after), failure))
+    assert (None if found is None else (found.state, found.delivery, found.reason)) == told

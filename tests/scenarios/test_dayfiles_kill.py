@@ -1,0 +1,118 @@
+"""A server with files by date: killed under load, every message that was confirmed stands in them once; operators see
+them, hour by hour and day by day."""
+
+import json
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios import clients
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.scenarios.workers import crew
+from yirangmq import NewMessage
+from yirangmq.client.open import connect
+from yirangmq.format.dayrecord import payload_of, read
+from yirangmq.stores import dayfiles
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
+ON = ("--files-by-date", "on")
+KILLS = 5
+
+
+def records(server: Daemon) -> list[dict[str, Any]]:
+    root = server.folder / "d" / "by-date"
+    return [read(line) for name in dayfiles.files(root) for line in dayfiles.lines(root / name)]
+
+
+def _left(client: Any) -> int:
+    counts = client.counts("work")
+    return int(counts.ready + counts.delayed + counts.leased)
+
+
+def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path) -> None:
+    chance = random.Random(20261115)
+    stops = [tmp_path / "stop-producing", tmp_path / "stop-consuming"]
+    with daemon(tmp_path, *ON) as server, crew() as team:
+        with connect(server.address) as client:
+            retry = {"limit": 1_000_000, "initialDelaySec": 0, "maxDelaySec": 0, "backoff": "fixed"}
+            client.set_policy("work", {"visibilityTimeoutSec": 2, "retry": retry})
+        producers = [team.start(clients.produce, server.address, f"p{n}", str(stops[0])) for n in range(2)]
+        consumer = team.start(clients.consume, server.address, "c0", str(stops[1]))
+        facts: list[tuple[str, Any]] = []
+        hearing = threading.Thread(target=lambda: facts.extend(team.hear_all([*producers, consumer])))
+        hearing.start()
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.1, 0.4))  # the moment of the kill is the point of the test
+            server.kill()
+            server.start()
+        stops[0].touch()
+        until(lambda: not any(worker.process.is_alive() for worker in producers), 120)
+        with connect(server.address) as client:
+            until(lambda: _left(client) == 0, 120)
+        stops[1].touch()
+        hearing.join(120)
+        assert not hearing.is_alive()
+        checked = run_command(tmp_path, "files", "check", "--store", server.address, "--json")
+        assert (checked.returncode, json.loads(checked.stdout)["findings"]) == (0, [])
+        assert server.stop() == 0
+    found = records(server)
+    times = Counter(one["messageId"] for one in found if one["record"] == "accepted")
+    ends = Counter(one["messageId"] for one in found if one.get("state") == "done")
+    published = {id for what, ids in facts if what == "published" for id in ids}
+    acked = {id for what, several in facts if what == "acked" for id, _ in several}
+    assert len(published) > KILLS
+    assert [id for id in published if times[id] != 1] == [], "confirmed, and not there once"
+    assert [id for id in acked if ends[id] != 1] == [], "acked, and not told once"
+    assert set(times.values()) == {1}
+
+
+def test_what_operators_see(tmp_path: Path) -> None:
+    payload = bytes(range(256)) * 3
+    with daemon(tmp_path, *ON) as server:
+        store = ("--store", server.url)
+        with connect(server.address) as client:
+            client.publish("atm", NewMessage(payload=payload, id="binary"))
+            client.publish("atm", NewMessage(payload={"amount": 5}, id="text"))
+            client.ack(client.lease("atm")[0].lease_id)
+        folder = tmp_path / "d" / "by-date"
+        until(lambda: list(folder.glob("*/counts-*.json")), 60)
+        listed = json.loads(run_command(tmp_path, "files", "list", "--json", *store).stdout)
+        assert listed["folder"] == str(folder)
+        assert sum(day["files"] for day in listed["days"]) >= 1
+        story = run_command(tmp_path, "files", "show", "--id", "binary", "--json", *store).stdout.splitlines()
+        assert [json.loads(line)["record"] for line in story] == ["accepted", "outcome"]
+        assert payload_of(json.loads(story[0])) == payload
+        shown = run_command(tmp_path, "files", "show", "--queue", "atm", *store)
+        assert '{"amount":5}' in shown.stdout
+        assert "DELIVERED" in shown.stdout
+        kept = json.loads(run_command(tmp_path, "files", "housekeep", "--dry-run", "--json", *store).stdout)
+        assert (kept["removed"], kept["dryRun"]) == ([], True)
+        busy = run_command(tmp_path, "files", "housekeep", "--folder", str(folder), *store)
+        assert (busy.returncode, "a server holds this store" in busy.stderr) == (2, True)
+        with connect(server.address) as client:
+            assert client.call("status")["filesByDate"]["folder"] == str(folder)
+        [snapshot] = [json.loads(path.read_text()) for path in folder.glob("*/counts-*.json")][:1]
+        assert snapshot.keys() == {"at", "node", "total", "queues"}
+        assert server.stop() == 0
+    # The same without a server, and a copy without a store.
+    assert run_command(tmp_path, "files", "check", *store).returncode == 0
+    assert json.loads(run_command(tmp_path, "files", "housekeep", "--json", *store).stdout)["removed"] == []
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    [name] = [name for name in dayfiles.files(copy) if (copy / name).stat().st_size][:1]
+    text = (copy / name).read_bytes()
+    (copy / name).write_bytes(text.replace(b"amount", b"tnuoma", 1))
+    wrong = run_command(tmp_path, "files", "check", "--folder", str(copy))
+    assert (wrong.returncode, "is not the one that was accepted" in wrong.stdout) == (5, True)
+
+
+def test_a_server_without_them_says_so(tmp_path: Path) -> None:
+    with daemon(tmp_path) as server:
+        found = run_command(tmp_path, "files", "list", "--store", server.address)
+        assert (found.returncode, "files_by_date" in found.stderr) == (3, True)
+        assert not (tmp_path / "d" / "by-date").exists()

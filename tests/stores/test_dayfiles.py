@@ -1,0 +1,348 @@
+"""Files by date around each store: every accepted message once, whatever refuses or is killed; bytes come back."""
+
+import base64
+import os
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.places import KINDS, Place
+from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once
+from yirangmq import NewMessage
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreError, StoreFull
+from yirangmq.core.ports import Store
+from yirangmq.core.states import State
+from yirangmq.format.dayrecord import head_of, payload_of, read
+from yirangmq.stores import dayfiles
+from yirangmq.stores.dayfiles import DayFiles
+from yirangmq.stores.dayfiles_check import check
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.journal_told import NOTE
+from yirangmq.stores.journaled import JournaledStore
+from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
+
+DAY_MS = 86_400_000
+TODAY = "2026-01-13"
+
+
+class Kept:
+    """A store with files by date that can be closed, killed and opened again."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.place = Place(kind, folder)
+        self.root = folder / "by-date"
+        self.clock = ManualClock()
+        self.ids = CountingIds()
+        self.disk: Disk = Disk()
+        self.open()
+
+    def open(self) -> Queues:
+        self.inner = FailingStore(self.place.open())
+        files = DayFiles(self.root, self.disk, durability="os", file_bytes=4000)
+        self.store = JournaledStore(self.inner, files, self.clock)
+        self.queues = open_for_test(store=self.store, clock=self.clock, ids=self.ids)
+        return self.queues
+
+    def killed(self) -> Queues:
+        """Nothing is said at the end."""
+        self.store.files.close()
+        self.place.close()
+        return self.open()
+
+    def raw(self) -> Store:
+        return self.place.open()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        names = dayfiles.files(self.root)
+        return [read(line) for name in names for line in dayfiles.lines(self.root / name)]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        return [(one["record"], one["messageId"], one.get("state", "")) for one in self.records]
+
+    def agrees(self) -> None:
+        found = check(self.root, self.queues.read)
+        assert found.findings == []
+
+
+@pytest.fixture(params=KINDS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(request.param, tmp_path)
+    yield made
+    made.store.files.close()
+    made.place.close()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept("sqlite", tmp_path)
+    yield made
+    made.store.files.close()
+    made.place.close()
+
+
+# -- what is told ---------------------------------------------------------------------------------------------------
+
+
+def test_a_life_is_told_line_by_line(kept: Kept) -> None:
+    queues = kept.queues
+    queues.set_policy("mail", {"retry": {"limit": 1, "initialDelaySec": 1, "backoff": "fixed"}})
+    queues.publish_many("mail", [NewMessage(payload={"to": "ann"}, type="letter", priority=3), b"\xff\x00", b"three"])
+    first, second, third = queues.lease("mail", 3, consumer="w1")
+    kept.clock.advance(250)
+    queues.ack(first.lease_id)
+    queues.nack(second.lease_id, text="no such street")
+    queues.nack(third.lease_id, "REJECTED")
+    kept.clock.advance(2000)
+    (again,) = queues.lease("mail", 3, lease_seconds=1)
+    kept.clock.advance(5000)
+    queues.sweep()
+    assert kept.told() == [
+        ("accepted", "m-1", ""),
+        ("accepted", "m-2", ""),
+        ("accepted", "m-3", ""),
+        ("outcome", first.id, "done"),
+        ("outcome", second.id, "delayed"),
+        ("outcome", third.id, "dead"),
+        ("outcome", again.id, "dead"),
+    ]
+    letter = next(one for one in kept.records if one["messageId"] == "m-1")
+    assert letter["header"] == {"type": "letter", "attributes": {"priority": 3}}
+    assert letter["payloadText"] == '{"to":"ann"}'
+    done = next(one for one in kept.records if one.get("state") == "done")
+    assert (done["delivery"], done["attempt"], done["consumerId"]) == ("DELIVERED", 1, "w1")
+    assert (done["leasedAt"], done["at"]) == ("2026-01-13T09:21:00.000Z", "2026-01-13T09:21:00.250Z")
+    late = kept.records[-1]
+    assert (late["delivery"], late["reasonCode"], late["attempt"]) == ("TIMEOUT", "TIMEOUT", 2)
+    kept.agrees()
+
+
+def test_many_that_share_their_fate_are_told_one_by_one(kept: Kept) -> None:
+    kept.queues.publish_many("bulk", [b"%d" % n for n in range(50)])
+    taken = kept.queues.lease("bulk", 50)
+    kept.queues.ack([one.lease_id for one in taken])
+    told = Counter(kept.told())
+    assert told == Counter([("accepted", one.id, "") for one in taken] + [("outcome", one.id, "done") for one in taken])
+    kept.agrees()
+
+
+def test_duplicates_are_not_accepted_and_redriven_ones_are_told(kept: Kept) -> None:
+    queues = kept.queues
+    queues.publish("q", NewMessage(payload=b"a", id="one"))
+    queues.publish_many("q", [NewMessage(payload=b"b", id="one"), NewMessage(payload=b"c", id="two")])
+    queues.nack(queues.lease("q")[0].lease_id, "REJECTED")
+    from yirangmq.broker.deadletters import DeadLetters
+
+    DeadLetters(queues).requeue("q")
+    queues.drop("q", ["two"])
+    queues.delete_queue("q")
+    assert kept.told() == [
+        ("accepted", "one", ""),
+        ("accepted", "two", ""),
+        ("outcome", "one", "dead"),
+        ("outcome", "one", "ready"),
+        ("outcome", "two", "dropped"),
+        ("queue_deleted", "", "dropped"),
+    ]
+    kept.agrees()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"plain", "schön\u2028\x00\x85".encode(), b'\r\n\t"\\', bytes(range(256)), b"\xed\xa0\x80", b'{"a" : 1.0}\n'],
+    ids=["empty", "plain", "odd-text", "escapes", "every-byte", "surrogate", "json-with-spaces"],
+)
+def test_every_payload_comes_back_to_the_byte(sqlite: Kept, payload: bytes) -> None:
+    sqlite.queues.publish("any", NewMessage(payload=payload))
+    (record,) = sqlite.records
+    assert payload_of(record) == payload
+    assert record["sha256"] == sha256(payload).hexdigest()
+    assert ("payloadText" in record) == _is_text(payload)
+    if "payloadBase64" in record:
+        assert base64.b64decode(record["payloadBase64"]) == payload
+    [name] = dayfiles.files(sqlite.root)
+    assert (sqlite.root / name).read_bytes().count(b"\n") == 1
+
+
+def _is_text(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def test_files_are_rolled_and_each_day_has_its_folder(kept: Kept) -> None:
+    for n in range(30):
+        kept.queues.publish("q", b"x" * 300)
+        if n == 20:
+            kept.clock.advance(DAY_MS)
+    names = dayfiles.files(kept.root)
+    assert {name.partition("/")[0] for name in names} == {TODAY, "2026-01-14"}
+    assert len(names) > 3
+    assert len(kept.records) == 30
+    assert max((kept.root / name).stat().st_size for name in names) < 5000
+    kept.agrees()
+
+
+# -- crashes --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_that_no_commit_followed_are_cut_at_the_start(kept: Kept) -> None:
+    kept.queues.publish_many("q", [b"one", b"two"])
+    with kept.store.files.lock:  # killed between the lines and the commit
+        kept.store.files.append(
+            TODAY, [b'{"record":"accepted","at":"x","seq":99,"queue":"q","messageId":"ghost"}\n', b'{"rec']
+        )
+    kept.killed()
+    assert [finding.kind for finding in kept.store.findings] == ["unconfirmed"]
+    assert [id for _, id, _ in kept.told()] == ["m-1", "m-2"]
+    kept.queues.publish("q", b"three")
+    assert [id for _, id, _ in kept.told()] == ["m-1", "m-2", "m-3"]
+    kept.agrees()
+    kept.killed()
+    assert kept.store.findings == []
+
+
+def test_a_file_begun_for_a_commit_that_never_came_is_emptied(kept: Kept) -> None:
+    kept.queues.publish("q", b"one")
+    with kept.store.files.lock:
+        kept.store.files.append(
+            "2026-01-14", [b'{"record":"accepted","at":"x","seq":99,"queue":"q","messageId":"ghost"}\n']
+        )
+    kept.killed()
+    assert [id for _, id, _ in kept.told()] == ["m-1"]
+    kept.clock.advance(DAY_MS)
+    kept.queues.publish("q", b"two")
+    assert dayfiles.files(kept.root)[-1] == "2026-01-14/00000003.jsonl"
+    kept.agrees()
+
+
+def test_what_others_put_into_the_store_is_completed_at_the_start(kept: Kept) -> None:
+    kept.queues.publish("q", b"one")
+    kept.store.close()
+    if kept.place.kind == "memory":
+        kept.place.close()
+    direct = open_for_test(store=kept.raw(), clock=kept.clock, ids=CountingIds("direct"))
+    direct.publish_many("q", [b"two", b"three"])
+    direct.ack(direct.lease("q", consumer="x")[0].lease_id)
+    kept.killed()
+    assert [finding.kind for finding in kept.store.findings] == ["completed"]
+    assert [id for kind, id, _ in kept.told() if kind == "accepted"] == ["m-1", "direct-1", "direct-2"]
+    assert [one.get("completed") for one in kept.records[:3]] == [None, True, True]
+    kept.killed()
+    assert kept.store.findings == []
+
+
+def test_switched_on_late_it_begins_with_what_waits(kept: Kept) -> None:
+    raw = open_for_test(store=kept.raw(), clock=kept.clock, ids=CountingIds("early"))
+    raw.publish_many("q", [b"%d" % n for n in range(1200)])
+    with kept.inner.transaction() as transaction:
+        transaction.set_note(NOTE, None)
+    kept.killed()
+    assert Counter(kept.told()) == Counter(("accepted", f"early-{n}", "") for n in range(1, 1201))
+    kept.agrees()
+
+
+def test_lines_that_are_gone_are_told_and_completed(kept: Kept) -> None:
+    kept.queues.publish_many("q", [b"one", b"two"])
+    name = dayfiles.files(kept.root)[-1]
+    kept.store.files.close()
+    os.truncate(kept.root / name, 10)
+    kept.killed()
+    assert [finding.kind for finding in kept.store.findings] == ["lost", "completed"]
+    (kept.root / name).unlink()
+    assert sorted(id for _, id, _ in kept.told()) == ["m-1", "m-2"]
+    kept.agrees()
+
+
+def test_a_commit_that_was_cut_in_the_middle_is_told_as_it_is(kept: Kept) -> None:
+    """As the files store may leave it: the note of the commit is there, some of its messages are not."""
+    kept.queues.publish_many("q", [b"one", b"two"])
+    with kept.inner.transaction() as transaction:
+        transaction.forget([card for card in transaction.by_id("q", ["m-2"]) if card is not None])
+    kept.killed()
+    assert [finding.kind for finding in kept.store.findings] == ["unfinished"]
+    assert kept.told()[-1] == ("outcome", "m-2", "dropped")
+    assert kept.records[-1]["reasonCode"] == "not_stored"
+    kept.killed()
+    assert kept.store.findings == []
+
+
+# -- refusals -------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_fails_takes_its_lines_back(kept: Kept) -> None:
+    kept.queues.publish("q", b"one")
+    kept.inner.fail_at(1)
+    with pytest.raises(StoreFull):
+        kept.queues.publish("q", b"two")
+    assert [id for _, id, _ in kept.told()] == ["m-1"]
+    kept.queues.publish("q", b"three")
+    assert [id for _, id, _ in kept.told()] == ["m-1", "m-3"]
+    kept.agrees()
+
+
+@pytest.mark.parametrize("refusal", [full_once, full_from, dead_from], ids=["once", "full", "dead"])
+def test_a_disk_that_refuses_at_any_call_leaves_no_half_line(tmp_path: Path, refusal: Any) -> None:
+    """The sender is refused, and what it sent is neither in the store nor in the files."""
+    at, refused = 1, 1
+    while refused:
+        kept = Kept("memory", tmp_path / f"{at}")
+        (tmp_path / f"{at}").mkdir(exist_ok=True)
+        disk = kept.disk = UnwillingDisk()
+        kept.killed()
+        confirmed = []
+        disk.start(refusal(at))
+        for n in range(12):
+            try:
+                confirmed += [one.id for one in kept.queues.publish_many("q", [b"%d" % n, b"x" * 900])]
+            except StoreError:
+                assert disk.refused
+            if n == 8:
+                kept.clock.advance(DAY_MS)
+        refused = disk.refused
+        disk.start(lambda number, name: 0)
+        more = kept.queues.publish("q", b"last").id
+        kept.killed()
+        assert [id for kind, id, _ in kept.told() if kind == "accepted"] == [*confirmed, more]
+        assert kept.queues.counts("q").ready == len(confirmed) + 1
+        kept.agrees()
+        kept.store.files.close()
+        at += 3
+    assert at > 10
+
+
+def test_a_full_disk_is_told_as_one(sqlite: Kept) -> None:
+    disk = sqlite.disk = UnwillingDisk()
+    sqlite.killed()
+    disk.start(full_from(1))
+    with pytest.raises(StoreFull, match="nothing was stored"):
+        sqlite.queues.publish("q", b"one")
+    assert sqlite.queues.counts("q").ready == 0
+
+
+# -- check ----------------------------------------------------------------------------------------------------------
+
+
+def test_check_finds_what_is_wrong(sqlite: Kept) -> None:
+    sqlite.queues.publish_many("q", [b"one", b"two", b"three"])
+    sqlite.queues.publish("q", b"x" * 5000)
+    sqlite.queues.publish("q", b"four")
+    name = dayfiles.files(sqlite.root)[0]
+    path = sqlite.root / name
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[0] = lines[0].replace(b'"one"', b'"eno"')
+    path.write_bytes(b"".join([lines[0], lines[1], lines[1], b"rubbish\n", *lines[3:], b"torn"]))
+    found = Counter(finding.kind for finding in check(sqlite.root, sqlite.queues.read).findings)
+    assert found == {"record": 2, "twice": 1, "missing": 2, "torn": 1}
+
+
+def test_heads_are_read_without_the_rest() -> None:
+    head = head_of(b'{"record":"outcome","at":"t","seq":7,"queue":"q","messageId":"m","state":"done","attempt":1}\n')
+    assert (head.kind, head.seq, head.queue, head.id, head.state) == ("outcome", 7, "q", "m", State.DONE)

@@ -1,0 +1,145 @@
+"""Housekeeping of files by date: seven days stay, the undelivered stay, and a dry run changes nothing."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.places import KINDS
+from tests.stores.test_dayfiles import DAY_MS, Kept
+from yirangmq.broker.deadletters import DeadLetters
+from yirangmq.core.dayfiles import day_of
+from yirangmq.core.errors import BadInput
+from yirangmq.stores import dayfiles
+from yirangmq.stores.dayfiles_house import Housekept, housekeep
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(params=KINDS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(request.param, tmp_path)
+    yield made
+    made.store.files.close()
+    made.place.close()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept("sqlite", tmp_path)
+    yield made
+    made.store.files.close()
+    made.place.close()
+
+
+def live(kept: Kept, days: int) -> None:
+    """A message a day, delivered at once."""
+    for _ in range(days):
+        kept.queues.publish("q", b"x")
+        kept.queues.ack(kept.queues.lease("q")[0].lease_id)
+        kept.clock.advance(DAY_MS)
+    kept.store.begin_day()
+
+
+def keep(kept: Kept, *, dry_run: bool = False) -> Housekept:
+    return housekeep(kept.root, kept.queues.read, day_of(kept.clock.now_ms()), dry_run=dry_run)
+
+
+def tree(root: Path) -> dict[str, tuple[int, float]]:
+    found = [path for path in root.rglob("*") if path.is_file()]
+    return {str(path.relative_to(root)): (path.stat().st_size, path.stat().st_mtime) for path in found}
+
+
+def test_day_eight_goes_and_day_seven_stays(kept: Kept) -> None:
+    live(kept, 9)
+    before = tree(kept.root)
+    would = keep(kept, dry_run=True)
+    assert tree(kept.root) == before
+    done = keep(kept)
+    assert done == would
+    assert done.removed == ["2026-01-13", "2026-01-14"]
+    assert done.freed > 0
+    assert dayfiles.day_names(kept.root) == [f"2026-01-{day}" for day in range(15, 23)]
+    assert keep(kept).removed == []
+
+
+def test_a_day_with_a_message_that_is_not_settled_stays(kept: Kept) -> None:
+    kept.queues.publish_many("slow", [b"waits", b"dies"])
+    live(kept, 12)
+    told = {one.day: one.why for one in keep(kept).kept}
+    assert told["2026-01-13"] == "message m-1 of slow is ready"
+    assert "2026-01-14" not in told
+
+    kept.queues.ack(kept.queues.lease("slow")[0].lease_id)
+    kept.queues.nack(kept.queues.lease("slow")[0].lease_id, "REJECTED")
+    assert keep(kept).kept[0] == ("2026-01-13", "message m-2 of slow is dead")
+    DeadLetters(kept.queues).purge("slow")
+    assert keep(kept).removed == ["2026-01-13"]
+
+
+def test_a_clock_that_jumps_a_month_ahead_costs_no_week(one: Kept) -> None:
+    live(one, 7)
+    week = dayfiles.day_names(one.root)
+    assert len(week) == 8
+    one.clock.advance(31 * DAY_MS)
+    live(one, 0)
+    assert keep(one).removed == week[:1]
+    one.clock.advance(HOUR_MS)
+    assert keep(one).removed == []
+    for n in range(1, 8):  # from there on a day goes for each that is lived through
+        one.clock.advance(DAY_MS)
+        live(one, 0)
+        assert keep(one).removed == [week[n]]
+
+
+def test_a_folder_that_is_half_removed_is_finished_at_the_next_start(one: Kept) -> None:
+    live(one, 2)
+    going = one.root / ".going-2026-01-01"
+    going.mkdir()
+    (going / "00000001.jsonl").write_bytes(b"x\n")
+    one.killed()
+    assert not going.exists()
+    assert dayfiles.day_names(one.root) == ["2026-01-13", "2026-01-14", "2026-01-15"]
+
+
+def test_the_zone_of_the_machine_does_not_matter(one: Kept) -> None:
+    """Also at the hours at which its clocks are put forward and back."""
+    live(one, 9)
+    found = []
+    zone = os.environ.get("TZ")
+    try:
+        for name in ("UTC", "Pacific/Kiritimati", "America/New_York", "Europe/Berlin"):
+            os.environ["TZ"] = name
+            time.tzset()
+            found.append(keep(one, dry_run=True).removed)
+    finally:
+        os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
+        time.tzset()
+    assert found == [["2026-01-13", "2026-01-14"]] * 4
+
+
+def test_what_is_being_written_never_goes(one: Kept) -> None:
+    one.queues.publish("q", b"x")
+    one.queues.ack(one.queues.lease("q")[0].lease_id)
+    days = [f"2026-02-{day:02d}" for day in range(1, 12)]
+    for number, day in enumerate(days, 100):
+        (one.root / day).mkdir()
+        (one.root / day / f"{number:08d}.jsonl").touch()
+    told = housekeep(one.root, one.queues.read, "2026-03-30")
+    assert told.kept[0] == ("2026-01-13", "it is being written")
+    with pytest.raises(ValueError, match="is being written"):
+        one.store.files.remove("2026-01-13")
+
+
+def test_at_least_one_day_is_kept(one: Kept) -> None:
+    with pytest.raises(BadInput, match="days"):
+        housekeep(one.root, one.queues.read, "2026-01-13", 0)
+
+
+def test_a_snapshot_takes_the_place_of_the_one_of_its_hour(one: Kept) -> None:
+    for text in (b"1\n", b"2\n"):
+        one.store.files.write_beside("2026-01-13", "counts-09.json", text)
+    assert (one.root / "2026-01-13" / "counts-09.json").read_bytes() == b"2\n"
+    assert [path.name for path in (one.root / "2026-01-13").iterdir()] == ["counts-09.json"]
