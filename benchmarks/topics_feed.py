@@ -57,7 +57,7 @@ class Sizes(NamedTuple):
     repeats: int
 
 
-WHOLE = Sizes(2_000_000, 500_000, 4_000, 1_000_000_000, 200_000, 5)
+WHOLE = Sizes(2_000_000, 500_000, 4_000, 1_000_000_000, 400_000, 5)
 QUICK = Sizes(100_000, 40_000, 400, 60_000_000, 16_000, 2)
 
 
@@ -65,10 +65,12 @@ class OurServer(Server):
     """As anybody would start it; only the log is short."""
 
     name = "ours"
+    workers = 2
 
     def open(self) -> None:
         self.path = str(self.folder / "yirangmq.sock")
         words = ["serve", "--data", str(self.folder), "--log-level", "warning", "--http", "off"]
+        words += ["--recovery-workers", str(self.workers)]
         self.launch([sys.executable, "-m", "yirangmq", *words], {})
 
     def first_message(self) -> bool:
@@ -173,6 +175,7 @@ def recovery(folder: Path, sizes: Sizes) -> None:
             ours.append(size / caught_up(server, sizes.backlog))
         _show_recovery(ours, theirs)
         disturbed(server, sizes, size)
+    pool(home, sizes)
     shutil.rmtree(home, ignore_errors=True)
 
 
@@ -185,9 +188,20 @@ def _show_recovery(ours: list[float], theirs: list[float]) -> None:
     target("recovery, as a share of a plain sendfile", share, ">= 0.6", share >= 0.6)
 
 
+def pool(home: Path, sizes: Sizes) -> None:
+    """How much more workers do for four clients at the same time. No target: two cores have clients to run, too."""
+    print("Four clients recover at once, what they take together")
+    for workers in (1, 2, 4):
+        with our_server_in(home, workers) as server:
+            size = sizes.backlog * FRAME
+            seconds = Readers(server.path, 4, size, ask=following("beginning")).result()["seconds"]
+        print(f"  {workers} workers {4 * size / seconds / 1e6:>7,.0f} MB/s", flush=True)
+
+
 @contextlib.contextmanager
-def our_server_in(folder: Path) -> Iterator[OurServer]:
+def our_server_in(folder: Path, workers: int = 2) -> Iterator[OurServer]:
     server = OurServer(folder)
+    server.workers = workers
     try:
         server.start_until(lambda: bool(dial(server.path).close() is None))
         yield server
