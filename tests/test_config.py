@@ -44,6 +44,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "mq_unique": "true", "files_by_date_days": "8",
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
+        "alerts": '{"remindSec": 5}',
     }  # fmt: skip
     value = given.get(name, "7")
     pair = {"pair_key": "k", "node": "north"}

@@ -5,6 +5,7 @@ import random
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 
 class SystemClock:
@@ -59,3 +60,31 @@ def default_consumer() -> str:
     """Who we are if nobody says: host and process."""
     host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
     return f"{host}-{os.getpid()}"
+
+
+def _wall_ms() -> int:
+    return SystemClock().now_ms()
+
+
+def _boot_ms() -> int:
+    """Milliseconds that go on while the machine sleeps, and that nobody sets."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+class SteadyClock:
+    """Begins as the wall clock does and never jumps. ``ahead``: how far the wall clock is ahead of it by now."""
+
+    def __init__(
+        self,
+        wall: Callable[[], int] = _wall_ms,
+        boot: Callable[[], int] = _boot_ms,
+    ) -> None:
+        self._wall = wall
+        self._boot = boot
+        self._offset = wall() - boot()
+
+    def now_ms(self) -> int:
+        return self._boot() + self._offset
+
+    def ahead_ms(self) -> int:
+        return self._wall() - self.now_ms()

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from typing import Any
 
 from yirangmq.core.access import TokenRule
+from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
 from yirangmq.core.chain import Chain, check_hooks
 from yirangmq.core.dayfiles import KEEP_DAYS
@@ -24,6 +25,7 @@ from yirangmq.core.settings import (
     Reader,
     a_number,
     a_text,
+    alert_settings,
     bridge_rules,
     byte_size,
     file_mode,
@@ -299,6 +301,12 @@ class Config:
     files_by_date_days: int = _setting(
         KEEP_DAYS, whole_number(1, 36_500), "days before today whose files are kept; longer where a message waits"
     )
+    alerts: AlertSettings = _setting(  # noqa: RUF009  (it is frozen)
+        AlertSettings(),
+        alert_settings,
+        "what is watched, and who is told (docs/alerts.md); a JSON object",
+        shown="the rules' own limits; to the log",
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
     syslog: str = _setting(
@@ -383,6 +391,10 @@ class Config:
     @property
     def pair_folder(self) -> str:
         return self.pair_data or f"{self.data}/pair"
+
+    @property
+    def alerts_folder(self) -> str:
+        return f"{self.data}/alerts"
 
     @property
     def node_name(self) -> str:

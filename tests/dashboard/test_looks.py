@@ -24,6 +24,7 @@ PAGES = {
     "publish anywhere": ("/publish", "form.publish"),
     "topics": ("/topics", ".topics a, .bridges .badge"),
     "topic": ("/topics/{}", ".tail summary"),
+    "alerts": ("/alerts", ".rules th"),
     "nothing": ("/nowhere", ".empty"),
 }
 

@@ -10,8 +10,8 @@ from yirangmq.broker.overview import STATES, TOTALS, is_overdue
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
-from yirangmq.cli.feedview import feed_line, show_subscribers
 from yirangmq.cli.screen import Screen
+from yirangmq.cli.siteview import show_site
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
 from yirangmq.core.ports import Transaction
@@ -35,7 +35,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         durability = queues.durability()
         server = remote.address_of(queues)
         rates = remote.rates(queues)
-        feed, following = remote.feed(queues)
+        site = remote.site(queues)
     for row in rows:
         row["rates"] = rates.get(row["queue"])
     value = {
@@ -47,18 +47,18 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         "overdue": overdue,
         "deadLettersOf": shown if args.queue is not None and shown else None,
         "queues": rows,
-        "topics": feed,
-        "following": following,
+        "topics": site.get("topics"),
+        "following": site.get("following", []),
+        "bridges": site.get("bridges"),
+        "pair": site.get("pair"),
+        "alerts": site.get("alerts"),
     }
     if screen.json:
         screen.document({"ok": True, **value})
         return exits.OK
     _print(args, screen, value)
-    if args.queue is None and feed is not None and (following or "epoch" in feed or feed["reason"]):
-        screen.say()
-        screen.say(feed_line(feed))
-        if following:
-            show_subscribers(screen, following)
+    if args.queue is None:
+        show_site(screen, value)
     return exits.OK
 
 
@@ -128,8 +128,8 @@ def _listed(queues: Queues) -> list[dict[str, Any]]:
 COMMANDS = {
     "status": Command(
         about="How many messages of each queue are where, and what has passed through it; of a server with topics "
-        "also the state of its feed and of everybody who follows it. With --json a server adds the rates of the last "
-        "minute.\n\n"
+        "also the state of its feed, of everybody who follows it and of its bridges; of one of a pair both nodes; and "
+        "how many alerts are open. With --json a server adds the rates of the last minute.\n\n"
         "backlog is ready and delayed together; head age is how long ago the message next in line was published.",
         examples=(
             ("all queues", "yirangmq status"),

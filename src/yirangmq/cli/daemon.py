@@ -21,6 +21,7 @@ from yirangmq.broker.lines import Lines
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.broker.wholesale import Wholesale
+from yirangmq.cli.alerting import Alerting, Sources
 from yirangmq.cli.batching import Batching
 from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.dayway import DayWay, day_way
@@ -36,7 +37,7 @@ from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
-from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.health import Disk, Health, Reason
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.processing import Processing
@@ -95,8 +96,8 @@ class Daemon:
         self._topics = publisher_of(config)
         self._topic_calls = TopicCalls(self._topics, clock)
         self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
-        reasons = (self._topic_calls.reasons, self._bridging.calls.reasons)
-        health = Health(clock, self._disk, config.backlog_limit, reasons)
+        reasons = (self._topic_calls.reasons, self._bridging.calls.reasons, self._pair_reasons)
+        health = Health(clock, self._disk, config.backlog_limit, reasons, self._pair_about)
         site = Site(clock, health, self._facts, lambda: self._entrance.describe(), Consumers(clock), rates)
         calls = Calls(verbs, self._pages, site)
         observing.begin(verbs.happened, calls)
@@ -128,6 +129,9 @@ class Daemon:
         self._trouble = ""
         self._pair = self._paired(calls) if config.pair_peer else None
         self._day_files: DayWay | None = day_way(config, store, self._pages, clock, calls)
+        sources = Sources(self._desk, clock, self._disk, lambda: self._entrance.refused(), self._pair)
+        self._alerting = Alerting(config, sources)
+        self._alerting.begin(calls, verbs.happened)
 
     def stop(self) -> None:
         self._stopping.set()
@@ -145,6 +149,7 @@ class Daemon:
             await self._open()
             if not self._config.store_url.startswith("memory:"):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
+            self._alerting.start()
             if self._pair is not None:
                 self._pair.run()
             else:
@@ -155,6 +160,7 @@ class Daemon:
         finally:
             if self._pair is not None:
                 self._pair.close()
+            self._alerting.stop()
             self._entrance.close()
             self._pages.stop()
             self._lines.close()
@@ -217,6 +223,12 @@ class Daemon:
 
     def _greet(self, welcome: Welcome) -> Welcome:
         return welcome if self._pair is None else self._pair.greet(welcome)
+
+    def _pair_reasons(self) -> list[Reason]:
+        return [] if self._pair is None else self._pair.reasons()
+
+    def _pair_about(self) -> dict[str, Any]:
+        return {} if self._pair is None else {"pair": self._pair.facts()}
 
     async def _settle(self) -> None:
         """What is under way is finished; leases are given back, if they are at a stop."""
@@ -338,6 +350,7 @@ class Daemon:
             "pair": None if self._pair is None else self._pair.facts(),
             "bridges": self._bridging.calls.facts(),
             "filesByDate": None if self._day_files is None else self._day_files.facts(),
+            "alerts": self._alerting.calls.facts(),
             "stomp": None if self._entrance.stomp is None else self._entrance.stomp.describe(),
         }
 
@@ -358,7 +371,11 @@ class Daemon:
         }
         found |= {name: [({}, value)] for name, value in measured.items() if value is not None}
         stomp = {} if self._entrance.stomp is None else self._entrance.stomp.samples()
-        return found | self._topic_calls.samples() | self._bridging.calls.samples() | stomp
+        pair = {} if self._pair is None else self._pair.samples()
+        parts = (self._topic_calls.samples(), self._bridging.calls.samples(), self._alerting.calls.samples())
+        for samples in (*parts, stomp, pair):
+            found |= samples
+        return found
 
     def _full(self) -> QueueError | None:
         """Why nothing may be published now."""

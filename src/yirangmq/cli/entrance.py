@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 class Entrance:
     def __init__(self, config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> None:
         self._config = config
+        self._house = house
         self._tls = tls
         self._door = Door(house, _limits(config))
         grants = tuple(grants)
@@ -109,6 +110,16 @@ class Entrance:
         feed = {} if self._feed is None else {f"feed {why}": n for why, n in self._feed.door.closed_for.items()}
         stomp = {} if self.stomp is None else {f"stomp {why}": n for why, n in self.stomp.door.closed_for.items()}
         return {**self._door.closed_for, **web, **feed, **stomp}
+
+    def refused(self) -> dict[str, int]:
+        """Clients that may not, or for whom there is no room, since the start, by door and reason."""
+        found = {why: count for why, count in self.sent_away().items() if why.endswith("connections")}
+        found |= self._house.refusals
+        if self._web is not None:
+            found["http not_allowed"] = self._web.guard.refused
+        if self.stomp is not None:
+            found["stomp not_allowed"] = self.stomp.parlour.errors.get("not_allowed", 0)
+        return found
 
     def describe(self) -> list[dict[str, Any]]:
         return self._door.describe() + [one for way in self._others for one in way.door.describe()]

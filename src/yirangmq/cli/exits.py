@@ -24,7 +24,7 @@ MEANING: dict[int, str] = {
     9: "not allowed: a wrong or missing token",
     10: "the server cannot be reached, is the standby of a pair, or takes no more now, or a hook failed; try again "
     "later",
-    UNWELL: "the server or the store is not well (only of `health`)",
+    UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",

@@ -10,13 +10,16 @@ from typing import Any, NamedTuple
 from yirangmq.broker.desk import Desk
 from yirangmq.cli.adopting import adopt, overlap
 from yirangmq.config import Config
+from yirangmq.core.alert_rules import PeerFacts, Turn
 from yirangmq.core.errors import NotActive, QueueError, WrongState
 from yirangmq.core.pairing import Pace, Role, Status
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
+from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.values import reading
 from yirangmq.observe.logs import log, values
+from yirangmq.observe.prometheus import Told
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node, Settings
 from yirangmq.topics.publisher import Publisher
@@ -84,7 +87,54 @@ class PairWay:
     def facts(self) -> dict[str, Any]:
         """In short, for ``status``."""
         own = self.node.partner.own
-        return {"role": own.role, "status": own.status, "term": own.term, "works": self.node.is_on}
+        peer = self.node.describe()["peer"]
+        shown = ("node", "role", "status", "term", "heardSec", "silent")
+        return {
+            "node": own.node,
+            "role": own.role,
+            "status": own.status,
+            "term": own.term,
+            "works": self.node.is_on,
+            "linkDelayMs": self.node.partner.delay,
+            "peer": None if peer is None else {name: peer[name] for name in shown},
+        }
+
+    def peer_facts(self) -> PeerFacts:
+        """For alerts."""
+        partner = self.node.partner
+        peer, silence = partner.peer, partner.silence(self.node.now())
+        if peer is None:
+            return PeerFacts("", silence, partner.pace.timeout, "")
+        return PeerFacts(peer.node, silence, partner.pace.timeout, peer.status)
+
+    def turns(self, window: int) -> list[Turn]:
+        """Switches of the last so many milliseconds."""
+        first = self.node.now() - window
+        return [turn for at, turn in self.node.turns if at >= first]
+
+    def reasons(self) -> list[Reason]:
+        """For ``health``: the other node is not there."""
+        peer = self.peer_facts()
+        if peer.silence <= peer.timeout or peer.status in (Status.STOPPING, Status.STOPPED):
+            return []
+        who = f"the peer {peer.node}" if peer.node else "the peer"
+        return [Reason("degraded", "peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
+
+    def samples(self) -> dict[str, Told]:
+        partner, link, now = self.node.partner, self.node.link, self.node.now()
+        own = partner.own
+        beats: list[tuple[dict[str, str], float]] = [({"way": "sent"}, link.sent), ({"way": "heard"}, link.heard)]
+        beats.append(({"way": "refused"}, sum(link.refused.values())))
+        found: dict[str, Told] = {
+            "yirangmq_pair_active": [({}, float(own.role is Role.ACTIVE))],
+            "yirangmq_pair_term": [({}, own.term)],
+            "yirangmq_pair_silence_seconds": [({}, partner.silence(now) / 1000)],
+            "yirangmq_pair_switches": [({}, partner.switches)],
+            "yirangmq_pair_heartbeats_total": beats,
+        }
+        if partner.delay is not None:
+            found["yirangmq_pair_link_delay_seconds"] = [({}, partner.delay / 1000)]
+        return found
 
     # -- pair.node.Work -----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from yirangmq.stores.open import SCHEMES
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
 SERVED = "sqlite:yirang-data/queue.db"
 """The store of ``yirangmq serve`` without settings, in the folder where it was started."""
+PLAIN = "yirang.db"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Place:
 
 def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
     """``--store``; or ``--backend``, ``--db``, ``--path``; or $YIRANGMQ_STORE; or the server of this folder, if one is
-    there; or the defaults."""
+    there, or was there; or the defaults."""
     said = [name for name in ("backend", "db", "path") if getattr(args, name) is not None]
     if args.store is not None:
         if said:
@@ -54,7 +55,7 @@ def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
         return _from_url(args.store, "--store")
     if not said and env.get("YIRANGMQ_STORE"):
         return _from_url(env["YIRANGMQ_STORE"], "YIRANGMQ_STORE")
-    if not said and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and who_serves(SERVED):
+    if not said and not any(env.get(name) for name in ("YIRANGMQ_DB", "YIRANGMQ_PATH")) and _is_served():
         return _from_url(SERVED, "store")
     if args.db is not None and args.path is not None:
         raise BadInput("belongs to sqlite and --path to fs; give one of them", field="--db")
@@ -65,7 +66,14 @@ def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
         return Place("files", args.path or env.get("YIRANGMQ_PATH") or "yirang-queues")
     if args.path is not None:
         raise BadInput("belongs to --backend fs; the SQLite store has --db FILE", field="--path")
-    return Place("sqlite", args.db or env.get("YIRANGMQ_DB") or "yirang.db")
+    return Place("sqlite", args.db or env.get("YIRANGMQ_DB") or PLAIN)
+
+
+def _is_served() -> bool:
+    """A server holds the store of this folder; or one did, and there is no other store."""
+    if who_serves(SERVED):
+        return True
+    return Path(SERVED.partition(":")[2]).exists() and not Path(PLAIN).exists()
 
 
 def _from_url(url: str, field: str) -> Place:

@@ -172,13 +172,15 @@ def rates(queues: Queues) -> dict[str, Any]:
     return dict(found.call("rates")) if isinstance(found, RemoteQueues) else {}
 
 
-def feed(queues: Queues) -> tuple[dict[str, Any] | None, list[dict[str, Any]]]:
-    """The publisher of a server that has topics, and everybody who follows; None where there is none."""
+def site(queues: Queues) -> dict[str, Any]:
+    """What a server says of itself beside its queues, and everybody who follows its topics; empty where there is
+    none."""
     found: object = queues
     if not isinstance(found, RemoteQueues):
-        return None, []
-    about: dict[str, Any] | None = found.call("status").get("topics")
-    return about, [] if about is None else [*found.call("topic_subscribers")]
+        return {}
+    about: dict[str, Any] = found.call("status")
+    following = [] if about.get("topics") is None else [*found.call("topic_subscribers")]
+    return {**about, "following": following}
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:

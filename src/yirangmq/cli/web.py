@@ -65,7 +65,7 @@ class Web:
     """From ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
-        guard = Guard(grants, _rate(config))
+        self.guard = guard = Guard(grants, _rate(config))
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None

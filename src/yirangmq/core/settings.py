@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from yirangmq.core.access import TokenRule, read_rules
+from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.bridges import NewBridge, read_all
 from yirangmq.core.chain import Chain, read_chains
 from yirangmq.core.errors import BadInput
@@ -142,6 +143,15 @@ def bridge_rules(value: object) -> tuple[NewBridge, ...]:
         value = json.loads(value) if value.strip() else []
     try:
         return read_all(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def alert_settings(value: object) -> AlertSettings:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else {}
+    try:
+        return read_settings(value)
     except BadInput as error:
         raise ValueError(str(error)) from None
 

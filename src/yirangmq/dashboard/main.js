@@ -19,7 +19,8 @@ let wasLost = false;
 function drawNav() {
   const shown = pages.filter((page) => page.nav).sort((one, other) => one.nav.order - other.nav.order);
   for (const page of shown) {
-    const node = h("a", { href: `#${page.route}`, hidden: Boolean(page.needs) }, page.nav.label);
+    const more = page.badge ? h("span", { class: "badge bad", hidden: true }) : null;
+    const node = h("a", { href: `#${page.route}`, hidden: Boolean(page.needs ?? page.shows) }, page.nav.label, more);
     links.set(page, node);
     $("nav").append(node);
   }
@@ -87,11 +88,23 @@ function showBanner() {
   }
 }
 
+/** What the links at the top say of the server. */
+function showNav(status) {
+  for (const [page, node] of links) {
+    if (page.shows) node.hidden = !page.shows(status);
+    if (!page.badge) continue;
+    const number = page.badge(status);
+    put(node.lastChild, number);
+    node.lastChild.hidden = number === 0;
+  }
+}
+
 function show() {
   showPulse();
   showBanner();
   const node = live.status?.node ?? "";
   put($("node"), node);
+  if (live.status !== null) showNav(live.status);
 }
 
 function hearKeys() {

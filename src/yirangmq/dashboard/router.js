@@ -7,7 +7,9 @@
  *             is left. What has a method `turn(query)` is kept when only the query changes
  *   nav       {label, order}: a link at the top; optional
  *   tab       {label, order}: a tab of a queue's page; optional
- *   needs     "/v1/topics": shown where the server has this path; optional */
+ *   needs     "/v1/topics": shown where the server has this path; optional
+ *   shows     (status) => whether its link is shown; optional
+ *   badge     (status) => a number beside its link, where it is not 0; optional */
 
 import { h } from "./dom.js";
 

@@ -138,6 +138,9 @@ class Calls:
     def names(self) -> list[str]:
         return sorted(self._entries)
 
+    def has(self, name: str) -> bool:
+        return name in self._entries
+
     def find(self, name: str) -> Entry:
         entry = self._entries.get(name)
         if entry is None:

@@ -39,12 +39,14 @@ class Disk:
     most_bytes: int = 0
     measure: Callable[[], int] | None = None
     free: int = 0
+    size: int = 0
     used: int | None = None
     full: QueueError | None = None
 
     def look(self) -> int:
         found = os.statvfs(self.folder)
         self.free = found.f_bavail * found.f_frsize
+        self.size = found.f_blocks * found.f_frsize
         self.used = self._measured()
         self.full = store_refusal(self.most_bytes, self.used)
         if self.free < self.low_bytes:
@@ -69,6 +71,8 @@ class Health:
     """Waiting messages of one queue past which we worry; 0: never."""
     others: tuple[Callable[[], list[Reason]], ...] = ()
     """More that can be wrong, as other parts of the server see it."""
+    about: Callable[[], dict[str, Any]] = dict
+    """What else belongs to it: the pair, where there is one."""
 
     def signs(self, transaction: Transaction) -> Signs:
         """Inside a commit that really writes: a number given out and not used."""
@@ -87,7 +91,7 @@ class Health:
         reasons = [*self._of_store(signs, error), *self._of_disk(), *(one for other in self.others for one in other())]
         levels = {reason.level for reason in reasons}
         status = "fail" if "fail" in levels else "degraded" if levels else "ok"
-        return {"status": status, "reasons": [reason._asdict() for reason in reasons]}
+        return {"status": status, "reasons": [reason._asdict() for reason in reasons], **self.about()}
 
     def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[Reason]:
         if isinstance(error, NotActive):

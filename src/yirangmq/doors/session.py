@@ -3,6 +3,7 @@
 Requests are answered when they are on disk, in whatever order that happens; each answer names its request."""
 
 import hmac
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,8 @@ class House:
     batches: Batches | None = None
     greet: Callable[[calls.Welcome], calls.Welcome] | None = None
     """What a welcome says of this node's place in a pair."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Clients that may not come in, or may not do what they want, since the start, by door and reason."""
 
     def check_room(self) -> None:
         """Raises what a publisher is told while the disk is low, the store as large as it may be, or the work is being
@@ -123,6 +126,8 @@ class Session:
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
         """Say why, and close."""
+        if isinstance(error, NotAllowed):
+            self._house.refusals[f"socket {error.code}"] += 1
         self.answer(Kind.ERROR, request, calls.failed(error))
         self.end()
         self._close()

@@ -64,6 +64,18 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_stomp_connections": ("gauge", "STOMP clients connected"),
     "yirangmq_stomp_frames_total": ("counter", "frames since the start, by command: those of clients, and MESSAGE"),
     "yirangmq_stomp_errors_total": ("counter", "ERROR frames since the start, by the code of the error"),
+    # of the pair, where this server is one of two
+    "yirangmq_pair_active": ("gauge", "1 while this node is the active one"),
+    "yirangmq_pair_term": ("gauge", "the term, which rises with every takeover"),
+    "yirangmq_pair_silence_seconds": ("gauge", "since the other node was heard, or since the start"),
+    "yirangmq_pair_link_delay_seconds": ("gauge", "from a heartbeat to its echo, without the time at the other node"),
+    "yirangmq_pair_switches": ("gauge", "switches of this node in the last day"),
+    "yirangmq_pair_heartbeats_total": ("counter", "heartbeats since the start, by way: sent, heard, refused"),
+    # of the alerts
+    "yirangmq_alerts_open": ("gauge", "alerts that are open, by level"),
+    "yirangmq_alerts_total": ("counter", "what happened to alerts, by event (docs/alerts.md)"),
+    "yirangmq_alert_notices_total": ("counter", "notices by sink and outcome since the start: sent, failed, lost"),
+    "yirangmq_alert_notices_pending": ("gauge", "notices that a sink has not taken yet"),
     # of the server
     "yirangmq_commit_requests": ("histogram", "requests that shared a commit"),
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),

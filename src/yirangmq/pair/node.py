@@ -5,6 +5,7 @@ is made in ``core.role``. Does not know: doors, stores."""
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from uuid import uuid4
 
+from yirangmq.core.alert_rules import Turn
 from yirangmq.core.beat import Beat, Load
 from yirangmq.core.conduct import Conduct
 from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
@@ -30,6 +32,11 @@ LOOKS = 5
 GIVE_BACK_SECONDS = 2.0
 TEST_INTERVALS = 0.4
 """A test of the connection takes no longer than this part of an interval: two seconds of five."""
+
+
+MOST_TURNS = 20
+MEANT = ("order", "consent")
+"""Lines of evidence of a switch that somebody wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +108,8 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self.left: dict[str, int] = {}
         """What the last switch left behind here, by queue."""
+        self.turns: deque[tuple[int, Turn]] = deque(maxlen=MOST_TURNS)
+        """The latest switches of this node, each with its moment."""
 
     # -- core.duty.Duty -------------------------------------------------------------------------------------------
 
@@ -248,6 +257,8 @@ class Node:
             event = "handed-over"
         peer = self.partner.peer
         self._note(event, decision.steps)
+        is_meant = any(step.step in MEANT for step in decision.steps)
+        self.turns.append((now, Turn(event, own.term, is_meant)))
         if self.partner.is_restless:
             log.error("many switches", extra=values(day=self.partner.switches))
             self._remember("alarm", self._about(()) | {"switches": self.partner.switches})

@@ -23,6 +23,8 @@ def described(conduct: Conduct, link: Link, load: Load, now: int) -> dict[str, A
         "witness": conduct.witness,
         "linkDelayMs": partner.delay,
         "longestGapSec": partner.longest_gap / 1000,
+        "intervalSec": partner.pace.interval / 1000,
+        "timeoutSec": partner.pace.timeout / 1000,
         "heartbeats": {"sent": link.sent, "heard": link.heard, "refused": link.refused},
         "load": _load(load),
         "evidence": [list(step) for step in decision.steps] if decision is not None else [],

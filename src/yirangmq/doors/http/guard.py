@@ -25,6 +25,9 @@ class Guard:
     def __init__(self, grants: Iterable[Grant] = (), rate: "Rate | None" = None) -> None:
         self._grants = {_digest(grant.token): grant for grant in grants}
         self._rate = rate
+        self.refused = 0
+        """Requests with a token that is nobody's, or that does not allow them. One without any may be a browser's first
+        one, before it asks for a token."""
 
     @property
     def is_open(self) -> bool:
@@ -36,8 +39,10 @@ class Guard:
             return
         grant = self._grant_of(request)
         if grant is None:
+            self.refused += "authorization" in request.headers
             raise NotAllowed("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
         if not grant.allows(scope, queue):
+            self.refused += 1
             where = "the server as a whole" if queue is None else f"queue {queue!r}"
             raise NotAllowed(f"this token does not allow to {scope} in {where}", field="token")
 

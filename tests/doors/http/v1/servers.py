@@ -14,8 +14,12 @@ from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.crossing import Means
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
-from yirangmq.clock import TimeOrderedIds
+from yirangmq.clock import SteadyClock, TimeOrderedIds
+from yirangmq.core.alert_rules import Facts
+from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.doors.alerts.calls import AlertCalls
+from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
@@ -26,6 +30,7 @@ from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.stages import StageFiles
 from yirangmq.topics.aside import Aside
 from yirangmq.topics.batching import FeedForBatches
@@ -36,7 +41,8 @@ from yirangmq.wire.calls import Welcome
 
 
 class HttpServer:
-    """Listens at ``url`` from ``start`` to ``stop``. With a folder it has topics, and takes batches."""
+    """Listens at ``url`` from ``start`` to ``stop``. With a folder it has topics, takes batches, and
+    has an alert."""
 
     def __init__(self, store: Store, clock: Clock, ids: Ids | None = None, folder: Path | None = None) -> None:
         self._store = store
@@ -103,6 +109,14 @@ class HttpServer:
             bridges = Bridges(Means(desk, FeedForBridges(self.topics), aside.run, self._clock, lambda: None))
             self.topics.hearers.append(lambda live: bridges.kick())
         BridgeCalls(bridges).begin(table)
+        alerts = None
+        if self._folder is not None:
+            file, node = AlertFile(self._folder / "alerts"), welcome.node
+            trouble = Facts(trouble="so that there is an alert")
+            alerts = AlertWatch(AlertSettings(log=None), file, node, lambda now: trouble, SteadyClock())
+            alerts.start()
+            alerts.look()
+            AlertCalls(alerts).begin(table)
         house = House(desk, self._clock, self._ids, table, welcome, topics=self.topics, batches=batches)
         self.api = Api(house, observing.feed)
         webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
@@ -124,6 +138,8 @@ class HttpServer:
         webhooks.abort()
         if bridges is not None:
             bridges.stop()
+        if alerts is not None:
+            alerts.stop()
         door.abort()
         pages.stop()
         aside.stop()

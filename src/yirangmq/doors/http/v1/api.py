@@ -3,10 +3,12 @@
 from yirangmq.doors.http.exchange import Route
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import (
+    alerts,
     bridges,
     letters,
     messages,
     openapi,
+    pair,
     publishing,
     queues,
     records,
@@ -60,6 +62,8 @@ class Api:
             *letters.ENDPOINTS,
             *queues.ENDPOINTS,
             *site.ENDPOINTS,
+            *alerts.ENDPOINTS,
+            *pair.ENDPOINTS,
             *topics.endpoints(max_body),
             *bridges.ENDPOINTS,
             *self._topic_events.endpoints,

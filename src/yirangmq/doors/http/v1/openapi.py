@@ -24,6 +24,7 @@ TAGS = {
     "topics": "records that every subscriber gets, in order",
     "batches": "of a pipeline, each in once",
     "pipelines": "queries on Spark, and how they do",
+    "alerts": "what is wrong, and who is told",
     "events": "what happens, as it happens",
     "server": "the server itself",
 }

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from yirangmq.broker.overview import STATES, TOTALS
+from yirangmq.core.alerts import Level
 from yirangmq.core.states import KEPT
 from yirangmq.doors.http.v1.errors import ERROR_SCHEMA
 from yirangmq.doors.http.v1.fields import Schema
@@ -162,7 +163,26 @@ RECORD: Schema = thing(
     payload=ANY,
     payloadBase64=TEXT,
 )
+LEVEL: Schema = {"type": "string", "enum": [*Level]}
+ALERT: Schema = thing(
+    id=TEXT,
+    rule=TEXT,
+    subject=some(TEXT),
+    level=LEVEL,
+    state={"type": "string", "enum": ["open", "settling", "over"]},
+    text=TEXT,
+    openedAt=INSTANT,
+    seenAt=INSTANT,
+    closedAt=some(INSTANT),
+    returns=COUNT,
+    notices=COUNT,
+    withheld=FLAG,
+    acknowledgedAt=some(INSTANT),
+    acknowledgedBy=some(TEXT),
+    note=some(TEXT),
+)
 COMPONENTS: dict[str, Schema] = {
+    "Alert": ALERT,
     "Batch": BATCH,
     "Cursor": CURSOR,
     "Log": LOG,

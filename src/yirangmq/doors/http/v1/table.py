@@ -11,6 +11,7 @@ from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
+from yirangmq.doors.http.v1.alerts import ID as ALERT
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
@@ -153,6 +154,8 @@ def path_field(endpoint: Endpoint, name: str) -> Field:
         return BATCH_PATH[name]
     if endpoint.path.startswith("/v1/pipelines/"):
         return PIPELINE
+    if endpoint.path.startswith("/v1/alerts/"):
+        return ALERT
     return CONSUMER if "/consumers/" in endpoint.path else ID
 
 

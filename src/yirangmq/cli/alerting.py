@@ -1,0 +1,156 @@
+"""The alerts of a server, built from its settings, and the facts they go by, gathered from its parts.
+
+Knows: which part knows what. Does not know: what is wrong with it (``core.alert_rules``)."""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from yirangmq.broker import overview
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.happenings import Happenings
+from yirangmq.clock import SteadyClock
+from yirangmq.config import Config
+from yirangmq.core.alert_rules import DiskFacts, Facts, QueueFacts
+from yirangmq.core.alert_settings import AlertSettings
+from yirangmq.core.errors import QueueError
+from yirangmq.core.events import Committed, Died, Event
+from yirangmq.core.ports import Clock
+from yirangmq.core.recent import Growth, Recent
+from yirangmq.doors.alerts.calls import AlertCalls
+from yirangmq.doors.alerts.outbox import Outbox
+from yirangmq.doors.alerts.watch import AlertWatch
+from yirangmq.doors.alerts.ways import channel_of
+from yirangmq.doors.calls import Calls
+from yirangmq.doors.health import Disk
+from yirangmq.doors.webhooks.secrets import read_secret
+from yirangmq.observe.alert_file import AlertFile
+
+if TYPE_CHECKING:
+    from yirangmq.cli.pairway import PairWay
+
+MINUTE_MS = 60_000
+PER_QUEUE_MS = 20
+"""With many queues they are looked at less often, as for the trends: it costs a thousandth of the server's time."""
+LEAST_JUMP_MS = 100
+"""Less than that is how clocks are corrected all the time."""
+MOST_JUMPS = 100
+
+
+class Sources(NamedTuple):
+    desk: Desk
+    clock: Clock
+    disk: Disk | None
+    refused: Callable[[], Mapping[str, int]]
+    """Clients since the start, by reason."""
+    pair: "PairWay | None"
+
+
+class Alerting:
+    """To be made on the loop's thread; from ``start`` to ``stop``."""
+
+    def __init__(self, config: Config, sources: Sources) -> None:
+        settings, clock = config.alerts, SteadyClock()
+        self._settings = settings
+        self._gathering = Gathering(sources, settings, clock)
+        file = AlertFile(Path(config.alerts_folder))
+        self._watch = AlertWatch(settings, file, config.node_name, self._gathering.facts, clock)
+        secret = partial(read_secret, Path(config.secrets_folder))
+        for sink in settings.sinks:
+            way = channel_of(sink, secret)
+            box = Outbox(sink, way, settings.give_up, self._watch.sent, sources.clock.now_ms)
+            self._watch.add(box)
+        self.calls = AlertCalls(self._watch)
+
+    def begin(self, calls: Calls, happened: Happenings) -> None:
+        self.calls.begin(calls)
+        if self._settings.is_on:
+            happened.listen(self._gathering.hear)
+
+    def start(self) -> None:
+        if self._settings.is_on:
+            self._watch.start()
+
+    def stop(self) -> None:
+        self._watch.stop()
+
+
+class Gathering:
+    def __init__(self, sources: Sources, settings: AlertSettings, clock: SteadyClock) -> None:
+        self._sources = sources
+        self._window = settings.window
+        self._clock = clock
+        self._commits = Recent(MINUTE_MS)
+        self._died: dict[str, Recent] = {}
+        self._refused = Growth(settings.window)
+        self._ahead = clock.ahead_ms()
+        self._jumps: deque[tuple[int, int]] = deque(maxlen=MOST_JUMPS)
+        self._rows: Sequence[Mapping[str, Any]] = ()
+        self._rows_at: int | None = None
+
+    def hear(self, events: Sequence[Event]) -> None:
+        """The events of each commit."""
+        now = self._clock.now_ms()
+        for event in events:
+            if isinstance(event, Committed):
+                if event.messages:
+                    self._commits.add(now, event.work_seconds + event.sync_seconds)
+            elif isinstance(event, Died):
+                self._died.setdefault(event.queue, Recent(self._window)).add(now, event.count)
+
+    def facts(self, now: int) -> Facts:
+        pair, trouble = self._sources.pair, self._sources.desk.trouble
+        return Facts(
+            queues=self._queues(now),
+            peer=None if pair is None else pair.peer_facts(),
+            turns=() if pair is None else pair.turns(self._window),
+            switches=0 if pair is None else pair.node.partner.switches,
+            disk=self._disk(),
+            refused=self._lately_refused(now),
+            commit=self._commits.mean(now),
+            jump=self._jump(now),
+            trouble="" if trouble is None else str(trouble),
+        )
+
+    def _queues(self, now: int) -> list[QueueFacts]:
+        """Of a standby there is nothing to say: what waits there waits for its turn."""
+        if not self._sources.desk.duty.is_on:
+            self._rows, self._rows_at = (), None
+            return []
+        if self._rows_at is None or now - self._rows_at >= PER_QUEUE_MS * len(self._rows):
+            self._rows, self._rows_at = self._read(), now
+        died = {queue: round(lately.total(now)) for queue, lately in self._died.items()}
+        self._died = {queue: lately for queue, lately in self._died.items() if died[queue]}
+        return [
+            QueueFacts(row["queue"], row["backlog"], row["headAgeSec"], died.get(row["queue"], 0)) for row in self._rows
+        ]
+
+    def _read(self) -> Sequence[Mapping[str, Any]]:
+        """A store in trouble is a fault of its own; the rows stay as they were."""
+        now = self._sources.clock.now_ms()
+        try:
+            return self._sources.desk.read(lambda transaction: overview.rows(transaction, None, now))
+        except QueueError:
+            return self._rows
+
+    def _disk(self) -> DiskFacts | None:
+        disk = self._sources.disk
+        if disk is None or not disk.size:
+            return None
+        return DiskFacts(disk.free, disk.size, "" if disk.full is None else str(disk.full))
+
+    def _lately_refused(self, now: int) -> dict[str, int]:
+        for why, count in self._sources.refused().items():
+            self._refused.see(now, why, count, since=0)
+        return self._refused.all(now)
+
+    def _jump(self, now: int) -> float:
+        """Seconds; that of the largest in the window."""
+        before, self._ahead = self._ahead, self._clock.ahead_ms()
+        if abs(self._ahead - before) >= LEAST_JUMP_MS:
+            self._jumps.append((now, self._ahead - before))
+        while self._jumps and now - self._jumps[0][0] > self._window:
+            self._jumps.popleft()
+        return max((jump for _, jump in self._jumps), key=abs, default=0) / 1000

@@ -1,0 +1,261 @@
+"""The rules of alerts: from a view of what goes on in a server to the faults in it. Pure.
+
+Knows: what is wrong, and how much it takes. Does not know: where the facts come from, which faults were there before
+(``core.alerts``). The table ``RULES`` is what docs/alerts.md shows."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import translate
+from typing import NamedTuple
+
+from yirangmq.core.alerts import STORM, Fault, Level
+
+MOST_SWITCHES = 5
+"""In a day; past them the pair is restless."""
+
+
+class QueueFacts(NamedTuple):
+    """``died``: new dead letters of late."""
+
+    queue: str
+    waiting: int
+    age: float | None
+    died: int
+
+
+class PeerFacts(NamedTuple):
+    """The other node of a pair. ``silence`` and ``timeout`` in milliseconds; ``status``: the last one it said, "" if it
+    was never heard."""
+
+    node: str
+    silence: int
+    timeout: int
+    status: str
+
+
+class Turn(NamedTuple):
+    """A switch of this node of late. ``is_meant``: somebody ordered it, or both nodes agreed."""
+
+    event: str
+    term: int
+    is_meant: bool
+
+
+class DiskFacts(NamedTuple):
+    """``refusal``: why nothing may be published, if so."""
+
+    free: int
+    size: int
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What a server knows of itself at one moment. "Of late" is the window of the settings."""
+
+    queues: Sequence[QueueFacts] = ()
+    peer: PeerFacts | None = None
+    turns: Sequence[Turn] = ()
+    switches: int = 0
+    """Of this node in the last day."""
+    disk: DiskFacts | None = None
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Clients sent away of late, by door and reason."""
+    commit: float | None = None
+    """Mean seconds of a commit in the last minute."""
+    jump: float = 0.0
+    """Seconds by which the clock was set of late, forward or back; the largest."""
+    trouble: str = ""
+    """Why the store refuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSetting:
+    """``limit`` None: that of the rule. ``level``: of all its faults, where it is set. ``queues``: limits of their own
+    for queues by pattern; the first that fits counts, and 0 is never."""
+
+    is_on: bool = True
+    limit: float | None = None
+    level: Level | None = None
+    queues: tuple[tuple[str, float], ...] = ()
+
+
+class Limits:
+    """Of one rule: that of a queue, or of all."""
+
+    def __init__(self, limit: float, queues: Sequence[tuple[str, float]]) -> None:
+        self.limit = limit
+        self._queues = [(re.compile(translate(pattern)), value) for pattern, value in queues]
+
+    def of(self, queue: str) -> float:
+        return next((value for pattern, value in self._queues if pattern.match(queue)), self.limit)
+
+
+Find = Callable[[Facts, Limits], Iterator[Fault]]
+
+
+class Rule(NamedTuple):
+    """``limit`` None: it has none. ``levels`` and ``about`` are for people."""
+
+    find: Find
+    limit: float | None
+    unit: str
+    levels: str
+    about: str
+    by_queue: bool = False
+
+
+def faults(facts: Facts, settings: Mapping[str, RuleSetting]) -> list[Fault]:
+    """Everything that is wrong, by the rules that are on."""
+    found: list[Fault] = []
+    for name, rule in RULES.items():
+        setting = settings.get(name, _PLAIN)
+        if not setting.is_on:
+            continue
+        limit = rule.limit if setting.limit is None else setting.limit
+        for fault in rule.find(facts, Limits(limit or 0, setting.queues)):
+            found.append(fault if setting.level is None else fault._replace(level=setting.level))
+    return found
+
+
+_PLAIN = RuleSetting()
+
+# -- of the pair ----------------------------------------------------------------------------------------------------
+
+
+def _peer_silent(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    peer = facts.peer
+    if peer is None or peer.silence * 2 <= peer.timeout:
+        return
+    silence = f"{peer.silence / 1000:.1f} s"
+    if peer.status in ("STOPPING", "STOPPED"):
+        yield Fault("peer_silent", "", Level.INFO, f"the peer {peer.node} was stopped by hand")
+    elif peer.silence > peer.timeout:
+        who = f"the peer {peer.node} has been" if peer.node else "the peer was never heard and is"
+        yield Fault("peer_silent", "", Level.CRITICAL, f"{who} silent for {silence}")
+    elif peer.node:
+        text = f"heartbeats of {peer.node} are late: the last one is {silence} old"
+        yield Fault("peer_silent", "", Level.WARNING, text)
+
+
+def _takeover(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    if not facts.turns:
+        return
+    told = ", ".join(f"{turn.event} in term {turn.term}" for turn in facts.turns[-3:])
+    if facts.switches > limits.limit:
+        text = f"{facts.switches} switches in a day, the latest: {told}"
+        yield Fault("takeover", "", Level.CRITICAL, text)
+        return
+    meant = all(turn.is_meant for turn in facts.turns)
+    yield Fault("takeover", "", Level.INFO if meant else Level.WARNING, f"this node {told}")
+
+
+# -- of queues ------------------------------------------------------------------------------------------------------
+
+
+def _queue_age(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    for one in facts.queues:
+        limit = limits.of(one.queue)
+        if limit and one.age is not None and one.age > limit:
+            text = f"the next message of {one.queue} has waited for {one.age:.0f} s, longer than {limit:g}"
+            yield Fault("queue_age", one.queue, Level.WARNING, text)
+
+
+def _queue_depth(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    for one in facts.queues:
+        limit = limits.of(one.queue)
+        if limit and one.waiting > limit:
+            text = f"{one.waiting} messages wait in {one.queue}, more than {limit:g}"
+            yield Fault("queue_depth", one.queue, Level.WARNING, text)
+
+
+def _dead_letters(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    for one in facts.queues:
+        limit = limits.of(one.queue)
+        if limit and one.died >= limit:
+            yield Fault("dead_letters", one.queue, Level.WARNING, f"{one.died} new dead letters in {one.queue}")
+
+
+# -- of the server --------------------------------------------------------------------------------------------------
+
+
+def _disk_low(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    disk = facts.disk
+    if disk is None:
+        return
+    if disk.refusal:
+        yield Fault("disk_low", "", Level.CRITICAL, f"publishing is refused: {disk.refusal}")
+    elif limits.limit and disk.size and disk.free * 100 < disk.size * limits.limit:
+        share = disk.free * 100 / disk.size
+        yield Fault(
+            "disk_low", "", Level.WARNING, f"{disk.free >> 20} MiB left on the disk of the store, {share:.1f} %"
+        )
+
+
+def _client_refused(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    total = sum(facts.refused.values())
+    if limits.limit and total >= limits.limit:
+        why = ", ".join(f"{reason} {count}" for reason, count in facts.refused.items())
+        yield Fault("client_refused", "", Level.WARNING, f"{total} clients refused: {why}")
+
+
+def _slow_commits(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    if limits.limit and facts.commit is not None and facts.commit > limits.limit:
+        text = f"a commit takes {facts.commit:.3f} s, longer than {limits.limit:g}"
+        yield Fault("slow_commits", "", Level.WARNING, text)
+
+
+def _clock_jump(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    if limits.limit and abs(facts.jump) > limits.limit:
+        way = "forward" if facts.jump > 0 else "back"
+        yield Fault("clock_jump", "", Level.WARNING, f"the clock was set {way} by {abs(facts.jump):.1f} s")
+
+
+def _store_refuses(facts: Facts, limits: Limits) -> Iterator[Fault]:
+    if facts.trouble:
+        yield Fault("store_refuses", "", Level.CRITICAL, f"the store cannot be written: {facts.trouble}")
+
+
+RULES: dict[str, Rule] = {
+    "peer_silent": Rule(
+        _peer_silent, None, "", "WARNING, CRITICAL; INFO",
+        "heartbeats of the other node of a pair are later than half the time-out; past the time-out CRITICAL; "
+        "INFO where it was stopped by hand",
+    ),
+    "takeover": Rule(
+        _takeover, MOST_SWITCHES, "switches in a day", "WARNING, CRITICAL; INFO",
+        "this node of a pair became active or stood down; more often than the limit CRITICAL; INFO where that was "
+        "ordered or agreed",
+    ),
+    "queue_age": Rule(
+        _queue_age, 3600, "seconds", "WARNING", "the message next in line waits for longer than the limit", True
+    ),
+    "queue_depth": Rule(
+        _queue_depth, 10_000, "messages", "WARNING", "more messages wait in a queue than the limit", True
+    ),
+    "dead_letters": Rule(
+        _dead_letters, 1, "messages in the window", "WARNING", "so many new dead letters of a queue, or more", True
+    ),
+    "disk_low": Rule(
+        _disk_low, 5, "per cent free", "WARNING, CRITICAL",
+        "less of the store's disk is free; CRITICAL where publishing is refused (`disk_low_bytes`, `max_store_bytes`)",
+    ),
+    "client_refused": Rule(
+        _client_refused, 1, "clients in the window", "WARNING",
+        "so many clients were sent away, or more: a wrong token, no right to it, too many connections",
+    ),
+    "slow_commits": Rule(
+        _slow_commits, 0.5, "seconds", "WARNING", "the mean time of a commit in the last minute, with its sync"
+    ),
+    "clock_jump": Rule(
+        _clock_jump, 2, "seconds", "WARNING", "the system's clock was set, forward or back, by more than the limit"
+    ),
+    "store_refuses": Rule(_store_refuses, None, "", "CRITICAL", "the store cannot be written"),
+}  # fmt: skip
+NAMES = (*RULES, STORM)
+
+
+def check_rules(names: Iterable[str]) -> str:
+    """The first that is no rule; "" if all are."""
+    return next((name for name in names if name not in NAMES), "")

@@ -1,0 +1,233 @@
+"""The setting ``alerts``: what is watched, how patiently, and who is told. Pure.
+
+Knows: the document, to its last member. Does not know: files, sockets; passwords are in files, by name."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from yirangmq.core.alert_rules import NAMES, RULES, RuleSetting, check_rules
+from yirangmq.core.alerts import Level, Pace
+from yirangmq.core.errors import BadInput
+from yirangmq.core.names import MAX_SECONDS, check_consumer, check_id
+from yirangmq.core.strict import Fields, kind
+from yirangmq.core.webhook import Webhook, read_webhook
+
+KINDS = ("webhook", "email", "command")
+TLS = ("starttls", "tls", "off")
+PORTS = {"starttls": 587, "tls": 465, "off": 25}
+MAILBOX = re.compile(r"[^\s@<>,;\"]{1,64}@[^\s@<>,;\"]{1,255}")
+MOST_SINKS = 50
+MOST_WORDS = 100
+LOG = "log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which notices a sink gets: those of this level and above, of these rules, or of all."""
+
+    level: Level = Level.INFO
+    rules: tuple[str, ...] = ()
+
+    def takes(self, level: Level, rule: str) -> bool:
+        return level.rank >= self.level.rank and (not self.rules or rule in self.rules)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mail:
+    """``secret``: the name of the file with the password; "" where nobody logs in."""
+
+    host: str
+    port: int
+    tls: str
+    sender: str
+    to: tuple[str, ...]
+    user: str = ""
+    secret: str = ""
+    ca_file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """No shell: the program and its arguments."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sink:
+    name: str
+    kind: str
+    wanted: Wanted
+    timeout: float
+    """Seconds for one try."""
+    to: Webhook | Mail | Program
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertSettings:
+    is_on: bool = True
+    every: float = 5.0
+    """Seconds between two looks."""
+    window: int = 300_000
+    """Milliseconds that rules look back, where they count events."""
+    pace: Pace = field(default_factory=Pace)
+    rules: Mapping[str, RuleSetting] = field(default_factory=dict)
+    log: Level | None = Level.INFO
+    """Notices of this level and above go to the log; None: none."""
+    give_up: float = 3600.0
+    """Seconds for which a notice that a sink does not take is tried again."""
+    sinks: tuple[Sink, ...] = ()
+
+
+def read_settings(given: object, path: str = "") -> AlertSettings:
+    """From its document; ``BadInput`` names the member."""
+    fields = Fields(given, path)
+    pace = Pace(
+        settle=round(fields.number("settleSec", 60, least=0, most=86_400) * 1000),
+        remind=round(fields.number("remindSec", 3600, least=0, most=MAX_SECONDS) * 1000),
+        most=fields.whole("mostPerHour", 30, least=1, most=10_000),
+    )
+    log = fields.choice("log", Level.INFO.value, (*Level, "off"))
+    settings = AlertSettings(
+        is_on=fields.flag("enabled", True),
+        every=fields.number("everySec", 5, least=0.05, most=3600),
+        window=round(fields.number("windowSec", 300, least=0.1, most=86_400) * 1000),
+        pace=pace,
+        rules=_rules(fields.inner("rules")),
+        log=None if log == "off" else Level(log),
+        give_up=fields.number("giveUpSec", 3600, least=0, most=7 * 86_400),
+        sinks=_sinks(fields.take("sinks", []), fields.name("sinks")),
+    )
+    fields.done()
+    return settings
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------
+
+
+def _rules(fields: Fields) -> dict[str, RuleSetting]:
+    found = {}
+    for name in RULES:
+        given = fields.take(name, None)
+        if given is not None:
+            found[name] = _rule(name, given, fields.name(name))
+    fields.done()
+    return found
+
+
+def _rule(name: str, given: object, path: str) -> RuleSetting:
+    """An object, or false."""
+    if given is False:
+        return RuleSetting(is_on=False)
+    fields, rule = Fields(given, path), RULES[name]
+    level = fields.take("level", None)
+    if level is not None and level not in tuple(Level):
+        raise BadInput(f"must be one of {', '.join(Level)}, not {level!r}", field=fields.name("level"))
+    setting = RuleSetting(
+        is_on=fields.flag("enabled", True),
+        limit=None if rule.limit is None else fields.number("limit", rule.limit, least=0, most=2**53),
+        level=None if level is None else Level(str(level)),
+        queues=_of_queues(fields.take("queues", {}), fields.name("queues")) if rule.by_queue else (),
+    )
+    fields.done()
+    return setting
+
+
+def _of_queues(given: object, path: str) -> tuple[tuple[str, float], ...]:
+    if not isinstance(given, Mapping):
+        raise BadInput(f"must be an object of patterns and limits, not {kind(given)}", field=path)
+    fields = Fields(given, path)
+    return tuple((str(name), fields.number(str(name), 0, least=0, most=2**53)) for name in given)
+
+
+# -- sinks ----------------------------------------------------------------------------------------------------------
+
+
+def _sinks(given: object, path: str) -> tuple[Sink, ...]:
+    if not isinstance(given, list) or len(given) > MOST_SINKS:
+        raise BadInput(f"must be an array of at most {MOST_SINKS} objects, not {kind(given)}", field=path)
+    found = tuple(_sink(one, f"{path}[{place}]") for place, one in enumerate(given))
+    names = [sink.name for sink in found]
+    if len({*names, LOG}) != len(names) + 1:
+        raise BadInput(f"two sinks of one name, or one that is called {LOG!r}; give each a name", field=path)
+    return found
+
+
+def _sink(given: object, path: str) -> Sink:
+    fields = Fields(given, path)
+    if not isinstance(given, Mapping) or given.get("kind") not in KINDS:
+        raise BadInput(f"must be one of {', '.join(KINDS)}", field=fields.name("kind"))
+    what = fields.choice("kind", "", KINDS)
+    name = check_consumer(fields.take("name", what), fields.name("name"))
+    wanted = Wanted(level=Level(fields.choice("level", Level.INFO, tuple(Level))), rules=_names(fields))
+    timeout = fields.number("timeoutSec", 10, least=0.05, most=600)
+    return Sink(name=name, kind=what, wanted=wanted, timeout=timeout, to=_READ[what](fields))
+
+
+def _names(fields: Fields) -> tuple[str, ...]:
+    given = _texts(fields.take("rules", []), fields.name("rules"), 0)
+    wrong = check_rules(given)
+    if wrong:
+        raise BadInput(f"{wrong!r} is not a rule; known: {', '.join(NAMES)}", field=fields.name("rules"))
+    return given
+
+
+def _webhook(fields: Fields) -> Webhook:
+    document = {name: fields.take(name, None) for name in ("url", "secret")}
+    headers = fields.take("headers", {})
+    fields.done()
+    found = read_webhook({**document, "headers": headers})
+    assert found is not None
+    return found
+
+
+def _mail(fields: Fields) -> Mail:
+    tls = fields.choice("tls", "starttls", TLS)
+    user, secret = _text(fields, "user", ""), fields.take("secret", None)
+    mail = Mail(
+        host=_text(fields, "host"),
+        port=fields.whole("port", PORTS[tls], least=1, most=65_535),
+        tls=tls,
+        sender=_mailbox(fields.take("from", None), fields.name("from")),
+        to=tuple(_mailbox(one, fields.name("to")) for one in _texts(fields.take("to", None), fields.name("to"), 1)),
+        user=user,
+        secret="" if secret is None else check_id(secret, fields.name("secret")),
+        ca_file=_text(fields, "caFile", ""),
+    )
+    fields.done()
+    if bool(mail.user) != bool(mail.secret):
+        raise BadInput("user and secret go together", field=fields.name("secret" if mail.user else "user"))
+    if mail.user and tls == "off" and mail.host not in ("localhost", "127.0.0.1", "::1"):
+        raise BadInput("a password is not sent without TLS to another machine", field=fields.name("tls"))
+    return mail
+
+
+def _program(fields: Fields) -> Program:
+    words = _texts(fields.take("run", None), fields.name("run"), 1)
+    fields.done()
+    return Program(words=words)
+
+
+_READ: dict[str, Any] = {"webhook": _webhook, "email": _mail, "command": _program}
+
+
+def _text(fields: Fields, name: str, default: str | None = None) -> str:
+    value = fields.take(name, default)
+    if not isinstance(value, str) or len(value) > 500 or not value.isprintable() or (default is None and not value):
+        raise BadInput("must be a text", field=fields.name(name))
+    return value
+
+
+def _texts(given: object, path: str, least: int) -> tuple[str, ...]:
+    is_one = isinstance(given, list) and least <= len(given) <= MOST_WORDS
+    if not is_one or not all(isinstance(one, str) and one and "\0" not in one for one in given):  # type: ignore[attr-defined]
+        raise BadInput(f"must be an array of {least} to {MOST_WORDS} texts", field=path)
+    return tuple(given)  # type: ignore[arg-type]
+
+
+def _mailbox(given: object, path: str) -> str:
+    if not isinstance(given, str) or not MAILBOX.fullmatch(given) or not given.isascii():
+        raise BadInput(f"must be an address such as ops@example.org, not {given!r}", field=path)
+    return given

@@ -1,0 +1,328 @@
+"""Alerts: one for each fault, from the moment it is seen to the notice that it is over. Pure.
+
+Knows: faults, which alerts are open, the time it is given. Does not know: how a fault is found (``core.alert_rules``),
+who is told, clocks, disks. ``look`` is the whole of it: the same values give the same notices."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import NamedTuple
+
+from yirangmq.core.errors import NotFound, WrongState
+
+HOUR_MS = 3_600_000
+STORM = "storm"
+"""The rule of the alert that says: more is withheld. It is told whatever the cap is."""
+MOST_RETURNS = 3
+"""A fault that keeps coming back is waited for longer, up to eight times as long."""
+RESERVED = 5
+"""A fifth of the notices of an hour is for what is critical."""
+MOST_OPEN = 1_000
+KEPT = 200
+"""Alerts that are over and still shown."""
+
+
+class Level(StrEnum):
+    INFO = "INFO"
+    WARNING = "WARNING"
+    CRITICAL = "CRITICAL"
+
+    @property
+    def rank(self) -> int:
+        return RANKS[self]
+
+
+RANKS = {level: number for number, level in enumerate(Level)}
+
+
+class Fault(NamedTuple):
+    """Something that is wrong now. ``subject``: which queue it is about; "" is the server."""
+
+    rule: str
+    subject: str
+    level: Level
+    text: str
+
+    @property
+    def key(self) -> str:
+        return key_of(self.rule, self.subject)
+
+
+def key_of(rule: str, subject: str) -> str:
+    return f"{rule}/{subject}" if subject else rule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """``settle``: a fault must be gone for so long before its alert is over. ``remind``: one that is open and not
+    acknowledged is told again after so long; 0: never. ``most``: notices in an hour."""
+
+    settle: int = 60_000
+    remind: int = HOUR_MS
+    most: int = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    id: str
+    rule: str
+    subject: str
+    level: Level
+    text: str
+    opened_at: int
+    seen_at: int
+    """When the fault was last there."""
+    is_there: bool = True
+    returns: int = 0
+    """How often it went and came back."""
+    worst: Level = Level.INFO
+    """The highest level that was told."""
+    told_at: int | None = None
+    """The latest notice; None: none yet."""
+    notices: int = 0
+    is_withheld: bool = False
+    """There is something to tell, and no room for it in this hour."""
+    acked_at: int | None = None
+    acked_by: str = ""
+    note: str = ""
+    closed_at: int | None = None
+
+    @property
+    def key(self) -> str:
+        return key_of(self.rule, self.subject)
+
+
+class Told(StrEnum):
+    """What a notice says."""
+
+    OPENED = "opened"
+    WORSE = "worse"
+    REMINDER = "reminder"
+    RECOVERED = "recovered"
+    TEST = "test"
+
+
+class Notice(NamedTuple):
+    told: Told
+    alert: Alert
+    at: int
+
+
+COUNTED = ("opened", "worse", "reminder", "recovered", "returned", "withheld", "unlisted", "acknowledged")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Everything there is to remember. ``told``: the moments of the notices that count, of the last hour."""
+
+    open: Mapping[str, Alert] = field(default_factory=dict)
+    """By key, in the order in which they were opened."""
+    closed: tuple[Alert, ...] = ()
+    told: tuple[int, ...] = ()
+    last: int = 0
+    """The number of the latest alert."""
+    counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTED, 0))
+
+
+def look(standing: Standing, faults: Iterable[Fault], pace: Pace, now: int) -> tuple[Standing, list[Notice]]:
+    """What is to be told now that these faults, and no others, are there."""
+    return _Look(standing, pace, now).over(faults)
+
+
+def acknowledge(standing: Standing, id: str, by: str, note: str, now: int) -> Standing:
+    """Somebody cares for it: no more reminders, unless it gets worse. Said again it changes nothing."""
+    alert = find(standing, id)
+    if alert.closed_at is not None:
+        raise WrongState(f"alert {id} is over", field="id")
+    if alert.acked_at is not None:
+        return standing
+    acked = replace(alert, acked_at=now, acked_by=by, note=note)
+    counts = {**standing.counts, "acknowledged": standing.counts["acknowledged"] + 1}
+    return replace(standing, open={**standing.open, alert.key: acked}, counts=counts)
+
+
+def find(standing: Standing, id: str) -> Alert:
+    for alert in (*standing.open.values(), *standing.closed):
+        if alert.id == id:
+            return alert
+    raise NotFound(f"there is no alert {id!r}", field="id")
+
+
+def shifted(standing: Standing, by: int, latest: int | None = None) -> Standing:
+    """The same by another clock that is ``by`` ahead; nothing in it is later than ``latest``."""
+
+    def at(moment: int | None) -> int | None:
+        if moment is None:
+            return None
+        return moment + by if latest is None else min(moment + by, latest)
+
+    def alert(one: Alert) -> Alert:
+        return replace(
+            one,
+            opened_at=at(one.opened_at) or 0,
+            seen_at=at(one.seen_at) or 0,
+            told_at=at(one.told_at),
+            acked_at=at(one.acked_at),
+            closed_at=at(one.closed_at),
+        )
+
+    return replace(
+        standing,
+        open={key: alert(one) for key, one in standing.open.items()},
+        closed=tuple(map(alert, standing.closed)),
+        told=tuple(at(moment) or 0 for moment in standing.told),
+    )
+
+
+def resumed(standing: Standing, now: int) -> Standing:
+    """After a restart: what was there was there until now, as far as anybody knows, and nothing lies ahead."""
+    known = shifted(standing, 0, now)
+    return replace(
+        known,
+        open={key: replace(one, seen_at=now) if one.is_there else one for key, one in known.open.items()},
+    )
+
+
+def is_news(before: Standing, after: Standing) -> bool:
+    """More has changed than that faults which were there are still there."""
+    if before.counts != after.counts or before.last != after.last or before.told != after.told:
+        return True
+    return list(map(_lasting, before.open.values())) != list(map(_lasting, after.open.values()))
+
+
+def _lasting(alert: Alert) -> Alert:
+    return replace(alert, seen_at=0, text="")
+
+
+class _Look:
+    """One look. Nothing of what was there before is changed."""
+
+    def __init__(self, standing: Standing, pace: Pace, now: int) -> None:
+        self._pace = pace
+        self._now = now
+        self._before = standing
+        self._open = dict(standing.open)
+        self._closed = list(standing.closed)
+        self._told = [moment for moment in standing.told if moment > now - HOUR_MS]
+        self._last = standing.last
+        self._counts = dict(standing.counts)
+        self._notices: list[Notice] = []
+
+    def over(self, faults: Iterable[Fault]) -> tuple[Standing, list[Notice]]:
+        seen = _worst_of_each(faults)
+        for fault in sorted(seen.values(), key=lambda one: -one.level.rank):
+            self._is_there(fault)
+        for key, alert in list(self._open.items()):
+            if key not in seen and key != STORM:
+                self._is_gone(alert)
+        self._storm()
+        after = Standing(self._open, tuple(self._closed[-KEPT:]), tuple(self._told), self._last, self._counts)
+        return (self._before if after == self._before else after), self._notices
+
+    # -- a fault that is there ------------------------------------------------------------------------------------
+
+    def _is_there(self, fault: Fault) -> None:
+        known = self._open.get(fault.key)
+        if known is None:
+            if len(self._open) >= MOST_OPEN and fault.rule != STORM:
+                self._counts["unlisted"] += 1
+                return
+            alert = self._new(fault)
+        else:
+            came_back = not known.is_there
+            self._counts["returned"] += came_back
+            alert = replace(
+                known,
+                level=fault.level,
+                text=fault.text,
+                seen_at=self._now,
+                is_there=True,
+                returns=known.returns + came_back,
+            )
+        self._open[fault.key] = self._tell(alert)
+
+    def _new(self, fault: Fault) -> Alert:
+        self._last += 1
+        self._counts["opened"] += 1
+        return Alert(
+            id=str(self._last),
+            rule=fault.rule,
+            subject=fault.subject,
+            level=fault.level,
+            text=fault.text,
+            opened_at=self._now,
+            seen_at=self._now,
+            returns=self._returns(fault.key),
+        )
+
+    def _returns(self, key: str) -> int:
+        """Of an alert that was over a short while ago."""
+        recent = self._now - (self._pace.settle << (MOST_RETURNS + 1))
+        for alert in reversed(self._closed):
+            if alert.key == key and (alert.closed_at or 0) >= recent:
+                return alert.returns + 1
+        return 0
+
+    def _tell(self, alert: Alert) -> Alert:
+        told = self._wanted(alert)
+        if told is None:
+            return replace(alert, is_withheld=False) if alert.is_withheld else alert
+        if alert.rule != STORM:
+            if not self._has_room(alert.level):
+                self._counts["withheld"] += not alert.is_withheld
+                return replace(alert, is_withheld=True)
+            self._told.append(self._now)
+        if told is not Told.OPENED:
+            self._counts[told] += 1
+        worst = max(alert.worst, alert.level, key=lambda level: level.rank)
+        alert = replace(alert, told_at=self._now, notices=alert.notices + 1, is_withheld=False, worst=worst)
+        if told is Told.WORSE:
+            alert = replace(alert, acked_at=None, acked_by="", note="")
+        self._notices.append(Notice(told, alert, self._now))
+        return alert
+
+    def _wanted(self, alert: Alert) -> Told | None:
+        if alert.told_at is None:
+            return Told.OPENED
+        if alert.level.rank > alert.worst.rank:
+            return Told.WORSE
+        is_due = self._pace.remind and self._now - alert.told_at >= self._pace.remind
+        return Told.REMINDER if is_due and alert.acked_at is None else None
+
+    def _has_room(self, level: Level) -> bool:
+        reserved = 0 if level is Level.CRITICAL else self._pace.most // RESERVED
+        return len(self._told) < self._pace.most - reserved
+
+    # -- one that is gone -----------------------------------------------------------------------------------------
+
+    def _is_gone(self, alert: Alert) -> None:
+        patience = self._pace.settle << min(alert.returns, MOST_RETURNS)
+        if self._now - alert.seen_at < patience:
+            self._open[alert.key] = replace(alert, is_there=False, is_withheld=False)
+            return
+        del self._open[alert.key]
+        over = replace(alert, is_there=False, is_withheld=False, closed_at=self._now)
+        if alert.told_at is not None:  # of one that nobody was told of, nobody needs to hear that it is over
+            over = replace(over, notices=over.notices + 1)
+            self._notices.append(Notice(Told.RECOVERED, over, self._now))
+        self._counts["recovered"] += 1
+        self._closed.append(over)
+
+    # -- too many ---------------------------------------------------------------------------------------------------
+
+    def _storm(self) -> None:
+        withheld = sum(alert.is_withheld for alert in self._open.values())
+        if withheld:
+            text = f"{withheld} alerts are withheld: more than {self._pace.most} notices in an hour"
+            self._is_there(Fault(STORM, "", Level.WARNING, text))
+        elif STORM in self._open:
+            self._is_gone(self._open[STORM])
+
+
+def _worst_of_each(faults: Iterable[Fault]) -> dict[str, Fault]:
+    found: dict[str, Fault] = {}
+    for fault in faults:
+        known = found.get(fault.key)
+        if known is None or fault.level.rank > known.level.rank:
+            found[fault.key] = fault
+    return found

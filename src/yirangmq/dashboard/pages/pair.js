@@ -1,0 +1,157 @@
+/* The pair: both nodes, their heartbeats, and why which of them works. */
+
+import { Refused, get } from "../api.js";
+import { h, mark, put, replace } from "../dom.js";
+import { bytes, count, moment, span } from "../format.js";
+import { sheet } from "../sheet.js";
+
+const EVERY_MS = 1000;
+const SHOWN = 50;
+const GRAVE = ["alarm", "overlap", "took-over", "stood-down"];
+
+const HISTORY = [
+  { name: "event", isHead: true, of: (row) => row.event.replace("-", " "), kind: (row) => (GRAVE.includes(row.event) ? "paused" : "") },
+  { name: "when", of: (row) => moment(row.at) },
+  { name: "term", isNumber: true, of: (row) => (row.term === undefined ? "–" : count(row.term)) },
+  { name: "evidence", of: (row) => evidence(row) },
+];
+
+export default {
+  route: "/pair",
+  title: () => "Pair",
+  nav: { label: "Pair", order: 35 },
+  /** A server that is alone has no such page. */
+  shows: (status) => Boolean(status.pair),
+  mount: (view) => new PairPage(view),
+};
+
+class PairPage {
+  constructor(view) {
+    this.view = view;
+    this.state = h("span", { class: "badge" });
+    this.alone = h("p", { class: "muted", hidden: true });
+    this.own = card("This node");
+    this.peer = card("The other node");
+    this.link = h("dl", { class: "facts" });
+    this.why = h("dl", { class: "card-facts evidence" });
+    this.history = sheet(HISTORY, "history");
+    view.root.append(
+      h("h1", {}, "Pair ", this.state),
+      this.alone,
+      h("div", { class: "nodes" }, this.own.node, this.peer.node),
+      this.link,
+      h("h2", {}, "What it decided last, and why"),
+      this.why,
+      h("h2", {}, "History"),
+      this.history.node,
+    );
+    this.#watch();
+  }
+
+  async #watch() {
+    const { signal, live } = this.view;
+    while (!signal.aborted) {
+      try {
+        const asked = ["pair", `pair/history?limit=${SHOWN}`].map((where) => get(where, { signal }));
+        const [found, { history }] = await Promise.all(asked);
+        this.#show(found, history);
+      } catch (error) {
+        if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+        if (error.status === 404) put(this.alone, `${error.message}.`);
+        this.alone.hidden = error.status !== 404;
+      }
+      await new Promise((resolve) => setTimeout(resolve, live.phase === "live" ? EVERY_MS : EVERY_MS * 3));
+    }
+  }
+
+  #show(found, history) {
+    this.alone.hidden = true;
+    put(this.state, found.works ? `works, term ${found.term}` : `${found.role.toLowerCase()}, term ${found.term}`);
+    mark(this.state, "class", `badge ${found.works ? "good" : "paused"}`);
+    this.own.show(found, ownFacts(found), found.works ? "good" : "");
+    const peer = found.peer;
+    if (peer === null) this.peer.show({ node: "never heard", role: "" }, {}, "bad");
+    else this.peer.show(peer, peerFacts(peer), peer.silent ? "bad" : "good");
+    tell(this.link, linkFacts(found));
+    tell(this.why, Object.fromEntries(found.evidence));
+    this.history.show(history.reverse(), (line) => `${line.at} ${line.event} ${line.term}`);
+  }
+}
+
+function card(title) {
+  const name = h("b", {});
+  const role = h("span", { class: "badge" });
+  const list = h("dl", { class: "card-facts" });
+  const node = h("section", { class: "panel node-card" }, h("h2", {}, title), h("p", {}, name, " ", role), list);
+  return {
+    node,
+    show(found, told, kind) {
+      put(name, found.node);
+      put(role, found.role || "–");
+      mark(role, "class", `badge ${kind}`);
+      tell(list, told);
+    },
+  };
+}
+
+/** Names and values; the nodes stay as long as the names do. */
+function tell(node, told) {
+  const names = Object.keys(told);
+  if (node.dataset.names !== names.join("|")) {
+    node.dataset.names = names.join("|");
+    replace(
+      node,
+      names.map((name) => h("div", {}, h("dt", {}, name), h("dd", {}))),
+    );
+  }
+  Object.values(told).forEach((text, index) => put(node.children[index].lastChild, text));
+}
+
+function ownFacts(found) {
+  return {
+    status: found.status,
+    "active for": found.activeSec ? span(Math.floor(found.activeSec)) : "–",
+    "running for": span(Math.floor(found.runningSec)),
+    ...loadFacts(found.load),
+    "messages on its disk": count(Object.values(found.backlog).reduce((sum, one) => sum + one, 0)),
+  };
+}
+
+function peerFacts(peer) {
+  return {
+    status: peer.status,
+    heard: peer.silent ? `silent for ${span(Math.floor(peer.heardSec))}` : `${span(peer.heardSec)} ago`,
+    "running for": span(Math.floor(peer.runningSec)),
+    ...loadFacts(peer.load),
+    "its clock": Math.abs(peer.clockAheadSec) < 1 ? "as ours" : `${peer.clockAheadSec.toFixed(1)} s ahead of ours`,
+    addresses: peer.addresses.join(", ") || "–",
+  };
+}
+
+function loadFacts({ cpu, memory, depth }) {
+  return { processor: `${Math.round(cpu * 100)} %`, memory: bytes(memory), "messages waiting": count(depth) };
+}
+
+function linkFacts(found) {
+  const refused = Object.values(found.heartbeats.refused).reduce((sum, one) => sum + one, 0);
+  return {
+    "link delay": found.linkDelayMs === null ? "–" : `${found.linkDelayMs} ms`,
+    "longest gap": span(found.longestGapSec),
+    heartbeats: `${count(found.heartbeats.sent)} sent, ${count(found.heartbeats.heard)} heard, ${count(refused)} refused`,
+    interval: span(found.intervalSec),
+    "silent after": span(found.timeoutSec),
+    witness: found.witness,
+    "switches in a day": count(found.switches),
+  };
+}
+
+/** Each step of a decision, and what was found. */
+function evidence(row) {
+  const steps = row.evidence ?? [];
+  if (steps.length === 0) return h("span", { class: "muted" }, "–");
+  return h(
+    "ul",
+    { class: "steps" },
+    steps.map(([step, found]) => h("li", {}, h("b", {}, step), ` ${found}`)),
+  );
+}

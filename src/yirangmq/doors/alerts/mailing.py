@@ -1,0 +1,123 @@
+"""Notices by e-mail, over SMTP. The standard library's client works in a thread, which ends with its connection.
+
+Knows: SMTP, what such a mail looks like. Does not know: when to send one."""
+
+import asyncio
+import smtplib
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from email.message import EmailMessage
+from email.utils import format_datetime, make_msgid
+
+from yirangmq.core.alert_settings import Mail
+from yirangmq.doors.alerts.channel import Document, Undelivered
+from yirangmq.format.jsontext import dumps
+
+LONGEST_SUBJECT = 200
+LONGEST_ANSWER = 200
+
+
+class Mailing:
+    """``doors.alerts.channel.Channel``. ``secret`` gives the password, b"" for none, each time anew; ``seconds``: for
+    each step of the conversation."""
+
+    def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float) -> None:
+        self._mail = mail
+        self._secret = secret
+        self._seconds = seconds
+
+    async def send(self, document: Document) -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        talk = Talk(self._mail, self._secret(), self._seconds)
+
+        def settle(trouble: str) -> None:
+            if not done.done():
+                done.set_exception(Undelivered(trouble)) if trouble else done.set_result(None)
+
+        def work() -> None:
+            trouble = talk.say(composed(document, self._mail))
+            with suppress(RuntimeError):  # the loop is over
+                loop.call_soon_threadsafe(settle, trouble)
+
+        threading.Thread(target=work, name="mail", daemon=True).start()
+        try:
+            await done
+        finally:
+            talk.cut()
+
+    def close(self) -> None:
+        """Each mail has a connection of its own."""
+
+
+class Talk:
+    """One conversation with a mail server, in a thread; ``cut`` ends it from another."""
+
+    def __init__(self, mail: Mail, password: bytes, seconds: float) -> None:
+        self._mail = mail
+        self._password = password
+        self._seconds = seconds
+        self._client: smtplib.SMTP | None = None
+        self._is_cut = False
+
+    def say(self, message: EmailMessage) -> str:
+        """Why it was not taken; "" if it was."""
+        try:
+            with self._connected() as client:
+                self._client = client
+                if self._is_cut:
+                    return "given up"
+                if self._mail.tls == "starttls":
+                    client.starttls(context=self._tls())
+                if self._mail.user:
+                    client.login(self._mail.user, self._password.decode())
+                refused = client.send_message(message, self._mail.sender, list(self._mail.to))
+            return f"refused for {', '.join(refused)}" if refused else ""
+        except smtplib.SMTPResponseException as error:
+            said = error.smtp_error
+            words = said.decode(errors="replace") if isinstance(said, bytes) else said
+            return f"the mail server answered {error.smtp_code}: {words[:LONGEST_ANSWER]}"
+        except smtplib.SMTPRecipientsRefused as error:
+            return f"the mail server refused {', '.join(error.recipients)}"
+        except (smtplib.SMTPException, OSError, ValueError) as error:
+            return f"the mail server cannot be used: {type(error).__name__} {error}"
+
+    def _connected(self) -> smtplib.SMTP:
+        mail = self._mail
+        if mail.tls == "tls":
+            return smtplib.SMTP_SSL(mail.host, mail.port, timeout=self._seconds, context=self._tls())
+        return smtplib.SMTP(mail.host, mail.port, timeout=self._seconds)
+
+    def _tls(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self._mail.ca_file or None)
+
+    def cut(self) -> None:
+        """Also a server that says a byte now and then is not listened to any longer."""
+        self._is_cut = True
+        line = None if self._client is None else self._client.sock
+        if line is not None:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+
+
+def composed(document: Document, mail: Mail) -> EmailMessage:
+    alert = document["alert"]
+    message = EmailMessage()
+    head = f"[{alert['level']}] {document['node']}: {document['notice']}: {alert['text']}"
+    message["Subject"] = " ".join(head.split())[:LONGEST_SUBJECT]
+    message["From"] = mail.sender
+    message["To"] = ", ".join(mail.to)
+    message["Date"] = format_datetime(datetime.now(UTC))
+    message["Message-ID"] = make_msgid(domain="yirangmq.invalid")
+    message["Auto-Submitted"] = "auto-generated"
+    message["X-MQ-Alert"] = alert["id"]
+    lines = [alert["text"], ""]
+    lines += [f"{name}: {value}" for name, value in {**document, **alert}.items() if name not in ("alert", "text")]
+    lines += ["", f"acknowledge: yirangmq alert ack {alert['id']}"] if document["notice"] != "recovered" else []
+    message.set_content("\n".join(lines) + "\n")
+    message.add_attachment(dumps(document), maintype="application", subtype="json", filename="notice.json")
+    return message

@@ -1,0 +1,154 @@
+"""What alerts go by, gathered from the parts of a server that know it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yirangmq.broker import policies
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.cli.alerting import Gathering, Sources
+from yirangmq.clock import SteadyClock, TimeOrderedIds
+from yirangmq.core import decide
+from yirangmq.core.alert_rules import faults
+from yirangmq.core.alert_settings import read_settings
+from yirangmq.core.errors import NotActive, StoreReadOnly
+from yirangmq.core.events import Committed
+from yirangmq.core.reasons import Reason
+from yirangmq.doors.health import Disk
+from yirangmq.format.envelope import NewMessage, build
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.testing import FailingStore, ManualClock
+
+
+class Part:
+    """A desk on a real store, and a clock that the test can set."""
+
+    def __init__(self, folder: Path) -> None:
+        loop = asyncio.get_running_loop()
+        self.wall = ManualClock()
+        self.set = 0
+        """By how much somebody has set the clock."""
+        self.ids = TimeOrderedIds()
+        self.verbs = Verbs(self.wall, self.ids)
+        self.store = FailingStore(MemoryStore())
+        self.desk = Desk(self.store, self.verbs, self.wall, loop.call_soon, loop.call_later)
+        self.refused: dict[str, int] = {}
+        self.disk = Disk(folder, 0)
+        clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
+        sources = Sources(self.desk, self.wall, self.disk, lambda: self.refused, None)
+        self.gathering = Gathering(sources, read_settings({}), clock)
+        self.verbs.happened.listen(self.gathering.hear)
+
+    def facts(self) -> Any:
+        return self.gathering.facts(self.wall.now_ms())
+
+    async def do(self, work: Any) -> Any:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.desk.submit(work, lambda value, error: future.set_exception(error) if error else future.set_result(value))
+        return await future
+
+    async def publish(self, count: int) -> None:
+        made = [build("mail", NewMessage(payload=1), id, self.wall.now_ms()) for id in self.ids.new(count)]
+        await self.do(lambda transaction: self.verbs.publish(transaction, "mail", made))
+
+    async def bury(self) -> None:
+        await self.do(lambda transaction: policies.put(transaction, self.verbs, "mail", {"retry": {"limit": 0}}))
+        [taken] = await self.do(lambda transaction: self.verbs.lease(transaction, "mail", 1, None, "ann"))
+        leases, cause = Leases([taken.lease_id]), decide.Cause(Reason.REJECTED, "no", None)
+        await self.do(lambda transaction: self.verbs.nack(transaction, leases, None, cause))
+
+
+def test_queues_their_age_and_what_died_of_late(tmp_path: Path) -> None:
+    async def main() -> None:
+        part = Part(tmp_path)
+        await part.publish(3)
+        part.wall.advance(90_000)
+        [row] = part.facts().queues
+        assert (row.queue, row.waiting, row.age, row.died) == ("mail", 3, 90.0, 0)
+        await part.bury()
+        part.wall.advance(1000)
+        assert part.facts().queues[0].died == 1
+        part.wall.advance(400_000)
+        assert part.facts().queues[0].died == 0
+
+    asyncio.run(main())
+
+
+def test_a_standby_says_nothing_of_its_queues(tmp_path: Path) -> None:
+    class Off:
+        is_on = False
+        takes_in = False
+
+        def refusal(self) -> NotActive:
+            return NotActive("standby")
+
+    async def main() -> None:
+        part = Part(tmp_path)
+        await part.publish(1)
+        assert len(part.facts().queues) == 1
+        part.desk.duty = Off()
+        assert part.facts().queues == []
+
+    asyncio.run(main())
+
+
+def test_refused_clients_count_for_as_long_as_the_window_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        part = Part(tmp_path)
+        assert part.facts().refused == {}
+        part.refused = {"http not_allowed": 2, "connections": 0}
+        assert part.facts().refused == {"http not_allowed": 2}
+        part.wall.advance(310_000)
+        assert part.facts().refused == {}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("seconds", [3600, -5], ids=["forward", "back"])
+def test_a_clock_that_was_set_is_noticed_and_time_that_passes_is_not(tmp_path: Path, seconds: int) -> None:
+    async def main() -> None:
+        part = Part(tmp_path)
+        part.wall.advance(86_400_000)
+        assert part.facts().jump == 0
+        part.set += seconds * 1000
+        assert part.facts().jump == seconds
+        part.wall.advance(5000)
+        found = faults(part.facts(), {})
+        assert [fault.rule for fault in found if fault.rule != "disk_low"] == ["clock_jump"]
+        part.wall.advance(300_001)
+        assert part.facts().jump == 0
+
+    asyncio.run(main())
+
+
+def test_commits_their_mean_of_the_last_minute(tmp_path: Path) -> None:
+    async def main() -> None:
+        part = Part(tmp_path)
+        assert part.facts().commit is None
+        part.gathering.hear([Committed(1, 1, 0.25, 0.5), Committed(1, 1, 0.0, 0.25), Committed(1, 0, 9.0, 9.0)])
+        assert part.facts().commit == pytest.approx(0.5)
+        part.wall.advance(120_000)
+        assert part.facts().commit is None
+
+    asyncio.run(main())
+
+
+def test_a_store_that_refuses_is_told_and_so_is_the_disk(tmp_path: Path) -> None:
+    async def main() -> None:
+        part = Part(tmp_path)
+        assert part.facts().disk is None, "nobody has looked at it yet"
+        part.disk.look()
+        found = part.facts().disk
+        assert found is not None
+        assert 0 < found.free <= found.size
+        part.store.fail_at(1, StoreReadOnly("no writing today"))
+        with pytest.raises(StoreReadOnly):
+            await part.publish(1)
+        assert "no writing today" in part.facts().trouble
+        await part.publish(1)
+        assert part.facts().trouble == ""
+
+    asyncio.run(main())

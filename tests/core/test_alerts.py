@@ -1,0 +1,256 @@
+"""One alert for each fault, and a notice when it is over; never a storm of them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from yirangmq.core.alerts import (
+    HOUR_MS,
+    MOST_OPEN,
+    RESERVED,
+    STORM,
+    Fault,
+    Level,
+    Notice,
+    Pace,
+    Standing,
+    Told,
+    acknowledge,
+    find,
+    is_news,
+    look,
+    resumed,
+    shifted,
+)
+from yirangmq.core.errors import NotFound, WrongState
+
+PACE = Pace(settle=1000, remind=10_000, most=30)
+
+
+class Player:
+    """Looks, one after another."""
+
+    def __init__(self, pace: Pace = PACE) -> None:
+        self.pace = pace
+        self.standing = Standing()
+        self.now = 1_000_000
+        self.notices: list[Notice] = []
+
+    def sees(self, *faults: Fault, after: int = 100) -> list[str]:
+        self.now += after
+        self.standing, told = look(self.standing, faults, self.pace, self.now)
+        self.notices += told
+        return [notice.told.value for notice in told]
+
+    def acks(self, id: str = "1") -> None:
+        self.standing = acknowledge(self.standing, id, "ann", "on it", self.now)
+
+
+def fault(rule: str = "disk_low", level: Level = Level.WARNING, subject: str = "") -> Fault:
+    return Fault(rule, subject, level, f"{rule} {subject}")
+
+
+def test_a_fault_is_told_once_and_again_when_it_has_been_gone_for_a_while() -> None:
+    player = Player()
+    assert player.sees(fault()) == ["opened"]
+    assert player.sees(fault()) == []
+    assert player.sees() == []
+    assert player.sees(after=800) == []
+    assert player.sees(after=300) == ["recovered"]
+    assert player.sees(after=5000) == []
+    assert player.standing.open == {}
+    assert [alert.id for alert in player.standing.closed] == ["1"]
+
+
+def test_a_fault_that_comes_back_before_that_is_the_same_alert_and_is_waited_for_longer() -> None:
+    player = Player()
+    player.sees(fault())
+    for _ in range(5):
+        assert player.sees(after=900) == []
+        assert player.sees(fault(), after=50) == []
+    assert player.standing.counts["returned"] == 5
+    assert player.sees(after=7000) == []
+    assert player.sees(after=1100) == ["recovered"]
+
+
+def test_one_that_comes_back_soon_after_it_was_over_is_remembered_as_restless() -> None:
+    player = Player()
+    player.sees(fault())
+    assert player.sees(after=1001) == ["recovered"]
+    assert player.sees(fault()) == ["opened"]
+    assert player.sees(after=1001) == []
+    assert player.sees(after=1000) == ["recovered"]
+    assert player.sees(fault(), after=20_000) == ["opened"]
+    assert player.sees(after=1001) == ["recovered"]
+
+
+def test_what_gets_worse_is_told_once_and_what_gets_better_is_not() -> None:
+    player = Player()
+    player.sees(fault())
+    assert player.sees(fault(level=Level.CRITICAL)) == ["worse"]
+    assert player.sees(fault()) == []
+    assert player.sees(fault(level=Level.CRITICAL)) == []
+
+
+def test_reminders_come_until_somebody_cares_and_again_if_it_gets_worse() -> None:
+    player = Player()
+    player.sees(fault())
+    assert player.sees(fault(), after=10_000) == ["reminder"]
+    assert player.sees(fault(), after=9_000) == []
+    player.acks()
+    assert player.sees(fault(), after=50_000) == []
+    assert player.sees(fault(level=Level.CRITICAL)) == ["worse"]
+    assert find(player.standing, "1").acked_at is None
+    assert player.sees(fault(level=Level.CRITICAL), after=10_000) == ["reminder"]
+
+
+def test_without_a_time_there_are_no_reminders() -> None:
+    player = Player(Pace(settle=1000, remind=0))
+    player.sees(fault())
+    assert player.sees(fault(), after=10**9) == []
+
+
+def test_an_ack_said_again_changes_nothing_and_one_for_what_is_over_is_refused() -> None:
+    player = Player()
+    player.sees(fault())
+    player.acks()
+    before = player.standing
+    player.now += 5
+    player.acks()
+    assert player.standing is before
+    assert (find(before, "1").acked_by, find(before, "1").note) == ("ann", "on it")
+    player.sees(after=5000)
+    with pytest.raises(WrongState, match="is over"):
+        player.acks()
+    with pytest.raises(NotFound, match="no alert '7'"):
+        player.acks("7")
+
+
+def test_past_the_cap_alerts_are_withheld_counted_and_told_when_there_is_room() -> None:
+    player = Player(Pace(settle=1000, remind=0, most=10))
+    many = [fault("queue_depth", subject=f"q{number:02}") for number in range(20)]
+    told = Counter(player.sees(*many))
+    assert told == {"opened": 10 - 10 // RESERVED + 1}  # and the storm
+    assert STORM in player.standing.open
+    assert player.standing.counts["withheld"] == 12
+    assert Counter(player.sees(*many)) == {}
+    assert player.sees(*many, fault(level=Level.CRITICAL)) == ["opened"], "room is kept for what is critical"
+    assert Counter(player.sees(*many, fault(level=Level.CRITICAL), after=HOUR_MS)) == {"opened": 8}
+    assert sum(one.is_withheld for one in player.standing.open.values()) == 4
+    assert Counter(player.sees(*many, fault(level=Level.CRITICAL), after=HOUR_MS)) == {"opened": 4, "recovered": 1}
+    assert player.standing.closed[-1].rule == STORM
+
+
+def test_of_what_was_withheld_and_is_gone_nobody_hears() -> None:
+    player = Player(Pace(settle=1000, remind=0, most=1))
+    player.sees(fault("a"))
+    assert player.sees(fault("a"), fault("b")) == ["opened"], "only the storm"
+    assert player.sees(fault("a"), after=5000) == ["recovered"], "the storm"
+    assert [alert.rule for alert in player.standing.closed] == ["b", STORM]
+
+
+def test_there_are_never_more_open_alerts_than_can_be_kept() -> None:
+    player = Player()
+    player.sees(*(fault("queue_age", subject=f"q{number}") for number in range(MOST_OPEN + 50)))
+    assert len(player.standing.open) == MOST_OPEN + 1
+    assert player.standing.counts["unlisted"] == 50
+
+
+def test_only_what_is_worth_a_write_is_news() -> None:
+    player = Player()
+    player.sees(fault())
+    before = player.standing
+    player.sees(Fault("disk_low", "", Level.WARNING, "other words"))
+    assert before != player.standing
+    assert not is_news(before, player.standing)
+    settling = player.standing
+    player.sees()
+    assert is_news(settling, player.standing)
+
+
+def test_after_a_restart_it_goes_on_where_it_was_whatever_the_clock_did() -> None:
+    player = Player()
+    player.sees(fault())
+    for now in (player.now - HOUR_MS, player.now + HOUR_MS):
+        after = resumed(player.standing, now)
+        assert find(after, "1").seen_at == now
+        again, notices = look(after, [fault()], PACE, now + 1)
+        assert [notice for notice in notices if notice.told is Told.OPENED] == []
+        assert look(again, [], PACE, now + 500)[1] == []
+
+
+def test_times_can_be_told_by_another_clock() -> None:
+    player = Player()
+    player.sees(fault())
+    moved = shifted(player.standing, 5000)
+    assert find(moved, "1").opened_at == player.now + 5000
+    assert shifted(moved, -5000) == player.standing
+
+
+# -- whatever happens -----------------------------------------------------------------------------------------------
+
+RULES = ("a", "b", "c")
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([1, 300, 999, 1000, 1001, 4000, 9000, 600_000]),
+        st.lists(st.tuples(st.sampled_from(RULES), st.sampled_from(list(Level))), max_size=4),
+        st.sampled_from([None, None, "1", "2", "3"]),
+    ),
+    max_size=60,
+)
+
+
+def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace: Pace) -> Player:
+    player = Player(pace)
+    for passed, there, acked in steps:
+        player.sees(*(fault(rule, level) for rule, level in there), after=passed)
+        known = {alert.id: alert for alert in player.standing.open.values()}
+        if acked in known:
+            player.acks(acked)
+        open_ones = [alert.key for alert in player.standing.open.values()]
+        assert len(open_ones) == len(set(open_ones)), "two alerts open for one fault"
+    return player
+
+
+@given(STEPS)
+def test_whatever_happens_each_alert_is_opened_once_and_ends_in_one_recovery(steps: list[object]) -> None:
+    player = play(steps, Pace(settle=1000, remind=10_000, most=10_000))  # type: ignore[arg-type]
+    open_now = {alert.id for alert in player.standing.open.values()}
+    while player.standing.open:
+        player.sees(after=1_000)
+    by_alert: dict[str, list[Told]] = {}
+    for notice in player.notices:
+        by_alert.setdefault(notice.alert.id, []).append(notice.told)
+    for id, told in by_alert.items():
+        assert told[0] is Told.OPENED, id
+        assert told.count(Told.OPENED) == 1
+        assert told.count(Told.RECOVERED) == 1
+        assert told[-1] is Told.RECOVERED
+        assert told.count(Told.WORSE) <= 2
+    assert open_now <= by_alert.keys()
+    assert player.standing.counts["opened"] == player.standing.counts["recovered"] == len(by_alert)
+
+
+@given(STEPS, st.integers(1, 6))
+def test_whatever_happens_no_hour_has_more_notices_than_it_may(steps: list[object], most: int) -> None:
+    player = play(steps, Pace(settle=1000, remind=10_000, most=most))  # type: ignore[arg-type]
+    counted = [one.at for one in player.notices if one.told is not Told.RECOVERED and one.alert.rule != STORM]
+    for at in counted:
+        assert sum(at - HOUR_MS < other <= at for other in counted) <= most
+    recovered = [one.alert.id for one in player.notices if one.told is Told.RECOVERED]
+    assert len(recovered) == len(set(recovered))
+    assert set(recovered) <= {one.alert.id for one in player.notices if one.told is Told.OPENED}
+
+
+@given(st.lists(st.tuples(st.integers(1, 3000), st.booleans()), min_size=1, max_size=200))
+def test_a_flapping_fault_gives_no_more_notices_than_its_time_allows(flips: list[tuple[int, bool]]) -> None:
+    player = Player(Pace(settle=1000, remind=0, most=10_000))
+    begun = player.now
+    for passed, is_there in flips:
+        player.sees(*([fault()] if is_there else []), after=passed)
+    assert len(player.notices) <= 2 * (1 + (player.now - begun) // 1000)
+    if player.now - begun > 100_000:
+        assert len(player.notices) <= 2 * (8 + (player.now - begun) // 8000), "after a while it is waited for longer"

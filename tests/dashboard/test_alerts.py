@@ -1,0 +1,61 @@
+"""Alerts and the pair in a real browser."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.dashboard.chromium import Browser
+from tests.dashboard.conftest import http_url, looking
+from tests.pair.nodes import pair
+from tests.scenarios.daemons import daemon
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+QUIET = {"disk_low": False, "slow_commits": False, "clock_jump": False}
+
+
+def test_an_alert_is_shown_acknowledged_and_over(browser: Browser, tmp_path: Path) -> None:
+    rules = QUIET | {"queue_depth": {"limit": 1}}
+    alerts = json.dumps({"everySec": 0.1, "settleSec": 0.2, "rules": rules})
+    with daemon(tmp_path, "--http", "127.0.0.1:0", "--alerts", alerts) as server:
+        page = next(shown := looking(browser, http_url(server)))
+        page.open("/alerts").live()
+        page.find(".empty", "Nothing is wrong")
+        page.api.publish("orders", 1, 2)
+        row = "table.alerts tbody tr"
+        page.find(row, "2 messages wait in orders, more than 1")
+        page.find(f"{row} .badge", "WARNING")
+        page.find("#nav a .badge", "1")
+        page.click("button[data-ack]")
+        page.find("dialog input[name=by]").type("ann <b>")
+        page.find("dialog input[name=note]").type("on it")
+        page.click("dialog button.primary")
+        page.toast("Acknowledged")
+        page.find(row, "ann <b>: on it")
+        page.gone("button[data-ack]")
+        page.api(
+            "POST", "queues/orders/ack", {"leases": [one["lease"]["leaseId"] for one in page.api.lease("orders", 2)]}
+        )
+        page.find(".empty", "Nothing is wrong")
+        page.find(row, "2 messages wait in orders")
+        page.find("table.rules th", "queue_depth")
+        page.click("button", "Send a test notice")
+        page.toast("log took it")
+        assert next(shown, None) is None
+
+
+def test_both_nodes_of_a_pair_and_why_one_of_them_works(browser: Browser, tmp_path: Path) -> None:
+    with pair(tmp_path) as two:
+        two.begin()
+        page = next(shown := looking(browser, f"http://127.0.0.1:{two.http['b']}"))
+        page.open().live()
+        page.click("#nav a", "Pair")
+        page.find(".node-card", "This node")
+        page.find(".node-card .badge", "ACTIVE")
+        page.find(".facts", "link delay")
+        two.nodes["a"].kill()
+        page.find("h1 .badge", "works")
+        page.find(".node-card", "silent for")
+        page.find(".history .badge", "took over")
+        page.find(".history .steps", "3 connection")
+        assert next(shown, None) is None

@@ -1,0 +1,77 @@
+"""The page about alerts has every rule with its limit, every notice, every member; its settings can be read and its
+commands run."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.daemons import daemon, run_command
+from yirangmq.config import load
+from yirangmq.core.alert_rules import RULES
+from yirangmq.core.alert_settings import KINDS, read_settings
+from yirangmq.core.alerts import COUNTED, STORM, Alert, Level, Told
+from yirangmq.core.errors import BadInput
+from yirangmq.format.alerts import shown
+
+PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
+JSON = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+
+
+def test_the_table_of_rules_is_the_table_of_the_program() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE)
+    told = {name: cells for name, *cells in rows if name in RULES}
+    for name, rule in RULES.items():
+        limit = f"{rule.limit:g} {rule.unit}" if rule.limit is not None else "–"
+        about = re.sub(r"\[(\w+)\]\(\S+\)", r"\1", told[name][2])
+        assert [told[name][0], told[name][1], about] == [limit, rule.levels, rule.about]
+    assert f"| `{STORM}` |" in PAGE
+
+
+def test_every_notice_sink_and_count_stands_there() -> None:
+    assert re.findall(r"^\| `(\w+)` \| (?:the fault|it |somebody)", PAGE, re.MULTILINE) == [*Told]
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in PAGE] == []
+    assert [name for name in COUNTED if f"`{name}`" not in PAGE] == []
+
+
+def test_the_settings_can_be_read_and_their_defaults_are_the_defaults() -> None:
+    settings, _ = JSON
+    assert [sink.kind for sink in load(settings, {}, {}).alerts.sinks] == ["email", "webhook", "command"]
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \| [^|]+ \|$", PAGE, re.MULTILINE)
+    defaults = {
+        name: json.loads(text.strip("` ")) for name, text in rows if text.strip("` ") not in ("–",) and _is_json(text)
+    }
+    assert read_settings(defaults) == read_settings({})
+    assert len(defaults) == 8
+    with pytest.raises(BadInput, match="known: ") as found:
+        read_settings({"?": 1})
+    named = re.findall(r"known: (.+)", str(found.value))[0].split(", ")
+    assert [name for name in named if f"| `{name}` |" not in PAGE] == []
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text.strip("` "))
+    except ValueError:
+        return False
+    return True
+
+
+def test_the_notice_has_the_members_that_notices_have() -> None:
+    told = JSON[1]
+    alert = Alert(id="1", rule="a", subject="", level=Level.INFO, text="", opened_at=0, seen_at=0)
+    assert list(told) == ["notice", "at", "node", "alert"]
+    assert sorted(told["alert"]) == sorted(shown(alert))
+
+
+@pytest.mark.process
+def test_the_commands_run(tmp_path: Path) -> None:
+    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    first, *commands = block.splitlines()
+    assert first == "yirangmq serve &"
+    with daemon(tmp_path, data="yirang-data"):
+        for command in commands:
+            done = run_command(tmp_path, *shlex.split(command)[1:])
+            assert done.returncode == 0, done.stderr

@@ -1,0 +1,149 @@
+"""Alerts of a whole server: raised, seen, acknowledged, kept through a kill, over."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from yirangmq.client.open import connect
+from yirangmq.core.errors import NotAllowed
+
+pytestmark = pytest.mark.process
+TOKEN = "a-token-of-the-server"
+KEEP = "import sys; open(sys.argv[1], 'ab').write(sys.stdin.buffer.read())"
+
+
+def settings(tmp_path: Path) -> str:
+    sink = {"kind": "command", "run": [sys.executable, "-c", KEEP, str(tmp_path / "told")], "timeoutSec": 60}
+    rules = {"disk_low": False, "slow_commits": False, "clock_jump": False, "queue_depth": {"limit": 2}}
+    return json.dumps({"everySec": 0.1, "settleSec": 0.2, "windowSec": 1, "rules": rules, "sinks": [sink]})
+
+
+def lines(tmp_path: Path) -> list[dict[str, Any]]:
+    path = tmp_path / "told"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def told(tmp_path: Path) -> list[tuple[str, str]]:
+    return [(line["notice"], line["alert"]["rule"]) for line in lines(tmp_path)]
+
+
+def command(server: Daemon, *words: str) -> Any:
+    done = run_command(server.folder, *words, "--json", f"--store={server.url}")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def opened(server: Daemon) -> dict[str, dict[str, Any]]:
+    with closing(connect(server.address, retries=0)) as client:
+        return {one["rule"]: one for one in client.call("alerts")["alerts"]}
+
+
+def box(server: Daemon) -> dict[str, Any]:
+    with closing(connect(server.address, retries=0)) as client:
+        [found] = [one for one in client.call("alerts")["sinks"] if one["sink"] == "command"]
+        return dict(found)
+
+
+def ask(server: Daemon, path: str, token: str = TOKEN, body: bytes | None = None) -> Any:
+    url = next(one for one in server.ready["addresses"] if one.startswith("http://"))
+    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/{path}", body, headers), timeout=60) as answer:
+        return json.load(answer)
+
+
+def status_of(server: Daemon, path: str, token: str = TOKEN) -> int:
+    """Of a request that is refused."""
+    with pytest.raises(urllib.error.HTTPError) as found:
+        ask(server, path, token)
+    with closing(found.value):
+        return found.value.code
+
+
+def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) -> None:
+    options = ("--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--token", TOKEN, "--alerts", settings(tmp_path))
+    with daemon(tmp_path, *options) as server:
+        with closing(connect(server.address)) as client:
+            for number in range(3):
+                client.publish("orders", number)
+        until(lambda: told(tmp_path) == [("opened", "queue_depth")])
+        [alert] = command(server, "alert", "list")["alerts"]
+        assert (alert["rule"], alert["subject"], alert["state"]) == ("queue_depth", "orders", "open")
+        id = alert["id"]
+        until(lambda: box(server)["pending"] == 0)  # what was sent is not sent again after the kill
+        assert command(server, "alert", "ack", id, "--by", "ann", "--note", "on it")["alert"]["acknowledgedBy"] == "ann"
+        server.kill()
+        server.start()
+        found = command(server, "alert", "show", id)["alert"]
+        assert (found["acknowledgedBy"], found["note"], found["state"]) == ("ann", "on it", "open")
+        assert ask(server, "status")["alerts"] == {"open": 1, "critical": 0, "unacknowledged": 0}
+        assert run_command(tmp_path, "alert", "ack", "99", f"--store={server.url}").returncode == 3
+        with closing(connect(server.address)) as client:
+            client.ack([one.lease_id for one in client.lease("orders", 3)])
+        until(lambda: told(tmp_path) == [("opened", "queue_depth"), ("recovered", "queue_depth")])
+        text = command(server, "metrics")["metrics"]
+        assert 'yirangmq_alerts_total{event="recovered"} 1' in text
+        assert 'yirangmq_alert_notices_total{sink="command",outcome="sent"} 1' in text
+        until(lambda: [one["state"] for one in ask(server, "alerts?state=over")["alerts"]] == ["over"])
+        assert server.stop() == 0
+
+
+def test_dead_letters_and_strangers_raise_one_alert_each_and_a_test_reaches_every_sink(tmp_path: Path) -> None:
+    options = ("--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--token", TOKEN, "--alerts", settings(tmp_path))
+    with daemon(tmp_path, *options) as server:
+        with closing(connect(server.address)) as client:
+            client.publish("orders", 1)
+            [taken] = client.lease("orders", 1)
+            client.nack(taken.lease_id, "REJECTED")
+        tcp = next(one for one in server.ready["addresses"] if one.startswith("tcp://"))
+        with pytest.raises(NotAllowed):
+            connect(tcp, token="not-the-token", retries=0)
+        assert status_of(server, "status", "another-one") == 401
+        until(lambda: {"dead_letters", "client_refused"} <= {rule for _, rule in told(tmp_path)})
+        until(lambda: opened(server) == {})
+        until(lambda: box(server)["pending"] == 0)
+        by_alert: dict[str, list[str]] = {}
+        for line in lines(tmp_path):
+            by_alert.setdefault(line["alert"]["id"], []).append(line["notice"])
+        assert list(by_alert.values()) == [["opened", "recovered"]] * len(by_alert)
+        assert {rule for _, rule in told(tmp_path)} == {"dead_letters", "client_refused"}
+        tested = ask(server, "alerts", body=b'{"sink": "command"}')
+        assert [(one["sink"], one["ok"]) for one in tested["sinks"]] == [("command", True)]
+        assert told(tmp_path)[-1] == ("test", "test")
+        assert status_of(server, "pair") == 404, "it is not one of a pair"
+        rules = command(server, "alert", "rules")["rules"]
+        assert {rule["rule"]: rule["enabled"] for rule in rules}["disk_low"] is False
+
+
+def test_alerts_can_be_off_and_a_sink_that_fails_is_said(tmp_path: Path) -> None:
+    off = json.dumps({"enabled": False, "sinks": [{"kind": "command", "run": ["false"], "timeoutSec": 60}]})
+    with daemon(tmp_path, "--alerts", off) as server:
+        assert command(server, "alert", "list")["enabled"] is False
+        done = run_command(tmp_path, "alert", "test", f"--store={server.url}")
+        assert (done.returncode, done.stdout.splitlines()[1]) == (11, "command: false ended with 1")
+
+
+def test_a_setting_that_is_not_known_keeps_the_server_from_starting(tmp_path: Path) -> None:
+    done = run_command(tmp_path, "serve", "--alerts", '{"rules": {"queue_agee": {}}}')
+    assert done.returncode == 2
+    assert "did you mean 'queue_age'?" in done.stderr
+
+
+def test_after_a_server_died_its_store_is_found_in_its_folder(tmp_path: Path) -> None:
+    with (
+        daemon(tmp_path, data="yirang-data") as server,
+        closing(connect(f"unix:{tmp_path}/yirang-data/yirangmq.sock")) as client,
+    ):
+        client.publish("orders", 1)
+        server.kill()
+    done = run_command(tmp_path, "status", "--json")
+    assert json.loads(done.stdout)["store"] == "sqlite:yirang-data/queue.db"
+    assert json.loads(done.stdout)["queues"][0]["ready"] == 1
+    run_command(tmp_path, "publish", "--db", "yirang.db", "--queue", "mine", "1")
+    assert json.loads(run_command(tmp_path, "status", "--json").stdout)["path"] == "yirang.db", "a store of one's own"
