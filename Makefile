@@ -119,6 +119,10 @@ soak-daemon: setup ## kill the server a hundred times under load from eight prod
 soak-pair: setup ## every fault of a pair of nodes, at the true interval of 5 seconds (half an hour)
 	YIRANGMQ_PAIR_INTERVAL=5 $(BIN)/pytest -m process tests/pair
 
+.PHONY: soak-week
+soak-week: setup ## a week of a gateway in compressed time: three million messages, a failover, a switch (SOAK_FLAGS="--messages 30000": less)
+	$(BIN)/python -m tests.soak.week $(SOAK_FLAGS)
+
 soak-topics: setup ## a thousand runs of topics by seed, with kills, slow readers, filters and trimming (SOAK_FLAGS="--seed 7": one)
 	$(BIN)/python -m tests.soak.topics $(SOAK_FLAGS)
 

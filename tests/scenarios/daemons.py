@@ -23,6 +23,7 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | None = None
         self.ready: dict[str, Any] = {}
         self.log = folder / "serve.log"
+        self.program = "yirangmq"
 
     @property
     def address(self) -> str:
@@ -43,7 +44,7 @@ class Daemon:
 
     def launch(self, **env: str) -> None:
         """Without waiting until it is ready."""
-        command = [sys.executable, "-m", "yirangmq", "serve", "--json", *self.options]
+        command = [sys.executable, "-m", self.program, "serve", "--json", *self.options]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, cwd=self.folder, env=os.environ | env
