@@ -45,6 +45,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
         "alerts": '{"remindSec": 5}',
+        "programs": '[{"name": "A", "addresses": ["10.0.0.1"]}]', "routes": '[{"source": "*", "target": "*"}]',
     }  # fmt: skip
     value = given.get(name, "7")
     pair = {"pair_key": "k", "node": "north"}

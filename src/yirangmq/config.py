@@ -20,6 +20,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.names import MAX_SECONDS
 from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
+from yirangmq.core.programs import Program, Route, check_routes
 from yirangmq.core.settings import (
     MIB,
     Reader,
@@ -33,6 +34,8 @@ from yirangmq.core.settings import (
     one_of,
     plain_name,
     processor_rules,
+    program_rules,
+    route_rules,
     syslog_or_nothing,
     token_rules,
     topic_names,
@@ -93,6 +96,15 @@ class Config:
     )
     http_tokens: tuple[TokenRule, ...] = _setting(
         (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True
+    )
+    programs: tuple[Program, ...] = _setting(
+        (),
+        program_rules,
+        "the programs that may come over TCP, HTTP and STOMP, and no others (docs/dispatch.md); a JSON array",
+        secret=True,
+    )
+    routes: tuple[Route, ...] = _setting(
+        (), route_rules, "which of them sends to which: the table of sources and targets; a JSON array"
     )
     webhook_secrets: str = _setting(
         "", a_text, "folder with the secrets that webhooks are signed with, a file each", shown="DATA/secrets"
@@ -488,7 +500,8 @@ def checked(config: Config) -> Config:
     for queue, chain in (config.processors or {}).items():
         _check_hooks(queue, chain, config.hooks)
     _check_pair(config)
-    has_token = bool(config.token or config.token_file or config.insecure)
+    check_routes(config.programs, config.routes)
+    has_token = bool(config.token or config.token_file or config.insecure or config.programs)
     _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
     _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
     _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")

@@ -56,6 +56,7 @@ FULL: dict[str, Any] = {
     "schemas": {"sensor.reading": {"1": {"type": "object"}, "*": True}},
     "paused": True,
     "webhook": {"url": "https://x/", "secret": "s", "timeoutSec": 0.5, "concurrency": 1, "headers": {"A": "b"}},
+    "dispatch": {"strategy": "ordered", "weights": {"a": 2}, "key": "account", "graceSec": 0.5, "outcomes": "told"},
     "quota": {"maxMessages": 10, "maxBytes": 4096, "onFull": "dropOldest"},
     "schedules": [
         {"name": "nightly", "cron": "30 2 * * mon-fri", "timezone": "Europe/Berlin", "message": {"payload": 1}},

@@ -47,7 +47,16 @@ def test_every_method_stands_on_the_page_with_its_values(server: Server) -> None
 
 @pytest.mark.parametrize("method", [name for name in Server().calls.names if name != "consumer_beat"])
 def test_a_value_nobody_knows_is_refused_by_name(client: Client, method: str) -> None:
-    given = {"queue": "mail", "id": "a", "ids": ["a"], "wish": "pause", "name": "x", "before": 1, "nonsense": 1}
+    given = {
+        "queue": "mail",
+        "id": "a",
+        "ids": ["a"],
+        "wish": "pause",
+        "name": "x",
+        "before": 1,
+        "consumer": "c",
+        "nonsense": 1,
+    }
     section = PAGE.partition("## Methods")[2]
     [row] = re.findall(rf"^\| `{method}` \| (.*?) \|", section, re.MULTILINE)
     known = re.findall(r"`(\w+)`", row)

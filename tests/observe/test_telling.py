@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from yirangmq.core.events import (
+    ClientRefused,
     Committed,
     Died,
     Dropped,
@@ -56,8 +57,8 @@ def test_each_event_in_words(event: OfQueue, words: dict[str, Any]) -> None:
 
 
 def test_the_names_of_all_events_are_listed() -> None:
-    moved = FeedMoved("publisher", "starting", "online")
-    assert {describe(event, 0)["event"] for event in (*(event for event, _ in EVENTS), moved)} == set(NAMES)
+    others = FeedMoved("publisher", "starting", "online"), ClientRefused("stomp", "10.0.0.9", "", "unknown")
+    assert {describe(event, 0)["event"] for event in (*(event for event, _ in EVENTS), *others)} == set(NAMES)
 
 
 def test_events_worth_a_line_are_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 from time import perf_counter
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from yirangmq.broker.addressed import targets
 from yirangmq.broker.gate import Uncleared, Verdicts
 from yirangmq.broker.lines import Cleared, Clearing
 from yirangmq.broker.sealed import sealed
@@ -18,9 +19,7 @@ from yirangmq.broker.verbs import Leases, Verbs
 from yirangmq.core import names
 from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import HookFailed, QueueError, StoreError
-from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Clock, Store, Transaction
-from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery
 
 Answer = TypeVar("Answer")
@@ -39,8 +38,6 @@ RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
 MOST_ROUNDS = 100
 """How often the work of one request may need messages looked at: once for each queue that it goes to."""
-BEHIND_ALL = f"{RANK_LAST}.{2**62}"
-"""The end of a line, as ``Transaction.scan`` has places."""
 Serve = Callable[[Transaction, int], list[Any]]
 
 
@@ -168,6 +165,8 @@ class Desk:
         line = self._takers.get(taker.queue)
         if line is not None and taker in line:
             del line[taker]
+            if taker.queue in self.verbs.dispatching.watched and line:
+                self.hungry(taker.queue)  # what was this one's to take may be another's now
             if not line:
                 del self._takers[taker.queue]
 
@@ -320,6 +319,7 @@ class Desk:
             return served
         except Exception as error:
             happened.forget()
+            self.verbs.dispatching.attending.doubt()
             self.trouble = error
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
@@ -354,6 +354,10 @@ class Desk:
         self.verbs.touched.clear()
         for queue in queues:
             line = self._takers[queue]
+            shared = self._share(transaction, queue, line)
+            if shared is not None:
+                served += shared
+                continue
             left = len(line)
             while left > 0:
                 taken = self._serve_next(transaction, line, left)
@@ -366,6 +370,31 @@ class Desk:
                     self._hungry.add(queue)
         if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
             self._plan()
+        return served
+
+    def _share(
+        self, transaction: Transaction, queue: str, line: "OrderedDict[Taker, None]"
+    ) -> list[tuple[Taker, list[Any]]] | None:
+        """What a strategy that must see everybody gives to each; None: they are served as they come."""
+        dispatching = self.verbs.dispatching
+        try:
+            dispatch = dispatching.shares(transaction, queue)
+            if dispatch is None:
+                return None
+            now = self._clock.now_ms()
+            served = dispatching.serve(transaction, queue, dispatch, line, now)
+        except StoreError:
+            raise
+        except QueueError:
+            return []
+        for taker, _ in served:
+            line.move_to_end(taker)
+        if queue in dispatching.again:
+            dispatching.again.discard(queue)
+            self._hungry.add(queue)
+        at = dispatching.wake_at.pop(queue, None)
+        if at is not None:
+            self.later(max(0.0, (at - now) / 1000), lambda: self.hungry(queue))
         return served
 
     def _serve_next(
@@ -440,14 +469,6 @@ class Desk:
         if self._alarm_at == due and self.duty.is_on:
             self._alarm_at = None
             self.submit(self.verbs.sweep, _ignore)
-
-
-def targets(transaction: Transaction, queue: str) -> Iterator[int]:
-    """Those who alone may have something that is ready, one look for each."""
-    cursor = BEHIND_ALL
-    while found := transaction.scan(queue, State.READY, 1, cursor).messages:
-        yield found[0].target
-        cursor = f"{found[0].target}.{BEHIND_ALL}"
 
 
 def _throw(error: Exception) -> NoReturn:

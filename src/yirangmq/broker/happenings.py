@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
+from yirangmq.broker.deliveries import DeliveryLog
 from yirangmq.core.events import (
     Committed,
     Died,
@@ -41,6 +42,8 @@ class Happenings:
         self._true: list[Event] = []
         self._begun: dict[tuple[int, int], int] = {}
         self._traced: dict[tuple[int, int], Traced] = {}
+        self.deliveries = DeliveryLog()
+        """Of queues that are dispatched by a strategy."""
         self.is_watched = False
         self.is_traced = False
         """Somebody collects traces; to be set together with a listener."""
@@ -55,9 +58,11 @@ class Happenings:
     def forget(self) -> None:
         """The commit failed: none of it happened."""
         self._events.clear()
+        self.deliveries.forget()
 
     def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> None:
         """It is on disk, to be told as soon as those who asked for it have their answers."""
+        self._true += self.deliveries.committed()
         if self._events:
             self._true += self._events
             self._true.append(Committed(requests, moved(self._events), work_seconds, sync_seconds))

@@ -11,6 +11,7 @@ from typing import Protocol
 from yirangmq.broker.gate import Gate
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.integrity import Damage, damaged
+from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide
 from yirangmq.core.message import Envelope, Message, Run
@@ -28,6 +29,7 @@ class Deeds(Protocol):
     gate: Gate
     happened: Happenings
     touched: set[str]
+    strict: StrictOrder
 
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
 
@@ -56,7 +58,10 @@ class Offers:
     ) -> list[tuple[Run, list[Envelope]]] | None:
         """The same of messages that can be treated as one; None where some must be looked at by themselves."""
         runs = transaction.in_runs()
-        if runs is None or transaction.policy(queue).schemas:
+        if runs is None:
+            return None
+        policy = transaction.policy(queue)
+        if policy.schemas or policy.is_ordered:
             return None
         asked = self._asked(queue, limit, most_bytes)
         found = runs.head_runs(queue, asked, target)
@@ -95,7 +100,7 @@ class Offers:
     def live(self, transaction: Transaction, queue: str, limit: int, target: int, now: int) -> list[Head]:
         """Whose time ran out is not handed out, however much is due at once; nor what does not fit its schema."""
         for _ in range(MOST_SWEEPS):
-            heads = transaction.heads(queue, limit, target)
+            heads = self._heads(transaction, queue, limit, target)
             if any(0 < message.expires_at <= now for message, _ in heads):
                 self._deeds.sweep_once(transaction, now)
             elif not self._bury_unfit(transaction, queue, heads, now) and not self._damage.set_aside(
@@ -103,6 +108,19 @@ class Offers:
             ):
                 return heads
         return []
+
+    def sound(self, transaction: Transaction, queue: str, heads: list[Head], now: int) -> list[Head]:
+        """These, if nothing is wrong with any; else what is wrong is set aside, and the others come the next time."""
+        if self._bury_unfit(transaction, queue, heads, now) or self._damage.set_aside(transaction, queue, heads, now):
+            self._deeds.touched.add(queue)
+            return []
+        return heads
+
+    def _heads(self, transaction: Transaction, queue: str, limit: int, target: int) -> list[Head]:
+        """In strict order, first what was begun before."""
+        policy = transaction.policy(queue)
+        again = self._deeds.strict.again(transaction, queue, policy, target) if policy.is_ordered else None
+        return transaction.heads(queue, limit, target) if again is None else [again]
 
     def _bury_unfit(self, transaction: Transaction, queue: str, heads: Sequence[Head], now: int) -> bool:
         """Publishing has checked what came through it; a file dropped into a folder, or a message older than its

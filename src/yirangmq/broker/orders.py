@@ -11,6 +11,7 @@ from yirangmq.broker.integrity import Damage
 from yirangmq.broker.verbs import Results, Verbs
 from yirangmq.core import decide
 from yirangmq.core import orders as rules
+from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Steered
 from yirangmq.core.message import Counts, Envelope, Message
@@ -43,6 +44,9 @@ class Orders:
         """Give out the ids of the first in line; their content is fetched by name."""
         now = self._clock.now_ms()
         limit = self._verbs.allowance(transaction, queue, limit, now)
+        dispatch = transaction.policy(queue).dispatch
+        if dispatch is not None and dispatch.strategy in BY_NAME:
+            return []  # whoever orders has no name
         found = self._first(transaction, queue, limit, now) if limit else []
         if not found:
             return []
@@ -50,11 +54,14 @@ class Orders:
         claimed = [decide.claim(message, now, until, rules.ORDERER) for message in found]
         transaction.swap([Change(before, after) for before, after in zip(found, claimed, strict=True)])
         self._verbs.happened.claimed(queue, found, now)
+        if dispatch is not None:
+            self._verbs.happened.deliveries.begun(claimed)
         return claimed
 
     def _first(self, transaction: Transaction, queue: str, limit: int, now: int) -> list[Message]:
         """Without their content, unless it must be looked at. Those for one consumer stand behind all others."""
-        if not transaction.policy(queue).schemas and not self._damage.is_looked_for(transaction, queue):
+        policy = transaction.policy(queue)
+        if not policy.schemas and not policy.is_ordered and not self._damage.is_looked_for(transaction, queue):
             found = transaction.scan(queue, State.READY, limit).messages
             if not any(message.target or 0 < message.expires_at <= now for message in found):
                 return found

@@ -30,6 +30,7 @@ def row(transaction: Transaction, queue: str, exists: bool, now: int) -> dict[st
         **{name: getattr(counts, name) for name in STATES},
         "headAgeSec": _head_age(transaction, queue, now),
         "paused": policy.paused,
+        "strategy": None if policy.dispatch is None else policy.dispatch.strategy.value,
         "dlqQueue": policy.dlq.queue,
         "policyError": problem,
         "totals": {name: getattr(counts, name) for name in TOTALS},

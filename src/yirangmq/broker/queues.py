@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 
-from yirangmq.broker import policies, trial
+from yirangmq.broker import dispatches, policies, trial
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
@@ -310,6 +310,42 @@ class Queues(AbstractContextManager["Queues"]):
         """Those who wait are served at once. False: it was not paused."""
         return self.run(lambda transaction: policies.pause(transaction, self._verbs, queue, paused=False))
 
+    def dispatch(self, queue: str) -> dict[str, Any]:
+        """By which strategy its messages are given out, and to whom."""
+        return self._lane.read(
+            lambda transaction: dispatches.look(self._verbs, transaction, queue, self._clock.now_ms())
+        )
+
+    def set_dispatch(self, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
+        """Put members of the policy's ``dispatch`` in force, such as ``{"strategy": "round_robin"}``; nothing that is
+        under way is touched. ``{"strategy": "none"}`` takes all of it away."""
+        now = self._clock.now_ms()
+        return self.run(lambda transaction: dispatches.change(self._verbs, transaction, queue, members, now))
+
+    def register(self, queue: str, consumer: str) -> bool:
+        """One of the queue's consumers from now on, also while it is away. False: it was already."""
+        now = self._clock.now_ms()
+        return self.run(lambda transaction: dispatches.register(self._verbs, transaction, queue, consumer, now))
+
+    def deregister(self, queue: str, consumer: str) -> bool:
+        """No longer one of them. False: it was not registered."""
+        now = self._clock.now_ms()
+        return self.run(lambda transaction: dispatches.deregister(self._verbs, transaction, queue, consumer, now))
+
+    def deliveries(
+        self,
+        queue: str | None = None,
+        *,
+        id: str | None = None,
+        consumer: str | None = None,
+        status: str | None = None,
+        limit: int = 100,
+    ) -> list[dict[str, Any]]:
+        """The latest deliveries of queues with a ``dispatch``, the newest first, as far as this process remembers."""
+        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
+        return dispatches.deliveries(self._verbs, wanted, limit)
+
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
         """The schedules of all queues, or of one, each with the time at which it fires next."""
         if queue is not None:
@@ -370,6 +406,7 @@ class Queues(AbstractContextManager["Queues"]):
 
         def work(transaction: Transaction) -> None:
             transaction.delete_queue(queue)
+            self._verbs.dispatching.drop_queue(transaction, queue)
             self._verbs.happened.add(Steered(queue, "delete"))
 
         self._lane.run(work)

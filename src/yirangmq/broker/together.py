@@ -61,7 +61,7 @@ def ack(deeds: Deeds, transaction: Transaction, leases: Named, consumer: str | N
     if run is None or leases.queue not in (None, run.card.queue):
         return False
     policy = transaction.policy(run.card.queue)
-    if deeds.defaults.unique_in(policy):
+    if deeds.defaults.unique_in(policy) or policy.dispatch is not None:
         return False
     try:
         decide.held(run.card, fence, consumer, now, leases.texts[0])

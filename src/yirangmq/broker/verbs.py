@@ -6,15 +6,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from yirangmq.broker import groups, together
+from yirangmq.broker.broadcast import BROADCASTER
+from yirangmq.broker.dispatching import Dispatching
 from yirangmq.broker.gate import Admitted, Gate
 from yirangmq.broker.happenings import Happenings
-from yirangmq.broker.offers import Offers
+from yirangmq.broker.offers import Head, Offers
+from yirangmq.broker.outcomes import tell_outcomes
 from yirangmq.broker.room import make_room, newcomers
+from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.uniqueness import Uniqueness
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide, names
 from yirangmq.core.chain import Chain
+from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.inherited import Defaults
@@ -77,7 +82,9 @@ class Verbs:
         self._tidied_at = 0
         self._settled = 0
         self._swept_in: Transaction | None = None
+        self.strict = StrictOrder()
         self.offers = Offers(self)
+        self.dispatching = Dispatching(self)
         self.touched: set[str] = set()
         """Queues that may have something to take since somebody last cleared this."""
 
@@ -203,12 +210,25 @@ class Verbs:
         if not limit:
             return []
         policy = transaction.policy(queue)
+        if policy.dispatch is not None and policy.dispatch.strategy in BY_NAME:
+            return self.dispatching.ask(transaction, queue, policy.dispatch, limit, span, who, now)
         until = now + (policy.visibility_ms if span is None else span)
         runs = self.offers.affordable_runs(transaction, queue, limit, names.line_of(who), most_bytes)
         if runs is not None:
             lease = partial(decide.lease, now=now, until=until, consumer=who)
-            return together.lease(self, transaction, runs, lease, now)
+            deliveries = together.lease(self, transaction, runs, lease, now)
+            if policy.dispatch is not None:
+                self.happened.deliveries.begun([card for card, _, _ in deliveries])
+            return deliveries
         heads = self.offers.affordable(transaction, queue, limit, names.line_of(who), most_bytes, now)
+        return self.hand_out(transaction, queue, heads, span, who, now)
+
+    def hand_out(
+        self, transaction: Transaction, queue: str, heads: Sequence[Head], span: int | None, who: str, now: int
+    ) -> list[Delivery]:
+        """Lease these very messages."""
+        policy = transaction.policy(queue)
+        until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
         for before, envelope in heads:
             after = decide.lease(before, now, until, who)
@@ -217,6 +237,8 @@ class Verbs:
         if changes:
             transaction.swap(changes)
             self.happened.leased(queue, heads, now)
+            if policy.dispatch is not None:
+                self.happened.deliveries.begun([card for card, _, _ in deliveries])
         return deliveries
 
     def allowance(self, transaction: Transaction, queue: str, wanted: int, now: int) -> int:
@@ -225,6 +247,8 @@ class Verbs:
         policy = transaction.policy(queue)
         if policy.paused:
             return 0
+        if policy.is_ordered:
+            wanted = self.strict.allowance(transaction, queue, policy, wanted)
         most = self.defaults.concurrency_in(policy)
         if most is None:
             return wanted
@@ -335,8 +359,23 @@ class Verbs:
         self.uniqueness.follow(transaction, changes, now)
         groups.swap(transaction, changes, now, self.touched)
         for queue in {change[0][1] for change in changes}:
-            if self.defaults.concurrency_in(transaction.policy(queue)) is not None:
+            policy = transaction.policy(queue)
+            if self.defaults.concurrency_in(policy) is not None:
                 self.touched.add(queue)
+            if policy.dispatch is not None:
+                self.dispatched(transaction, policy, queue, [one for one in changes if one[0][1] == queue], now)
+
+    def dispatched(
+        self, transaction: Transaction, policy: QueuePolicy, queue: str, changes: Sequence[Change], now: int
+    ) -> None:
+        """Changes in a queue with a strategy: deliveries end, and in strict order the next may begin."""
+        if policy.is_ordered:
+            self.strict.follow(queue, policy, changes)
+            self.touched.add(queue)
+        told = [one for one in changes if one[0].consumer != BROADCASTER]
+        records = self.happened.deliveries.ended(told, now)
+        if records and policy.dispatch is not None and policy.dispatch.outcomes:
+            tell_outcomes(self, transaction, policy.dispatch.outcomes, records, self._ids, now)
 
     # -- time -----------------------------------------------------------------------------------------------------
 

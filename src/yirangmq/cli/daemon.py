@@ -35,14 +35,18 @@ from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.programs import show as show_programs
 from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
+from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk, Health, Reason
 from yirangmq.doors.observing import Observing
-from yirangmq.doors.paged import Pages
+from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.processing import Processing
+from yirangmq.doors.refusing import Refusals
 from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
+from yirangmq.doors.values import reading
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.logs import log, values
@@ -71,6 +75,7 @@ class Secrets:
     grants: tuple[Grant, ...] = ()
     """Of HTTP clients."""
     pair_key: str = ""
+    programs: tuple[Grant, ...] = ()
 
 
 class Daemon:
@@ -108,6 +113,7 @@ class Daemon:
         if traces is not None:
             verbs.happened.listen(traces.hear)
             verbs.happened.is_traced = True
+        self._refusals = Refusals(clock, observing.feed.hear)
         self._batching = Batching(config, self._desk, clock, ids, self._topics)
         self._house = House(
             self._desk,
@@ -121,10 +127,13 @@ class Daemon:
             feed=observing.feed,
             batches=self._batching.batches,
             greet=self._greet if config.pair_peer else None,
+            gate=Gate(secrets.programs),
+            refusing=self._refusals,
         )
+        calls.add_entry("programs", self._programs)
         self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
         self._webhooks.begin(calls, self._house.consumers)
-        self._entrance = Entrance(config, self._house, secrets.tls, secrets.grants)
+        self._entrance = Entrance(config, self._house, secrets.tls, (*secrets.grants, *secrets.programs))
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
         self._pair = self._paired(calls) if config.pair_peer else None
@@ -354,6 +363,12 @@ class Daemon:
             "stomp": None if self._entrance.stomp is None else self._entrance.stomp.describe(),
         }
 
+    def _programs(self, desk: Desk, given: Given, done: Done) -> None:
+        """Who may come, who may send to whom, and who was refused."""
+        reading(given, lambda values: None)
+        rows = show_programs(self._config.programs, self._config.routes)
+        done({"programs": rows, "refused": self._refusals.document()}, None)
+
     def _samples(self) -> dict[str, Told]:
         """The server's own metrics; those it cannot tell are left out."""
         labels = {"version": __version__, "node": self._config.node_name, "durability": self._store.durability()}
@@ -361,6 +376,13 @@ class Daemon:
             "yirangmq_connections": [({}, self._entrance.clients)],
             "yirangmq_connections_total": [({}, self._entrance.accepted)],
             "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(self._entrance.sent_away().items())],
+            "yirangmq_clients_refused_total": [
+                ({"door": door, "reason": why}, n) for (door, why), n in sorted(self._refusals.counts.items())
+            ],
+            "yirangmq_deliveries_total": [
+                ({"queue": queue, "status": status}, n)
+                for (queue, status), n in sorted(self._desk.verbs.happened.deliveries.totals.items())
+            ],
             "yirangmq_uptime_seconds": [({}, round(time.monotonic() - self._started, 3))],
             "yirangmq_info": [(labels, 1)],
         }

@@ -26,8 +26,9 @@ from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.config import Config
-from yirangmq.core.access import Grant
+from yirangmq.core.access import Grant, check_token
 from yirangmq.core.errors import BadInput
+from yirangmq.core.programs import grants
 from yirangmq.format.jsontext import loads
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
@@ -69,7 +70,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         logs.begin_syslog(chosen.syslog)
     with contextlib.ExitStack() as stack:
         token = _token(chosen)
-        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen))
+        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
@@ -167,6 +168,13 @@ def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
     """What HTTP clients may show: the one token that may do everything, and those of the rules."""
     rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
     return (*([Grant(token)] if token else []), *rules)
+
+
+def _programs(chosen: Config) -> tuple[Grant, ...]:
+    """What the programs may do, with the tokens that stand in files."""
+    in_files = [one for one in chosen.programs if one.token_file]
+    tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
+    return grants(chosen.programs, chosen.routes, tokens)
 
 
 def _tls(chosen: Config) -> ssl.SSLContext | None:

@@ -5,12 +5,13 @@ Knows: every API there is. Does not know: what they do. Imported only where HTTP
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
 
 from yirangmq.config import Config
 from yirangmq.core.access import Grant
+from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.http.assets import add_dashboard
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
@@ -48,6 +49,11 @@ def _rate(config: Config) -> Rate | None:
     return Rate(config.http_rate, config.http_burst or config.http_rate * BURST_SECONDS, monotonic)
 
 
+def _counting(house: House) -> Callable[[str, NotAllowed, str], None] | None:
+    refusals = house.refusing
+    return None if refusals is None else lambda peer, error, who: refusals.add("http", peer, error, who)
+
+
 def _limits(config: Config) -> Limits:
     return Limits(
         connections=config.http_max_connections,
@@ -65,7 +71,7 @@ class Web:
     """From ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
-        self.guard = guard = Guard(grants, _rate(config))
+        self.guard = guard = Guard(grants, _rate(config), _counting(house))
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None

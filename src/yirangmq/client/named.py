@@ -106,6 +106,42 @@ async def resume(client: Caller, queue: str) -> bool:
     return bool(await client.call("queue_resume", queue=queue))
 
 
+async def dispatch(client: Caller, queue: str) -> dict[str, Any]:
+    """By which strategy its messages are given out, and to whom."""
+    return dict(await client.call("dispatch", queue=queue))
+
+
+async def set_dispatch(client: Caller, queue: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    """Put members of the policy's ``dispatch`` in force, such as ``{"strategy": "round_robin"}``; nothing that is under
+    way is touched. ``{"strategy": "none"}`` takes all of it away."""
+    return dict(await client.call("dispatch_set", queue=queue, members=dict(members)))
+
+
+async def register(client: Caller, queue: str, consumer: str) -> bool:
+    """One of the queue's consumers from now on, also while it is away. False: it was already."""
+    return bool(await client.call("dispatch_register", queue=queue, consumer=consumer))
+
+
+async def deregister(client: Caller, queue: str, consumer: str) -> bool:
+    """No longer one of them. False: it was not registered."""
+    return bool(await client.call("dispatch_deregister", queue=queue, consumer=consumer))
+
+
+async def deliveries(
+    client: Caller,
+    queue: str | None = None,
+    *,
+    id: str | None = None,
+    consumer: str | None = None,
+    status: str | None = None,
+    limit: int = 100,
+) -> list[dict[str, Any]]:
+    """The latest deliveries of queues with a ``dispatch``, the newest first, as far as the server remembers."""
+    wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
+    given = {name: value for name, value in wanted.items() if value is not None}
+    return [*await client.call("deliveries", limit=limit, **given)]
+
+
 async def schedules(client: Caller, queue: str | None = None) -> list[dict[str, Any]]:
     """The schedules of all queues, or of one, each with the time at which it fires next."""
     return [*await client.call("schedules", **({} if queue is None else {"queue": queue}))]

@@ -243,6 +243,11 @@ class AsyncClient:
     set_policy = named.set_policy
     try_out = named.try_out
     pause = named.pause
+    dispatch = named.dispatch
+    set_dispatch = named.set_dispatch
+    register = named.register
+    deregister = named.deregister
+    deliveries = named.deliveries
     resume = named.resume
     schedules = named.schedules
     drop = named.drop

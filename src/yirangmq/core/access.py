@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
+from ipaddress import IPv4Network, IPv6Network
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind
@@ -17,11 +18,16 @@ SHORTEST_TOKEN = 8
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What the bearer of a token may do, in queues whose names match one of the patterns (``*``, ``?``, ``[…]``)."""
+    """What the bearer of a token may do, in queues whose names match one of the patterns (``*``, ``?``, ``[…]``). A
+    program (``core.programs``) has a name, perhaps addresses it must come from, and ``sends``: queues that it publishes
+    to, if these are not those it takes from. Without a token it is known by its address alone."""
 
     token: str = field(repr=False)
     scopes: frozenset[str] = frozenset({ADMIN})
     queues: tuple[str, ...] = ("*",)
+    name: str = ""
+    addresses: tuple[IPv4Network | IPv6Network, ...] = ()
+    sends: tuple[str, ...] | None = None
 
     def allows(self, scope: str, queue: str | None) -> bool:
         """``queue`` None is the server as a whole: for those who may do this in all queues, but for looking."""
@@ -29,7 +35,10 @@ class Grant:
             return False
         if queue is None:
             return scope == LOOK or "*" in self.queues
-        return any(re.match(translate(pattern), queue) for pattern in self.queues)  # re keeps what it compiled
+        patterns = self.queues if scope != PUBLISH or self.sends is None else self.sends
+        if scope == LOOK and self.sends is not None:
+            patterns = (*self.queues, *self.sends)
+        return any(re.match(translate(pattern), queue) for pattern in patterns)  # re keeps what it compiled
 
 
 @dataclass(frozen=True, slots=True)

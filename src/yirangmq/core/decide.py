@@ -178,6 +178,12 @@ def fail(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
     return Outcome(_bury(message, policy, now, Reason.HANDLER_ERROR), failure)
 
 
+def abandon(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
+    """The one consumer that may have it will not come: among the dead letters, where somebody may see it."""
+    failure = Failure(Reason.REJECTED, text[:MAX_MESSAGE], now, message.attempt, "")
+    return Outcome(_bury(message, policy, now, Reason.REJECTED), failure)
+
+
 def release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     """Given back untouched, by a consumer that stops or never got it: the attempt did not happen, the fence stays."""
     return _release(message._replace(attempt=message.attempt - 1, consumer=""), policy, now, place)
@@ -254,14 +260,14 @@ def _lapse(message: Message, policy: QueuePolicy, now: int, place: int) -> Outco
 
 def _release(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     state = _follow(message.state, Verb.RELEASE)
-    where = message.place if policy.requeue == "front" or message.group else place
+    where = message.place if policy.keeps_places or message.group else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 
 
 def _ripen(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
     """The wait is over. A retry goes behind those waiting, unless the queue keeps places; so does a first delay."""
     state = _follow(message.state, Verb.RIPEN)
-    front = (policy.requeue == "front" and message.attempt > 0) or message.group
+    front = (policy.keeps_places and message.attempt > 0) or message.group
     where = message.place if front else place
     return message._replace(state=state, place=where, due_at=message.expires_at, changed_at=now)
 

@@ -98,6 +98,10 @@ class NotAllowed(QueueError):
     code = "not_allowed"
 
 
+class Stranger(NotAllowed):
+    """Nobody that is known here, by token or by address."""
+
+
 class Unavailable(QueueError):
     """The server cannot be reached, has too many clients, or is stopping. Asking again later may help."""
 

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from yirangmq.core.deliveries import DeliveryRecord
+
 
 @dataclass(frozen=True, slots=True)
 class Published:
@@ -96,6 +98,29 @@ class Steered:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveriesEnded:
+    """Deliveries of a queue whose policy has ``dispatch``: what became of each, with its times."""
+
+    queue: str
+    count: int
+    records: Sequence[DeliveryRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRefused:
+    """A program that was not let in, or not allowed what it asked for. ``door``: where; ``who``: its name, if it is
+    known by one; ``why``: the code of the reason."""
+
+    queue: ClassVar[str] = ""
+    door: str
+    address: str
+    who: str
+    why: str
+    text: str = ""
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class FeedMoved:
     """A change of state in the feed of topics. ``who``: ``publisher``, or the name or number of a subscriber."""
 
@@ -131,8 +156,21 @@ class Traced:
     outcome: str = "ok"
 
 
-OfQueue = Published | Leased | Settled | Lapsed | Died | Dropped | Redriven | Parked | Refused | Steered | FeedMoved
-Event = OfQueue | Traced | Committed
+OfQueue = (
+    Published
+    | Leased
+    | Settled
+    | Lapsed
+    | Died
+    | Dropped
+    | Redriven
+    | Parked
+    | Refused
+    | Steered
+    | FeedMoved
+    | ClientRefused
+)
+Event = OfQueue | Traced | Committed | DeliveriesEnded
 
 
 def moved(events: Sequence[Event]) -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 from yirangmq.core import names
 from yirangmq.core.chain import Chain, read_chain, show_chain
 from yirangmq.core.cron import Cron, read_cron
+from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.quota import DROP_OLDEST, REJECT, Quota
 from yirangmq.core.strict import Fields, kind
@@ -78,6 +79,7 @@ class QueuePolicy:
     quota: Quota = field(default_factory=Quota)
     schedules: tuple[Schedule, ...] = ()
     webhook: Webhook | None = None
+    dispatch: Dispatch | None = None
     chain: Chain | None = None
     """What a message passes before it is stored. This and the next five: None is as the server says
     (``core.inherited``)."""
@@ -86,6 +88,16 @@ class QueuePolicy:
     draft_ms: int | None = None
     claim_ms: int | None = None
     active_ms: int | None = None
+
+    @property
+    def is_ordered(self) -> bool:
+        """One message at a time, in strict order."""
+        return self.dispatch is not None and self.dispatch.strategy is Strategy.ORDERED
+
+    @property
+    def keeps_places(self) -> bool:
+        """A message that comes back stands where it stood."""
+        return self.requeue == "front" or self.is_ordered
 
 
 def read_policy(given: object, queue: str) -> QueuePolicy:
@@ -111,6 +123,7 @@ def read_policy(given: object, queue: str) -> QueuePolicy:
         quota=_read_quota(top.inner("quota")),
         schedules=_read_schedules(top.take("schedules", [])),
         webhook=read_webhook(top.take("webhook", None)),
+        dispatch=read_dispatch(top.take("dispatch", None), queue),
         chain=read_chain(top.take("processor", None), queue),
         unique=None if top.is_null("unique") else top.flag("unique", False),
         concurrency=None if top.is_null("concurrency") else top.whole("concurrency", 0, least=0, most=MOST_AT_WORK),
@@ -277,6 +290,7 @@ def show_policy(policy: QueuePolicy) -> dict[str, Any]:
         "quota": {"maxMessages": quota.max_messages, "maxBytes": quota.max_bytes, "onFull": quota.on_full},
         "schedules": [_show_schedule(schedule) for schedule in policy.schedules],
         "webhook": show_webhook(policy.webhook),
+        "dispatch": show_dispatch(policy.dispatch),
         "processor": show_chain(policy.chain),
         "unique": policy.unique,
         "concurrency": policy.concurrency,

@@ -13,6 +13,7 @@ from yirangmq.core.bridges import NewBridge, read_all
 from yirangmq.core.chain import Chain, read_chains
 from yirangmq.core.errors import BadInput
 from yirangmq.core.names import check_consumer, check_queue
+from yirangmq.core.programs import Program, Route, read_programs, read_routes
 from yirangmq.core.strict import kind
 from yirangmq.core.topic_filter import MOST_MASKED
 
@@ -161,5 +162,23 @@ def token_rules(value: object) -> tuple[TokenRule, ...]:
         value = json.loads(value) if value.strip() else []
     try:
         return read_rules(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def program_rules(value: object) -> tuple[Program, ...]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else []
+    try:
+        return read_programs(value, "")
+    except BadInput as error:
+        raise ValueError(str(error)) from None
+
+
+def route_rules(value: object) -> tuple[Route, ...]:
+    if isinstance(value, str):
+        value = json.loads(value) if value.strip() else []
+    try:
+        return read_routes(value, "")
     except BadInput as error:
         raise ValueError(str(error)) from None

@@ -15,7 +15,7 @@ from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.roster import Roster
-from yirangmq.doors import letters, looking, steering
+from yirangmq.doors import dispatching, letters, looking, steering
 from yirangmq.doors.health import Health
 from yirangmq.doors.paged import Done, Given, PagedMethod, Pages
 from yirangmq.doors.values import reading
@@ -43,6 +43,7 @@ class Calls:
 
     def __init__(self, verbs: Verbs, pages: Pages | None = None, site: Site | None = None) -> None:
         self._entries: dict[str, Entry] = {}
+        self._verbs = verbs
         self.add("queues", looking.queues)
         self.add("counts", looking.counts)
         self.add("peek", looking.peek)
@@ -56,6 +57,7 @@ class Calls:
         self.add("queue_pause", partial(steering.pause, verbs, paused=True))
         self.add("queue_resume", partial(steering.pause, verbs, paused=False))
         self.add("drop", partial(steering.drop, verbs))
+        self.add_entry("deliveries", partial(dispatching.deliveries, verbs))
         if pages is not None:
             self._add_long_ones(pages)
         if site is not None:
@@ -94,7 +96,15 @@ class Calls:
             reading(given, lambda values: None)
             desk.submit(site.health.signs, lambda signs, error: done(site.health.judged(signs, error), None))
 
+        def programs(desk: Desk, given: Given, done: Done) -> None:
+            """A server that has a list of them puts its own in this place."""
+            reading(given, lambda values: None)
+            done({"programs": [], "refused": {"counts": [], "latest": []}}, None)
+
+        self.add_entry("programs", programs)
         self.add("status", status)
+        for name, method in dispatching.METHODS.items():
+            self.add(name, partial(method, site.clock, self._verbs))
         self.add("due", partial(looking.due, site.clock))
         self.add("schedules", partial(looking.schedules, site.clock))
         self.add("connections", connections)

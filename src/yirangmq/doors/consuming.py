@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from yirangmq.broker.desk import BYTES_PER_TAKER, Desk
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results
 from yirangmq.core import decide, names
+from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock
@@ -36,6 +37,8 @@ class Client(Protocol):
     is_clogged: bool
 
     def answer(self, kind: Kind, request: int, body: Any) -> None: ...
+
+    def allow(self, scope: str, name: str) -> None: ...
 
     def submit(
         self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1
@@ -99,6 +102,7 @@ class Consuming:
 
     def lease(self, request: int, body: calls.Lease) -> None:
         queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        self._client.allow(CONSUME, queue)
         names.check_count(body.limit, "limit", most=MOST_PER_CALL)
         span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if translate.milliseconds(body.wait_ms, "wait"):
@@ -144,6 +148,7 @@ class Consuming:
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
         queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        self._client.allow(CONSUME, queue)
         names.check_count(body.credit, "credit", most=MOST_PER_CALL)
         names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
         names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)

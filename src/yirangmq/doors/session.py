@@ -12,14 +12,17 @@ from yirangmq.broker.batches import Batches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core import names
+from yirangmq.core.access import PUBLISH, Grant
 from yirangmq.core.duty import check
-from yirangmq.core.errors import BadInput, NotAllowed, QueueError
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
 from yirangmq.core.ports import Clock, Ids
-from yirangmq.doors import translate
+from yirangmq.doors import gate, translate
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
+from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk
+from yirangmq.doors.refusing import Refusals
 from yirangmq.observe.feed import Feed
 from yirangmq.topics.lines import Line
 from yirangmq.topics.publisher import Publisher
@@ -29,6 +32,8 @@ from yirangmq.wire.frames import Frame, FrameReader, Kind
 MOST_PENDING = 256
 LARGEST_GREETING = 8192
 """Bytes of the first frame of somebody who has not shown the token yet."""
+FOR_PROGRAMS = frozenset({"consumer_beat"})
+"""Methods that a program may call which is let in to send and to take, and for nothing else."""
 CALL_WEIGHT = 16
 """Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
 
@@ -54,6 +59,10 @@ class House:
     """What a welcome says of this node's place in a pair."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Clients that may not come in, or may not do what they want, since the start, by door and reason."""
+    gate: Gate = field(default_factory=Gate)
+    """Programs that may come, where only these may."""
+    refusing: Refusals | None = None
+    """Who was refused, with names and addresses, where somebody keeps that."""
 
     def check_room(self) -> None:
         """Raises what a publisher is told while the disk is low, the store as large as it may be, or the work is being
@@ -75,12 +84,16 @@ class Session:
         send: Callable[[bytes], None],
         close: Callable[[], None],
         line: Line | None = None,
+        peer: Callable[[], str] = str,
     ) -> None:
         self._house = house
+        self._peer = peer
+        self.grant: Grant | None = None
+        """What it may do, if it is one of the programs; None: everything."""
         self._desk = house.desk
         self._send = send
         self._close = close
-        self.is_greeted = trusted or not house.token
+        self.is_greeted = trusted or not (house.token or not house.gate.is_open)
         """It may ask for things: it has shown its token, or needs none."""
         self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
         self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
@@ -141,11 +154,22 @@ class Session:
                 raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
             if frame.kind in _WORK:
                 check(self._desk.duty)
+            if self.grant is not None and frame.kind in _OF_TOPICS:
+                raise NotAllowed("topics are not for programs that are let in for queues", field="topic")
             act(self, frame.request, calls.read(frame.kind, frame.body))
         except NotAllowed as error:
+            self._count(error)
             self.refuse(error, frame.request)
         except QueueError as error:
             self.answer(Kind.ERROR, frame.request, calls.failed(error))
+
+    def _count(self, error: NotAllowed) -> None:
+        if self._house.refusing is not None:
+            self._house.refusing.add("socket", self._peer(), error, "" if self.grant is None else self.grant.name)
+
+    def allow(self, scope: str, name: str) -> None:
+        """``NotAllowed``, unless it may do this there."""
+        gate.check(self.grant, scope, name, "queue")
 
     def stop(self) -> None:
         """The server is going: who waits is told that there is nothing, and nothing more is pushed."""
@@ -205,8 +229,10 @@ class Session:
     # -- frames: producing ----------------------------------------------------------------------------------------
 
     def _hello(self, request: int, body: calls.Hello) -> None:
-        if not self.is_greeted and not _same(body.token, self._house.token):
-            raise NotAllowed("this is not the token of this server", field="token")
+        if not self.is_greeted and not (self._house.token and _same(body.token, self._house.token)):
+            self.grant = self._house.gate.find(body.token, self._peer())
+            if self.grant is None:
+                raise Stranger("this is not the token of this server", field="token")
         self.is_greeted = True
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
@@ -215,6 +241,7 @@ class Session:
 
     def _publish(self, request: int, body: calls.Publish) -> None:
         queue = names.check_queue(body.queue)
+        self.allow(PUBLISH, queue)
         if not 0 < len(body.messages) <= MOST_PER_CALL:
             raise BadInput(f"from 1 to {MOST_PER_CALL} in one frame, not {len(body.messages)}", field="messages")
         self._house.check_room()
@@ -229,6 +256,8 @@ class Session:
     # -- frames: the rest -----------------------------------------------------------------------------------------
 
     def _call(self, request: int, body: calls.Call) -> None:
+        if self.grant is not None and body.method not in FOR_PROGRAMS:
+            raise NotAllowed(f"program {self.grant.name!r} may not call {body.method[:60]!r}", field="method")
         begin = self._house.methods.find(body.method)
         done = self.answering(
             request, lambda value: self.answer(Kind.RESULT, request, calls.Result(value)), CALL_WEIGHT
@@ -283,6 +312,9 @@ _WORK = frozenset(
     }
 )
 """What a standby refuses at once; a call is refused when it comes to change something."""
+
+
+_OF_TOPICS = frozenset({Kind.TOPIC_PUBLISH, Kind.TOPIC_SUBSCRIBE, Kind.RECOVERY_REQUEST})
 
 
 def _same(given: str, wanted: str) -> bool:

@@ -75,7 +75,7 @@ def _native(connection: "Connection") -> Speaker:
     """Our own protocol."""
     house = connection.door.house
     line = SessionLine(connection.sender, connection, house.topics)
-    return Session(house, connection.is_trusted, connection.sender.send, connection.shut, line)
+    return Session(house, connection.is_trusted, connection.sender.send, connection.shut, line, lambda: connection.peer)
 
 
 def _native_refusal(error: QueueError) -> bytes:

@@ -84,6 +84,8 @@ class Waiting:
     """One lease request that found nothing yet. ``alarm`` ends its patience; it is cancelled when it is served."""
 
     serve = None
+    is_poll = True
+    """Whoever waits so asks again when it is served."""
 
     def __init__(
         self, queue: str, consumer: str, span_ms: int | None, limit: int, give: Callable[[list[Delivery]], bool]

@@ -83,6 +83,11 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_commit_sync_seconds": ("histogram", "writing and syncing a commit"),
     "yirangmq_connections": ("gauge", "clients connected"),
     "yirangmq_connections_total": ("counter", "clients accepted since the start"),
+    "yirangmq_clients_refused_total": (
+        "counter",
+        "programs not let in, or not allowed what they asked",
+    ),
+    "yirangmq_deliveries_total": ("counter", "deliveries that ended, by queue and status, where there is a strategy"),
     "yirangmq_sent_away_total": ("counter", "clients refused or closed, by reason"),
     "yirangmq_store_used_bytes": ("gauge", "bytes of the store in use, where it can tell"),
     "yirangmq_disk_free_bytes": ("gauge", "free bytes on the disk of the store"),

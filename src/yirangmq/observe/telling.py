@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from yirangmq.core.events import (
+    ClientRefused,
     Committed,
+    DeliveriesEnded,
     Died,
     Dropped,
     Event,
@@ -28,10 +30,10 @@ VERBS = {"ack": "acked", "nack": "nacked", "release": "released", "extend": "ext
 STEPS = {"policy": "policy set", "pause": "paused", "resume": "resumed", "delete": "deleted"}
 NAMES = (
     "published", "leased", *VERBS.values(), "lapsed", "died", "dropped", "redriven", "parked", "refused",
-    *STEPS.values(), "moved",
+    *STEPS.values(), "moved", "client refused",
 )  # fmt: skip
 """Every name that an event may have."""
-UNTOLD = (Committed, Traced)
+UNTOLD = (Committed, Traced, DeliveriesEnded)
 NOTEWORTHY: dict[type, int] = {
     Died: logging.INFO,
     Lapsed: logging.INFO,
@@ -68,6 +70,10 @@ _DETAILS: dict[type, Callable[[Any], tuple[str, dict[str, Any]]]] = {
     Parked: lambda event: ("parked", {}),
     Refused: lambda event: ("refused", {"code": event.code}),
     Steered: lambda event: (STEPS[event.what], {}),
+    ClientRefused: lambda event: (
+        "client refused",
+        {"door": event.door, "address": event.address, "program": event.who or None, "reason": event.why},
+    ),
     FeedMoved: lambda event: (
         "moved",
         {"who": event.who, "before": event.before, "after": event.after} | ({"why": event.why} if event.why else {}),

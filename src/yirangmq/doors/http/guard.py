@@ -6,10 +6,10 @@ machine, unless told otherwise. Whoever comes by a unix socket could open its fi
 
 from collections.abc import Callable, Iterable
 from hashlib import sha256
-from hmac import compare_digest
 
 from yirangmq.core.access import Grant
-from yirangmq.core.errors import NotAllowed, QuotaExceeded
+from yirangmq.core.errors import NotAllowed, QuotaExceeded, Stranger
+from yirangmq.doors import gate
 from yirangmq.doors.http.exchange import Request
 
 UNKNOWN = "authorization"
@@ -22,45 +22,55 @@ MOST_BUCKETS = 10_000
 class Guard:
     """``check`` before anything is done; ``admit`` for every request, before its body is read."""
 
-    def __init__(self, grants: Iterable[Grant] = (), rate: "Rate | None" = None) -> None:
-        self._grants = {_digest(grant.token): grant for grant in grants}
+    def __init__(
+        self,
+        grants: Iterable[Grant] = (),
+        rate: "Rate | None" = None,
+        refused: Callable[[str, NotAllowed, str], None] | None = None,
+    ) -> None:
+        self._gate = gate.Gate(grants)
         self._rate = rate
         self.refused = 0
         """Requests with a token that is nobody's, or that does not allow them. One without any may be a browser's first
         one, before it asks for a token."""
+        self._tell = refused
+        """Told the address, the error, and who it was, if that is known."""
 
     @property
     def is_open(self) -> bool:
-        return not self._grants
+        return self._gate.is_open
 
     def check(self, request: Request, scope: str, queue: str | None) -> None:
         """``NotAllowed`` unless this client may do this in this queue, or in the server (None)."""
-        if not self._grants or request.peer.startswith("unix"):
+        if self._gate.is_open or request.peer.startswith("unix"):
             return
         grant = self._grant_of(request)
-        if grant is None:
-            self.refused += "authorization" in request.headers
-            raise NotAllowed("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
-        if not grant.allows(scope, queue):
-            self.refused += 1
-            where = "the server as a whole" if queue is None else f"queue {queue!r}"
-            raise NotAllowed(f"this token does not allow to {scope} in {where}", field="token")
+        try:
+            if grant is None:
+                raise Stranger("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
+            gate.check(grant, scope, queue, "token")
+        except NotAllowed as error:
+            self._count(request, grant, error)
+            raise
+
+    def _count(self, request: Request, grant: Grant | None, error: NotAllowed) -> None:
+        if grant is None and "authorization" not in request.headers and not self._gate.knows_addresses:
+            return
+        self.refused += 1
+        if self._tell is not None:
+            self._tell(request.peer, error, "" if grant is None else grant.name)
 
     def admit(self, request: Request) -> None:
         """``QuotaExceeded`` for a client that asks too often."""
         if self._rate is None:
             return
-        grant = self._grant_of(request) if self._grants else None
-        self._rate.take(_digest(grant.token) if grant is not None else request.peer.rpartition(":")[0])
+        grant = None if self._gate.is_open else self._grant_of(request)
+        is_by_token = grant is not None and grant.token
+        self._rate.take(_digest(grant.token) if grant and is_by_token else request.peer.rpartition(":")[0])
 
     def _grant_of(self, request: Request) -> Grant | None:
-        """Found by its digest, so that the time it takes says nothing about the tokens there are."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            return None
-        digest = _digest(token.strip())
-        grant = self._grants.get(digest)
-        return grant if grant is not None and compare_digest(digest, _digest(grant.token)) else None
+        return self._gate.find(token.strip() if scheme.lower() == "bearer" else "", request.peer)
 
 
 def _digest(token: str) -> bytes:

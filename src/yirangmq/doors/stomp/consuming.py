@@ -174,6 +174,8 @@ class Holdings:
     def _is_waited_for(self, deliveries: list[Delivery]) -> bool:
         """The next of a group, or of a limited number, comes when these are done with."""
         limit = self._desk.verbs.defaults.concurrency_in(deliveries[0].rules)
+        if deliveries[0].rules.is_ordered:
+            return True
         return limit is not None or any(sent.group for _, sent, _ in deliveries)
 
     def confirm_sent(self) -> None:

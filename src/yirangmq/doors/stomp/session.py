@@ -267,6 +267,8 @@ class StompSession:
         if self.closed or self._last is not None:
             return
         self.parlour.errors[error.code] += 1
+        if isinstance(error, NotAllowed) and self.house.refusing is not None and not self.parlour.access.is_open:
+            self.house.refusing.add("stomp", self.peer(), error, "" if self.grant is None else self.grant.name)
         if receipt is not None:
             more["receipt-id"] = receipt
         self._last = lambda: self._put(refusal(error, self.version, more))

@@ -5,6 +5,7 @@ from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import (
     alerts,
     bridges,
+    dispatching,
     letters,
     messages,
     openapi,
@@ -61,6 +62,7 @@ class Api:
             *records.ENDPOINTS,
             *letters.ENDPOINTS,
             *queues.ENDPOINTS,
+            *dispatching.ENDPOINTS,
             *site.ENDPOINTS,
             *alerts.ENDPOINTS,
             *pair.ENDPOINTS,

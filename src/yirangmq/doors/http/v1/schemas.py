@@ -92,6 +92,7 @@ QUEUE = thing(
     **dict.fromkeys(STATES, COUNT),
     headAgeSec=some(NUMBER),
     paused=FLAG,
+    strategy=some(TEXT),
     dlqQueue=TEXT,
     policyError=some(TEXT),
     totals=thing((), **dict.fromkeys(TOTALS, COUNT)),

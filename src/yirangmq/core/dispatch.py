@@ -1,0 +1,324 @@
+"""Who gets which message: each strategy is a function of the consumers, the messages and what it remembers, and of
+nothing else. The same input always gives the same output; chance is a number handed in and on.
+
+Knows: rules. Does not know: leases, stores, who the consumers really are."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+from yirangmq.core import names
+from yirangmq.core.errors import BadInput, BadPolicy
+from yirangmq.core.strict import Fields, kind
+
+MOST_WEIGHT = 1_000
+MOST_WEIGHTS = 1_000
+LONGEST_KEY = 200
+GRACE_SEC = 60
+"""How long a consumer may be away before it is no longer one of its queue."""
+
+
+class Strategy(StrEnum):
+    FIRST_AVAILABLE = "first_available"
+    ORDERED = "ordered"
+    ROUND_ROBIN = "round_robin"
+    RANDOM = "random"
+    PRIORITY = "priority"
+    LOAD_BALANCE = "load_balance"
+    BROADCAST = "broadcast"
+    KEY_HASH = "key_hash"
+
+
+MEANING: dict[Strategy, str] = {
+    Strategy.FIRST_AVAILABLE: "whoever is first in line takes as much as it can",
+    Strategy.ORDERED: "one at a time, in strict order: the next only when the one before is acked or dead",
+    Strategy.ROUND_ROBIN: "one message each, in turn",
+    Strategy.RANDOM: "by lot",
+    Strategy.PRIORITY: "in proportion to the consumers' weights",
+    Strategy.LOAD_BALANCE: "to whoever has the fewest in hand",
+    Strategy.BROADCAST: "a copy to every registered consumer, each with its own ack and retries",
+    Strategy.KEY_HASH: "messages with the same key to the same consumer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """How a queue's messages are given out, as its policy says it. ``key``: the attribute by which ``key_hash`` goes,
+    "" is the group. ``outcomes``: the queue to which the end of each delivery is told, "" is none."""
+
+    strategy: Strategy = Strategy.FIRST_AVAILABLE
+    weights: Mapping[str, int] = field(default_factory=dict)
+    key: str = ""
+    grace_ms: int = GRACE_SEC * 1000
+    outcomes: str = ""
+
+    def weight(self, consumer: str) -> int:
+        """By its name, else by the first pattern that fits, else 1."""
+        if consumer in self.weights:
+            return self.weights[consumer]
+        return next((weight for name, weight in self.weights.items() if fnmatchcase(consumer, name)), 1)
+
+
+# -- the policy's words -----------------------------------------------------------------------------------------------
+
+
+def read_dispatch(given: object, queue: str) -> Dispatch | None:
+    """Null is none: messages go to whoever is first, and no deliveries are recorded."""
+    if given is None:
+        return None
+    part = Fields(given, "dispatch", BadPolicy)
+    dispatch = Dispatch(
+        strategy=Strategy(part.choice("strategy", Strategy.FIRST_AVAILABLE, tuple(Strategy))),
+        weights=_read_weights(part.take("weights", {}), part.name("weights")),
+        key=_read_key(part.take("key", None), part.name("key")),
+        grace_ms=round(part.number("graceSec", GRACE_SEC, least=0, most=names.MAX_SECONDS) * 1000),
+        outcomes=_read_outcomes(part.take("outcomes", None), part.name("outcomes"), queue),
+    )
+    part.done()
+    return dispatch
+
+
+def _read_weights(given: object, field: str) -> Mapping[str, int]:
+    if not isinstance(given, Mapping) or len(given) > MOST_WEIGHTS:
+        raise BadPolicy(f"must be an object of at most {MOST_WEIGHTS} consumers, not {kind(given)}", field=field)
+    for name, weight in given.items():
+        where = f"{field}.{str(name)[:60]}"
+        if not isinstance(name, str) or not 0 < len(name) <= LONGEST_KEY:
+            raise BadPolicy(f"must be the name of a consumer, or a pattern of at most {LONGEST_KEY}", field=where)
+        if isinstance(weight, bool) or not isinstance(weight, int) or not 0 <= weight <= MOST_WEIGHT:
+            raise BadPolicy(f"must be a whole number from 0 to {MOST_WEIGHT}, not {weight!r}", field=where)
+    return dict(given)
+
+
+def _read_key(given: object, field: str) -> str:
+    if given is None:
+        return ""
+    if not isinstance(given, str) or not 0 < len(given) <= LONGEST_KEY:
+        raise BadPolicy(f"must be the name of an attribute, of at most {LONGEST_KEY} characters", field=field)
+    return given
+
+
+def _read_outcomes(given: object, field: str, queue: str) -> str:
+    if given is None:
+        return ""
+    try:
+        name = names.check_queue(given, field)
+    except BadInput as error:
+        raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
+    if name == queue:
+        raise BadPolicy("must not be the queue itself", field=field)
+    return name
+
+
+def show_dispatch(dispatch: Dispatch | None) -> dict[str, Any] | None:
+    """As its document; ``read_dispatch`` of it gives the same."""
+    if dispatch is None:
+        return None
+    seconds = dispatch.grace_ms / 1000
+    return {
+        "strategy": dispatch.strategy.value,
+        "weights": dict(dispatch.weights),
+        "key": dispatch.key or None,
+        "graceSec": int(seconds) if seconds == int(seconds) else seconds,
+        "outcomes": dispatch.outcomes or None,
+    }
+
+
+# -- the strategies ---------------------------------------------------------------------------------------------------
+
+
+class Candidate(NamedTuple):
+    """A consumer as a strategy sees it. ``place`` tells apart those of one name; ``room``: how many it can take;
+    ``in_flight``: how many it has."""
+
+    name: str
+    place: int
+    room: int
+    in_flight: int = 0
+    weight: int = 1
+
+
+class Memory(NamedTuple):
+    """What a strategy remembers from one assignment to the next: who was last, the state of its lot, and how much each
+    consumer is owed."""
+
+    latest: tuple[str, int] = ("", 0)
+    lot: int = 0
+    owed: Mapping[tuple[str, int], int] = {}
+
+
+class Assignment(NamedTuple):
+    """For each message the number of its candidate, None: it stays in line; and what to remember."""
+
+    takers: list[int | None]
+    memory: Memory
+
+
+Keys = Sequence[str]
+Assign = Callable[[Sequence[Candidate], Keys, Memory], Assignment]
+
+
+def first_available(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    """In the order given, each as much as it can carry."""
+    order = [n for n, one in enumerate(candidates) for _ in range(one.room)]
+    return Assignment(_padded(order, len(keys)), memory)
+
+
+def round_robin(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    """The next by name after whoever was last, of those with room."""
+    ring = sorted(range(len(candidates)), key=lambda n: candidates[n][:2])
+    rooms = [one.room for one in candidates]
+    latest = memory.latest
+    takers: list[int | None] = []
+    start = next((at for at, n in enumerate(ring) if candidates[n][:2] > latest), 0)
+    ring = ring[start:] + ring[:start]
+    while len(takers) < len(keys) and ring:
+        turn = [n for n in ring if rooms[n] > 0]
+        for n in turn[: len(keys) - len(takers)]:
+            rooms[n] -= 1
+            takers.append(n)
+            latest = candidates[n][:2]
+        if not turn:
+            break
+    return Assignment(_padded(takers, len(keys)), memory._replace(latest=latest))
+
+
+def by_lot(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    rooms = [one.room for one in candidates]
+    able = [n for n, room in enumerate(rooms) if room > 0]
+    lot = memory.lot
+    takers: list[int | None] = []
+    for _ in keys:
+        if not able:
+            break
+        lot, drawn = draw(lot)
+        n = able[drawn % len(able)]
+        takers.append(n)
+        rooms[n] -= 1
+        if not rooms[n]:
+            able.remove(n)
+    return Assignment(_padded(takers, len(keys)), memory._replace(lot=lot))
+
+
+def weighted(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    """In proportion to weights, and spread evenly: each is owed its weight a turn, whoever is owed most gets it. Those
+    of weight 0 are a reserve, for when nobody else has room."""
+    rooms = [one.room for one in candidates]
+    owed = {one[:2]: memory.owed.get(one[:2], 0) for one in candidates}
+    takers: list[int | None] = []
+    for _ in keys:
+        able = [n for n, room in enumerate(rooms) if room > 0]
+        paid = [n for n in able if candidates[n].weight > 0]
+        if not able:
+            break
+        n = _most_owed(candidates, paid, owed) if paid else able[0]
+        rooms[n] -= 1
+        takers.append(n)
+    return Assignment(_padded(takers, len(keys)), memory._replace(owed=owed))
+
+
+def _most_owed(candidates: Sequence[Candidate], able: Sequence[int], owed: dict[tuple[str, int], int]) -> int:
+    for n in able:
+        owed[candidates[n][:2]] += candidates[n].weight
+    best = max(able, key=lambda n: owed[candidates[n][:2]])
+    owed[candidates[best][:2]] -= sum(candidates[n].weight for n in able)
+    return best
+
+
+def least_loaded(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    """Those of one name share what it has in flight."""
+    rooms = [one.room for one in candidates]
+    loads = {one.name: one.in_flight for one in candidates}
+    given = [0] * len(candidates)
+    takers: list[int | None] = []
+    for _ in keys:
+        able = [n for n, room in enumerate(rooms) if room > 0]
+        if not able:
+            break
+        n = min(able, key=lambda n: (loads[candidates[n].name], given[n]))
+        loads[candidates[n].name] += 1
+        given[n] += 1
+        rooms[n] -= 1
+        takers.append(n)
+    return Assignment(_padded(takers, len(keys)), memory)
+
+
+def by_key(candidates: Sequence[Candidate], keys: Keys, memory: Memory) -> Assignment:
+    """Who is the owner of a key is settled among all names, with room or without: a message whose owner has none stays
+    in line. Those without a key go in turn."""
+    everyone = tuple(sorted({one.name for one in candidates}))
+    rooms = [one.room for one in candidates]
+    takers: list[int | None] = []
+    for key in keys:
+        if not key or not everyone:
+            takers.append(None)
+            continue
+        chosen = owner(key, everyone)
+        taker = next((n for n, one in enumerate(candidates) if one.name == chosen and rooms[n] > 0), None)
+        if taker is not None:
+            rooms[taker] -= 1
+        takers.append(taker)
+    free = [place for place, key in enumerate(keys) if not key]
+    left = [one._replace(room=rooms[n]) for n, one in enumerate(candidates)]
+    turns, memory = round_robin(left, [""] * len(free), memory)
+    for place, taker in zip(free, turns, strict=True):
+        takers[place] = taker
+    return Assignment(takers, memory)
+
+
+STRATEGIES: dict[Strategy, Assign] = {
+    Strategy.FIRST_AVAILABLE: first_available,
+    Strategy.ROUND_ROBIN: round_robin,
+    Strategy.RANDOM: by_lot,
+    Strategy.PRIORITY: weighted,
+    Strategy.LOAD_BALANCE: least_loaded,
+    Strategy.KEY_HASH: by_key,
+}
+"""Those that share messages out. ``ordered`` is about which message, ``broadcast`` about copies: see below."""
+SHARING = frozenset(STRATEGIES) - {Strategy.FIRST_AVAILABLE}
+"""Those that must see everybody who waits at once."""
+BY_NAME = frozenset({Strategy.BROADCAST, Strategy.KEY_HASH})
+"""Those by which not everybody may have every message."""
+
+
+def may_begin(in_hand: int, waiting_again: int) -> bool:
+    """``ordered``: the next one only when none is in hand and none waits to be tried again."""
+    return in_hand == 0 and waiting_again == 0
+
+
+def copy_id(id: str, target: int) -> str:
+    """Of the copy that the consumer with this number gets; the same each time, and never longer than an id may be."""
+    tail = f".{target:016x}"
+    if len(id) + len(tail) > 100:
+        id = f"{id[:60]}-{blake2b(id.encode(), digest_size=8).hexdigest()}"
+    return id + tail
+
+
+def is_copy(id: str, target: int) -> bool:
+    return bool(target) and id.endswith(f".{target:016x}")
+
+
+# -- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _padded(takers: Sequence[int | None], count: int) -> list[int | None]:
+    return [*takers[:count], *[None] * (count - len(takers))]
+
+
+def draw(lot: int) -> tuple[int, int]:
+    """The next state of a lot, and a number of 64 bits (splitmix64)."""
+    lot = (lot + 0x9E3779B97F4A7C15) % 2**64
+    mixed = lot
+    mixed = (mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ (mixed >> 27)) * 0x94D049BB133111EB % 2**64
+    return lot, mixed ^ (mixed >> 31)
+
+
+@lru_cache(maxsize=8192)
+def owner(key: str, everyone: tuple[str, ...]) -> str:
+    """Of all names the one whose hash with this key is largest: if one goes, only its keys move."""
+    return max(everyone, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())

@@ -1,0 +1,66 @@
+"""Who stands at a door: found by token, by address, or both. One for all doors, so that all know the same programs.
+
+Knows: grants. Does not know: protocols, sockets. Without grants it is open to everybody who can reach it."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from hmac import compare_digest
+from ipaddress import ip_address
+
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import NotAllowed
+
+
+class Gate:
+    def __init__(self, grants: Iterable[Grant] = ()) -> None:
+        found = tuple(grants)
+        self._by_token = {_digest(grant.token): grant for grant in found if grant.token}
+        self._by_address = [grant for grant in found if not grant.token]
+
+    @property
+    def is_open(self) -> bool:
+        return not self._by_token and not self._by_address
+
+    @property
+    def knows_addresses(self) -> bool:
+        """Programs are listed: whoever comes without a token may be none of them."""
+        return any(grant.name for grant in (*self._by_token.values(), *self._by_address))
+
+    def find(self, token: str, address: str) -> Grant | None:
+        """Found by its digest, so that the time it takes says nothing about the tokens there are. One whose address is
+        not its own is nobody."""
+        digest = _digest(token) if token else b""
+        grant = self._by_token.get(digest)
+        if grant is not None and compare_digest(digest, _digest(grant.token)):
+            return grant if is_from(grant, address) else None
+        return next((one for one in self._by_address if is_from(one, address)), None)
+
+
+def is_from(grant: Grant, address: str) -> bool:
+    """``address``: a host, or a host and a port."""
+    if not grant.addresses:
+        return True
+    try:
+        host = ip_address(host_of(address))
+    except ValueError:
+        return False
+    mapped = getattr(host, "ipv4_mapped", None) or host
+    return any(mapped in network for network in grant.addresses)
+
+
+def host_of(address: str) -> str:
+    """Of ``1.2.3.4:56``, ``[::1]:56`` or a host alone."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0].partition("%")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address.partition("%")[0]
+
+
+def check(grant: Grant | None, scope: str, name: str | None, field: str) -> None:
+    if grant is not None and not grant.allows(scope, name):
+        who = f"program {grant.name!r} may not" if grant.name else "this token does not allow to"
+        where = "the server as a whole" if name is None else repr(name)
+        raise NotAllowed(f"{who} {scope} in {where}", field=field)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "surrogatepass")).digest()

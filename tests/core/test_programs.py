@@ -1,0 +1,109 @@
+"""Programs that may come, and the table of who sends to whom."""
+
+from typing import Any
+
+import pytest
+
+from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
+from yirangmq.core.errors import BadInput
+from yirangmq.core.programs import check_routes, grants, read_programs, read_routes, show
+from yirangmq.doors.gate import Gate, host_of
+
+THREE: list[dict[str, Any]] = [
+    {"name": "ATMH", "token": "atmh-secret", "addresses": ["10.0.0.1"]},
+    {"name": "JETCO", "token": "jetco-secret", "addresses": ["10.1.0.0/16", "fd00::/8"], "queues": ["to-jetco", "j.*"]},
+    {"name": "EPSCO", "addresses": ["10.2.0.7"]},
+]
+TABLE = [
+    {"source": "ATMH", "target": "JETCO"},
+    {"source": "ATMH", "target": "EPSCO"},
+    {"source": "JETCO", "target": "ATMH"},
+    {"source": "EPSCO", "target": "ATMH"},
+]
+programs, routes = read_programs(THREE, "programs"), read_routes(TABLE, "routes")
+atmh, jetco, epsco = grants(programs, routes, {})
+gate = Gate((atmh, jetco, epsco))
+
+
+@pytest.mark.parametrize(
+    ("who", "scope", "queue", "may"),
+    [
+        (atmh, PUBLISH, "to-jetco", True),
+        (atmh, PUBLISH, "j.7", True),
+        (atmh, PUBLISH, "EPSCO", True),
+        (atmh, PUBLISH, "ATMH", False),
+        (atmh, CONSUME, "ATMH", True),
+        (atmh, CONSUME, "to-jetco", False),
+        (jetco, PUBLISH, "ATMH", True),
+        (jetco, PUBLISH, "EPSCO", False),
+        (jetco, CONSUME, "j.x", True),
+        (epsco, PUBLISH, "to-jetco", False),
+        (epsco, ADMIN, "EPSCO", False),
+        (epsco, LOOK, "ATMH", True),
+        (epsco, LOOK, "to-jetco", False),
+    ],
+)
+def test_the_table_says_who_may_send_to_whom(who: Any, scope: str, queue: str, may: bool) -> None:
+    assert who.allows(scope, queue) is may
+
+
+@pytest.mark.parametrize(
+    ("token", "address", "name"),
+    [
+        ("atmh-secret", "10.0.0.1:5000", "ATMH"),
+        ("atmh-secret", "10.0.0.2:5000", None),
+        ("jetco-secret", "10.1.200.3:1", "JETCO"),
+        ("jetco-secret", "[fd00::7]:61613", "JETCO"),
+        ("jetco-secret", "[::ffff:10.1.0.9]:61613", "JETCO"),
+        ("", "10.2.0.7:9", "EPSCO"),
+        ("whatever", "10.2.0.7:9", "EPSCO"),
+        ("", "10.0.0.1:5000", None),
+        ("jetco-secret", "unix", None),
+    ],
+)
+def test_a_program_is_known_by_its_token_and_its_address(token: str, address: str, name: str | None) -> None:
+    found = gate.find(token, address)
+    assert (found.name if found else None) == name
+
+
+def test_everybody_may_stand_for_all() -> None:
+    table = read_routes([{"source": "*", "target": "ATMH"}, {"source": "ATMH", "target": "*"}], "routes")
+    assert [row["sendsTo"] for row in show(programs, table)] == [["JETCO", "EPSCO"], ["ATMH"], ["ATMH"]]
+
+
+def test_tokens_are_not_shown() -> None:
+    assert "secret" not in repr(show(programs, routes)) + repr(programs) + repr(atmh)
+    assert [row["hasToken"] for row in show(programs, routes)] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ([{"name": "A"}], "programs[0].addresses"),
+        ([{"name": "A", "token": "short"}], "programs[0].token"),
+        ([{"name": "A", "token": "long-enough", "tokenFile": "x"}], "programs[0].token"),
+        ([{"name": "A", "addresses": ["10.0.0.300"]}], "programs[0].addresses"),
+        ([{"name": "A", "addresses": ["10.0.0.1/8"]}], "programs[0].addresses"),
+        ([{"name": "A", "addresses": ["::1"], "queues": []}], "programs[0].queues"),
+        ([{"name": "A", "addresses": ["::1"], "sends": []}], "programs[0].sends"),
+        ([{"name": "A", "addresses": ["::1"]}] * 2, "programs[1].name"),
+        ({}, "programs"),
+    ],
+)
+def test_a_bad_program_is_named(given: Any, field: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        read_programs(given, "programs")
+    assert refused.value.field == field
+
+
+def test_a_route_joins_programs_that_there_are() -> None:
+    with pytest.raises(BadInput, match="'BANK' is none of the programs"):
+        check_routes(programs, read_routes([{"source": "ATMH", "target": "BANK"}], "routes"))
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [("1.2.3.4:56", "1.2.3.4"), ("[::1]:56", "::1"), ("::1", "::1"), ("fe80::1%eth0", "fe80::1"), ("unix", "unix")],
+)
+def test_the_host_of_an_address(peer: str, host: str) -> None:
+    assert host_of(peer) == host
