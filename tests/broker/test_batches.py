@@ -1,5 +1,6 @@
 """Batches of a pipeline: in once, whole or not at all, whatever is repeated, lost or cut off in between."""
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,16 +8,27 @@ from zlib import crc32
 
 import pytest
 
-from yirangmq.broker.batches import Batches
+from yirangmq.broker.batches import MANY, Batches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
-from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge, Unavailable, WrongState
+from yirangmq.core.errors import (
+    BadInput,
+    NotActive,
+    NotFound,
+    QueueError,
+    QuotaExceeded,
+    TooLarge,
+    Unavailable,
+    WrongState,
+)
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
+from yirangmq.doors.takers import Waiting
+from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.sqlite import SqliteStore
@@ -357,3 +369,111 @@ def test_a_row_says_whether_its_value_is_json(house: House, told: str) -> None:
     house.commit(1, house.stage(1, "0-0", row("queue:a", "{ no", **({"isJson": "maybe"} if told else {}))))
     found = house.desk.read(lambda transaction: [sent.is_json for _, sent in transaction.heads("a", 10)])
     assert found == [bool(told), False]
+
+
+# -- many rows: stored off the loop's thread ---------------------------------------------------------------------------
+
+
+class Slow:
+    """An ``aside`` whose works are done by a thread when the test says so."""
+
+    def __init__(self, house: House) -> None:
+        self._soon = house._soon
+        self.works: list[tuple[Callable[[], Any], Done]] = []
+
+    def __call__(self, work: Callable[[], Any], done: Done) -> None:
+        self.works.append((work, done))
+
+    def do(self) -> None:
+        [(work, done)] = self.works
+        self.works.clear()
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        self._soon.append(lambda: done(None, None))
+
+
+def submit_many(house: House, aside: Slow) -> list[Any]:
+    """As a batch does."""
+    told: list[Any] = []
+
+    def work(transaction: Transaction) -> int:
+        now = house.clock.now_ms()
+        rows = [plain("a", id, b"x", now) for id in TimeOrderedIds().new(MANY)]
+        return len(house.desk.verbs.publish(transaction, "a", rows))
+
+    house.desk.submit_long(work, lambda value, error: told.append((value, error)), aside)
+    return told
+
+
+def test_while_many_rows_are_stored_the_loop_goes_on_and_others_wait_their_turn(house: House) -> None:
+    aside = Slow(house)
+    first, second = submit_many(house, aside), submit_many(house, aside)
+    house.turn()
+    told: list[Any] = []
+    house.desk.submit(lambda transaction: transaction.counts("a").ready, lambda *answer: told.append(answer))
+    house.turn()
+    assert (first, second, told, house.desk.is_idle) == ([], [], [], False)
+    aside.do()
+    house.turn()
+    assert (first, told, second) == ([(MANY, None)], [(MANY, None)], [])
+    aside.do()
+    house.turn()
+    assert second == [(MANY, None)]
+    assert house.desk.is_idle
+
+
+def test_who_waits_for_a_message_gets_one_of_many_as_soon_as_they_are_stored(house: House) -> None:
+    aside = Slow(house)
+    got: list[Any] = []
+
+    def take(deliveries: Any) -> bool:
+        got.append(deliveries)
+        return True
+
+    house.desk.wait(Waiting("a", "w", None, 3, take))
+    submit_many(house, aside)
+    house.turn()
+    assert got == []
+    aside.do()
+    house.turn()
+    [deliveries] = got
+    assert len(deliveries) == 3
+
+
+def test_many_rows_are_all_in_or_none(house: House) -> None:
+    rows = [row("queue:a", n) for n in range(MANY)]
+    bad = house.stage(0, "0-0", *rows, row("queue:a", "x" * 2_000_000))
+    with pytest.raises(TooLarge):
+        house.commit(0, bad)
+    assert house.counts("a") == Counts()
+    assert house.desk.is_idle
+    entry, _ = house.commit(0, house.stage(0, "1-0", *rows, row("topic:t", "y")))
+    assert (entry.queue_rows, entry.topic_rows) == (MANY, 1)
+    assert house.payloads("a") == [str(n).encode() for n in range(MANY)]
+    assert house.commit(0)[1] is False
+    assert house.counts("a").ready == MANY
+
+
+def test_what_was_stored_after_duty_ended_is_not_confirmed(house: House) -> None:
+    house.desk.duty = duty = EndingDuty()
+    aside = Slow(house)
+    told = submit_many(house, aside)
+    house.turn()
+    duty.is_on = False
+    aside.do()
+    house.turn()
+    [(_, error)] = told
+    assert isinstance(error, NotActive)
+    told = submit_many(house, aside)
+    house.turn()
+    assert aside.works == []
+    assert isinstance(told[0][1], NotActive)
+
+
+class EndingDuty:
+    def __init__(self) -> None:
+        self.is_on = self.takes_in = True
+
+    def refusal(self) -> NotActive:
+        return NotActive("this node is standby in term 2")

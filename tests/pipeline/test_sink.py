@@ -44,8 +44,11 @@ def test_rows_go_in_once_however_often_they_are_written_under_one_name(spark: Sp
 
 
 def test_partitions_go_in_in_their_order(spark: SparkSession, served: Served) -> None:
-    write(spark.range(0, 3000, 1, 5).selectExpr("cast(id as string) value"), served, topic="w.order")
+    rows = spark.range(0, 3000, 1, 5).selectExpr("cast(id as string) value")
+    write(rows, served, topic="w.order")
     assert [int(value) for value in served.values("w.order")] == list(range(3000))
+    write(rows, served, queue="w-order")
+    assert [int(value) for value in served.payloads("w-order")] == list(range(3000))
 
 
 def test_each_row_goes_where_its_target_says_in_one_commit(spark: SparkSession, served: Served) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from yirangmq.broker import ledger
 from yirangmq.broker.batch_rows import LaidDown, Loaded, Received, StagedRows, Stages, scan
-from yirangmq.broker.desk import Desk
+from yirangmq.broker.desk import Aside, Desk, Done
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
 from yirangmq.broker.verbs import Verbs
@@ -25,9 +25,8 @@ from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
 
 MOST_PER_APPEND = 5_000
-Done = Callable[[Any, QueueError | None], None]
-Aside = Callable[[Callable[[], Any], Done], None]
-"""Work off the loop's thread; ``done(value, error)`` on it."""
+MANY = 1_000
+"""Rows for queues from which on a batch is stored off the loop's thread: some hundredths of a second."""
 
 
 class Topics(Protocol):
@@ -128,7 +127,13 @@ class Batches:
         if loaded.topic_rows and self.topics is not None:
             new = new._replace(step=Step.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
         work = partial(self._admit, new=new._replace(at=self._clock.now_ms()), rows=loaded.rows)
-        self._desk.submit(work, lambda entry, problem: self._stored(new, entry, loaded, problem))
+        self._submit(work, loaded.rows, lambda entry, problem: self._stored(new, entry, loaded, problem))
+
+    def _submit(self, work: Callable[[Transaction], Entry], rows: Rows, done: Done) -> None:
+        if rows.queue_rows + rows.dead_rows < MANY:
+            self._desk.submit(work, done)
+        else:
+            self._desk.submit_long(work, done, self._aside)
 
     def _admit(self, transaction: Transaction, new: Entry, rows: Rows) -> Entry:
         """Everything is looked at before anything is written: a batch goes in whole or not at all."""

@@ -39,6 +39,9 @@ RETRY_SECONDS = 1.0
 MOST_ROUNDS = 100
 """How often the work of one request may need messages looked at: once for each queue that it goes to."""
 Serve = Callable[[Transaction, int], list[Any]]
+Done = Callable[[Any, QueueError | None], None]
+Aside = Callable[[Callable[[], Any], Done], None]
+"""Work off the loop's thread; ``done(value, error)`` on it."""
 
 
 class Taker(Protocol):
@@ -85,6 +88,16 @@ class Job:
         self.requests = 1
 
 
+class Long(Job):
+    """One request that takes long, and whose thread it is done on."""
+
+    __slots__ = ("aside",)
+
+    def __init__(self, work: Callable[[Transaction], Any], done: Done, aside: Aside) -> None:
+        super().__init__(work, done)
+        self.aside = aside
+
+
 class Desk:
     """Used from one thread, the loop's."""
 
@@ -104,6 +117,9 @@ class Desk:
         self.later = later
         self._seconds = seconds
         self._jobs: deque[Task] = deque()
+        self._long: deque[Long] = deque()
+        self._is_away = False
+        """A long commit is being made on another thread."""
         self._takers: dict[str, OrderedDict[Taker, None]] = {}
         """By queue, who is next first."""
         self._hungry: set[str] = set()
@@ -144,8 +160,16 @@ class Desk:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
         self.enlist(Job(work, done))
 
+    def submit_long(self, work: Callable[[Transaction], Answer], done: Done, aside: Aside) -> None:
+        """The same for work that takes long: it has a commit of its own, on the thread of ``aside``. The loop goes on
+        meanwhile; what is asked of this desk waits until the commit is on disk."""
+        self.enlist(Long(work, done, aside))
+
     def enlist(self, job: Task) -> None:
-        self._jobs.append(job)
+        if isinstance(job, Long):
+            self._long.append(job)
+        else:
+            self._jobs.append(job)
         self._plan()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
@@ -189,7 +213,7 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """Nothing is asked for that is not answered."""
-        return not self._jobs and not self._planned and not self._rounds
+        return not (self._jobs or self._planned or self._rounds or self._long or self._is_away)
 
     def _plan(self) -> None:
         if not self._planned:
@@ -206,8 +230,10 @@ class Desk:
             self._turn()
 
     def _turn(self) -> None:
-        """One commit for all that wait, then everybody's answer."""
+        """One commit for all that wait, then everybody's answer; then work that takes long, one at a time."""
         self._planned = False
+        if self._is_away:
+            return
         batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
         is_on = self.duty.is_on
         served = self._commit(batch) if is_on else self._look(batch)
@@ -224,8 +250,30 @@ class Desk:
                 self._put_back(deliveries)
         self._flush()
         self.verbs.happened.tell()
-        if self._jobs:
+        if self._long:
+            self._go(self._long.popleft())
+        elif self._jobs:
             self._plan()
+
+    def _go(self, job: Long) -> None:
+        self._is_away = True
+        if self.duty.is_on:
+            job.aside(lambda: self._alone(job, None), lambda _, error: self._back(job, error))
+        else:
+            self._back(job, self.duty.refusal())
+
+    def _back(self, job: Long, error: QueueError | None) -> None:
+        """Who waits for what it brought is served by the next commit."""
+        self._is_away = False
+        needed = self._uncleared.pop(job, None)
+        job.error = job.error or error or (None if self.duty.is_on else self.duty.refusal())
+        if needed is not None and job.error is None:
+            self._put_aside(job, needed)
+        else:
+            self._tell(job)
+        self._flush()
+        self.verbs.happened.tell()
+        self._plan()
 
     def _flush(self) -> None:
         """Answers were given: they may leave."""

@@ -62,9 +62,12 @@ HOME_HELP = f"where the state of pipelines is kept (default: $YIRANGMQ_PIPELINES
 
 
 def run_dry(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.pipeline.declared import alone, find_spec
+
     args.refresh, args.afresh = [], []
     runner = _runner(args, screen, is_dry=True)
-    runner.run()
+    with alone(find_spec(args.project).parent):
+        runner.run()
     elements = [{"kind": one.kind, "name": one.name, "place": one.place} for one in runner.elements]
     if screen.json:
         screen.document({"ok": True, "elements": elements})
@@ -75,11 +78,17 @@ def run_dry(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.pipeline.declared import find_spec
+    from yirangmq.pipeline.declared import alone, find_spec
 
-    name = find_spec(args.project).parent.name
-    folder = running.folder_of(running.home(args.home), name)
+    place = find_spec(args.project).parent
+    folder = running.folder_of(running.home(args.home), place.name)
     runner = _runner(args, screen, is_dry=False)
+    with alone(place):  # before a word about this run: the one that is going on has its own
+        return _run(args, screen, folder, runner)
+
+
+def _run(args: argparse.Namespace, screen: Screen, folder: Path, runner: "Runner") -> int:
+    name = folder.name
     standing = _Standing(folder, running.begun(name, "pipeline", " ".join(sys.argv[1:]), os.getpid()), runner, args)
     running.forget_stop(folder)
     standing.say("running", at_once=True)
@@ -174,7 +183,8 @@ def _runner(args: argparse.Namespace, screen: Screen, *, is_dry: bool) -> "Runne
                 screen.say(line)
                 screen.flush()
 
-    return Runner(plan, tell, SparkLog(spec.parent / STATE / "spark.log"))
+    log = SparkLog(spec.parent / STATE / "spark.log")
+    return Runner(plan, tell, log, lambda page: screen.note(f"Spark's own page: {page}"))
 
 
 VERBS = {

@@ -37,6 +37,8 @@ def stream_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most", type=int, metavar="N", help="records in one micro-batch at most (default: 100 000)")
     parser.add_argument("--bad-rows", choices=("dlq", "fail"), default="dlq", help="a row that cannot be written: to "
                         "the dead letters (default), or the query fails")  # fmt: skip
+    parser.add_argument("--lost-records", choices=("fail", "skip"), default="fail", help="records that retention took "
+                        "before they were read: the query fails (default), or goes on and says how many")  # fmt: skip
     parser.add_argument("--name", metavar="NAME", help="of the query (default: made from --from and --to)")
     parser.add_argument("--checkpoint", metavar="FOLDER", help="default: the query's own folder")
     parser.add_argument("--home", metavar="FOLDER", help=HOME_HELP)
@@ -117,6 +119,7 @@ def _work(args: argparse.Namespace, folder: Path) -> "Work":
         start=args.start,
         most=args.most,
         bury=args.bad_rows == "dlq",
+        skip_lost=args.lost_records == "skip",
     )
 
 

@@ -94,12 +94,16 @@ def settings_of(plan: Plan, events: Path) -> dict[str, str]:
 
 
 class Runner:
-    """``run`` once. ``tell`` hears of each flow that changed; ``elements`` are known after the definitions are read."""
+    """``run`` once, by whoever holds the project (``alone``). ``tell`` hears of each flow that changed, ``page`` of the
+    address of Spark's own page, if it was asked for; ``elements`` are known after the definitions are read."""
 
-    def __init__(self, plan: Plan, tell: Callable[[Flow], None], log: SparkLog) -> None:
+    def __init__(
+        self, plan: Plan, tell: Callable[[Flow], None], log: SparkLog, page: Callable[[str], None] | None = None
+    ) -> None:
         self._plan = plan
         self._tell = tell
         self._log = log
+        self._page = page
         self._lock = threading.Lock()
         self._look: Callable[[], None] | None = None
         self.elements: list[Element] = []
@@ -113,7 +117,7 @@ class Runner:
 
         with faults.plain("spec"):
             spec = cli.load_pipeline_spec(self._plan.spec)
-        with _alone(self._plan.folder), tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
+        with tempfile.TemporaryDirectory(prefix="yirangmq-") as folder:
             self._run(spec, Path(folder))
 
     def _run(self, spec: Any, events: Path) -> None:
@@ -131,7 +135,10 @@ class Runner:
         settings = settings_of(self._plan, events)
         with warnings.catch_warnings(), self._log.taking():
             warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
-            spark = _connected(self._plan.master, {**settings, "spark.app.name": f"pipeline {self._plan.folder.name}"})
+            settings["spark.app.name"] = f"pipeline {self._plan.folder.name}"
+            spark, page = _connected(self._plan.master, settings)
+        if page and self._page is not None:
+            self._page(page)
         try:
             yield spark
         finally:
@@ -200,8 +207,9 @@ class Runner:
                 self._tell(flow)
 
 
-def _connected(master: str, settings: dict[str, Any]) -> Any:
-    """A client of a server of Spark's in this process' Java, at a port of its own: two runs do not meet."""
+def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
+    """A client of a server of Spark's in this process' Java, at a port of its own: two runs do not meet. And where
+    Spark's own page is."""
     from pyspark.sql import SparkSession
     from pyspark.sql.connect.session import SparkSession as Client
 
@@ -210,7 +218,8 @@ def _connected(master: str, settings: dict[str, Any]) -> Any:
     session: Any = SparkSession._instantiatedSession
     service = getattr(session._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
     port = getattr(service, "MODULE$").localPort()
-    return Client.builder.config(map=settings).remote(f"sc://localhost:{port}").getOrCreate()
+    client = Client.builder.config(map=settings).remote(f"sc://localhost:{port}").getOrCreate()
+    return client, session._sc.uiWebUrl
 
 
 def _storage(text: str, folder: Path) -> str:
@@ -252,15 +261,15 @@ KINDS = {
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """The list of tables is one process' at a time."""
+def alone(folder: Path) -> Iterator[None]:
+    """The list of tables is one process' at a time: ``StoreBusy`` for the second."""
     state = folder / STATE
     state.mkdir(exist_ok=True)
     with (state / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreBusy(f"another run of {folder.name} is going on") from None
+            raise StoreBusy(f"another run of {folder.name} is going on", field="project") from None
         yield
 
 

@@ -41,6 +41,8 @@ class Work:
     most: int | None = None
     bury: bool = True
     """Rows that cannot be written go to the dead letters with the reason; else the query stops at the first."""
+    skip_lost: bool = False
+    """Records that were retired before they were read are passed over, and said to be; else the query fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ def build(spark: SparkSession, work: Work, through: Steps) -> DataFrame:
     options = {**places.source_options(work.source, work.reach), "startingOffsets": work.start}
     if work.most is not None:
         options["maxOffsetsPerTrigger"] = str(work.most)
+    if work.skip_lost:
+        options["failOnDataLoss"] = "false"
     name = getattr(through, "__qualname__", "steps")
     with faults.plain("from"):
         frame = spark.readStream.format("yirangmq").options(**options).load()

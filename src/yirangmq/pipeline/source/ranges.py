@@ -63,8 +63,9 @@ def check_kept(after: int, first: int, *, fail: bool) -> int:
     lost = f"{first - after - 1} records are gone: asked for from {after + 1} on, the log begins at {first}"
     if fail:
         raise SourceError(
-            f"{lost}. They were retired before they were read; set failOnDataLoss=false to go on without them, and "
-            "keep more, or give the query a groupId, so that it does not happen again"
+            f"{lost}. They were retired before they were read; set failOnDataLoss=false (pipeline process: "
+            "--lost-records skip) to go on without them, and keep more, or give the query a groupId, so that it does not "
+            "happen again"
         )
     say(f"{lost}; going on without them (failOnDataLoss=false)")
     return first - 1
