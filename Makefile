@@ -110,8 +110,9 @@ spark-cluster-demo: setup ## a pipeline on a real Spark cluster (master, two wor
 bench-spark: setup ## reading and writing by Spark beside Spark's own sources (BENCH_FLAGS=--quick: a fiftieth)
 	$(BIN)/python benchmarks/spark.py $(BENCH_FLAGS)
 
-soak-spark: setup ## kill the driver of a stream twenty times, and the server ten times, under a live producer
+soak-spark: setup ## kill the driver of a stream twenty times, and the server ten times, under a live producer; long runs
 	YIRANGMQ_SPARK_KILLS=20 $(BIN)/pytest -s -m process tests/pipeline/test_driver_kill.py
+	$(BIN)/pytest -m 'spark and slow' tests/pipeline/test_under_way.py tests/pipeline/test_projects.py
 
 soak-daemon: setup ## kill the server a hundred times under load from eight producers and eight consumers
 	YIRANGMQ_DAEMON_KILLS=100 YIRANGMQ_DAEMON_CLIENTS=8 $(BIN)/pytest -s -m process tests/scenarios/test_daemon_kill.py

@@ -185,14 +185,15 @@ def test_a_run_that_was_told_to_go_is_finished_by_the_next_and_tables_are_made_a
     (tmp_path / "go").touch()
 
     def rows(*more: str) -> dict[str, int]:
+        """Of the flows that had any."""
         done = call(own, tmp_path, "pipeline", "run", "held", "--json", *more)
         assert done.returncode == 0, done.stderr
-        return {flow["flow"]: flow["rows"] for flow in json.loads(done.stdout)["flows"]}
+        return {flow["flow"]: flow["rows"] for flow in json.loads(done.stdout)["flows"] if flow["rows"]}
 
     assert rows() == {"held": 30, "tens": 30, "to_out": 30}
     assert sorted(map(int, own.payloads("h.out"))) == [*range(30)]
     own.append("h.in", *range(30, 40))
     assert rows("--refresh", "held") == {"held": 10}
-    assert rows("--afresh", "tens")["tens"] == 40
-    assert rows() == {"held": 0, "tens": 0, "to_out": 10}
+    assert rows("--afresh", "tens") == {"tens": 40}
+    assert rows() == {"to_out": 10}
     assert rows("--afresh", "*")["held"] == 40

@@ -23,6 +23,7 @@ from yirangmq.core.errors import BadInput, StoreBusy
 from yirangmq.pipeline import faults, places, steps
 from yirangmq.pipeline.places import Place, Reach
 from yirangmq.pipeline.seen import QUALITY
+from yirangmq.pipeline.source.checkpoints import release
 
 Steps = Callable[[DataFrame], DataFrame]
 LOCK = "yirangmq.lock"
@@ -154,4 +155,7 @@ def held(checkpoint: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise StoreBusy(f"another query works with the checkpoint {checkpoint}", field="checkpoint") from None
-        yield
+        try:
+            yield
+        finally:
+            release(str(checkpoint))

@@ -41,6 +41,19 @@ def claim(checkpoint: str | None) -> None:
         os.close(handle)
 
 
+def release(folder: str) -> None:
+    """Its query has ended, and the Java process that this one began may live on."""
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, "rb") as file:
+            known = _read(file.read())
+    except OSError:
+        return
+    found = _stat(known[1]) if known is not None and is_alive(known) else None
+    if found is not None and found[1] == os.getpid():
+        os.unlink(path)
+
+
 def local_folder(checkpoint: str) -> str | None:
     """As a path of this machine; None: it is somewhere else."""
     if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", checkpoint):

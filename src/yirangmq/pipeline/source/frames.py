@@ -219,16 +219,20 @@ class Frames:
     def headers(self) -> list[dict[str, str]]:
         """Of each frame; those that are written alike are read once."""
         codes, found = self._header_codes()
-        return [found[code] for code in codes]
+        return [found[code] for code in codes.tolist()]
 
     def header_maps(self) -> "pyarrow.Array[Any]":
+        import numpy as np
         import pyarrow as pa
 
+        if not self.headers_size.any():
+            none = pa.array([], pa.string())
+            return pa.MapArray.from_arrays(pa.array(np.zeros(len(self) + 1, np.int32)), none, none)
         codes, found = self._header_codes()
         maps = pa.array([list(one.items()) for one in found], arrow_type(MAP))
-        return maps.take(pa.array(codes, pa.int64()))
+        return maps.take(pa.array(codes))
 
-    def _header_codes(self) -> tuple[list[int], list[dict[str, str]]]:
+    def _header_codes(self) -> "tuple[Numbers, list[dict[str, str]]]":
         """For each frame which of the maps is its own, and the maps. Frames in a row whose headers are the same bytes
         are looked at once."""
         import numpy as np
@@ -247,7 +251,7 @@ class Frames:
                     code = known[raw] = len(found)
                     found.append(_headers_of(raw))
                 codes[rows[first:last]] = code
-        return codes.tolist(), found
+        return codes, found
 
     def _alike_runs(self, begin: "Numbers", size: int) -> "list[tuple[int, int]]":
         """Where so many bytes from each place are those of the place before."""

@@ -45,14 +45,14 @@ class TopicRows:
 
     def read(self, part: Range) -> Iterator["pyarrow.RecordBatch"]:
         """Every record of the range is accounted for: it is here, or it is said to be missing."""
-        log = log_of(self._options)
+        log, schema = log_of(self._options), arrow_schema(self._columns)
         after = part.after
         try:
             while after < part.last:
                 try:
                     for found, last in self._frames(log, after, part):
                         after = last
-                        batch = self._batch(found)
+                        batch = self._batch(found, schema)
                         if batch is not None:
                             yield batch
                     check_missing(after + 1, part.last, fail=self._fail)
@@ -81,7 +81,7 @@ class TopicRows:
                 after = int(found.sequence[-1])
                 yield found, after
 
-    def _batch(self, found: Frames) -> "pyarrow.RecordBatch | None":
+    def _batch(self, found: Frames, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch | None":
         import pyarrow as pa
 
         kept = self._choice.rows(found)
@@ -90,7 +90,7 @@ class TopicRows:
         if not len(found):
             return None
         arrays = [_column(name, found) for name in self._columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(self._columns))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _column(name: str, found: Frames) -> "pyarrow.Array[Any]":
@@ -104,6 +104,8 @@ def _column(name: str, found: Frames) -> "pyarrow.Array[Any]":
             return found.payloads()
         case "topic":
             codes, names = found.topics()
+            if len(names) == 1:
+                return pa.repeat(pa.scalar(names[0], pa.string()), len(found))
             return pa.array(names, pa.string()).take(pa.array(codes))
         case "partition":
             return pa.array(np.zeros(len(found), np.int32))
