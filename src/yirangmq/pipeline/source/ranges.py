@@ -64,8 +64,8 @@ def check_kept(after: int, first: int, *, fail: bool) -> int:
     if fail:
         raise SourceError(
             f"{lost}. They were retired before they were read; set failOnDataLoss=false (pipeline process: "
-            "--lost-records skip) to go on without them, and keep more, or give the query a groupId, so that it does not "
-            "happen again"
+            "--lost-records skip) to go on without them, and keep more, or give the query a groupId, so that it does "
+            "not happen again"
         )
     say(f"{lost}; going on without them (failOnDataLoss=false)")
     return first - 1
