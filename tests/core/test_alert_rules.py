@@ -104,6 +104,4 @@ def test_counters_tell_how_much_they_rose() -> None:
     rising.see(1000, "a", 7)
     rising.see(2000, "b", 1)
     assert rising.all(2000) == {"a": 2, "b": 5}
-    rising.keep({"a"})
-    assert rising.all(2000) == {"a": 2}
     assert rising.all(100_000) == {}

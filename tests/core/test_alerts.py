@@ -26,6 +26,8 @@ from yirangmq.core.alerts import (
     shifted,
 )
 from yirangmq.core.errors import NotFound, WrongState
+from yirangmq.format.alerts import read, written
+from yirangmq.format.jsontext import dumps, loads
 
 PACE = Pace(settle=1000, remind=10_000, most=30)
 
@@ -44,6 +46,10 @@ class Player:
         self.standing, told = look(self.standing, faults, self.pace, self.now)
         self.notices += told
         return [notice.told.value for notice in told]
+
+    def restarts(self) -> None:
+        kept = dumps(written(self.standing))
+        self.standing = resumed(read(loads(kept)), self.now)
 
     def acks(self, id: str = "1") -> None:
         self.standing = acknowledge(self.standing, id, "ann", "on it", self.now)
@@ -193,11 +199,12 @@ def test_times_can_be_told_by_another_clock() -> None:
 # -- whatever happens -----------------------------------------------------------------------------------------------
 
 RULES = ("a", "b", "c")
+RESTART = "restart"
 STEPS = st.lists(
     st.tuples(
         st.sampled_from([1, 300, 999, 1000, 1001, 4000, 9000, 600_000]),
         st.lists(st.tuples(st.sampled_from(RULES), st.sampled_from(list(Level))), max_size=4),
-        st.sampled_from([None, None, "1", "2", "3"]),
+        st.sampled_from([None, None, "1", "2", "3", RESTART]),
     ),
     max_size=60,
 )
@@ -210,6 +217,8 @@ def play(steps: Sequence[tuple[int, list[tuple[str, Level]], str | None]], pace:
         known = {alert.id: alert for alert in player.standing.open.values()}
         if acked in known:
             player.acks(acked)
+        elif acked == RESTART:
+            player.restarts()
         open_ones = [alert.key for alert in player.standing.open.values()]
         assert len(open_ones) == len(set(open_ones)), "two alerts open for one fault"
     return player

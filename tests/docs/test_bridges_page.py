@@ -42,6 +42,7 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
             done = run_command(tmp_path, *words[1:])
             assert done.returncode == 0, done.stderr
             said.append(done.stdout)
+        assert re.search(r"bridge +to queue +state +lag\n(.*\n)*billing ", run_command(tmp_path, "status").stdout)
     assert '"id": 7' in said[2]
     assert "orders.*" in said[3]
 

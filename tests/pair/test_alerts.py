@@ -19,33 +19,51 @@ def ask(two: Pair, name: str, path: str) -> Any:
         return json.load(answer)
 
 
-def alerts(two: Pair, name: str, state: str = "open") -> dict[str, str]:
-    return {one["rule"]: one["level"] for one in ask(two, name, f"alerts?state={state}")["alerts"]}
+def alerts(two: Pair, name: str, state: str = "open") -> dict[str, Any]:
+    return {one["rule"]: one for one in ask(two, name, f"alerts?state={state}")["alerts"]}
+
+
+def says(two: Pair, name: str, rule: str, level: str, text: str) -> bool:
+    found = alerts(two, name).get(rule)
+    return found is not None and found["level"] == level and text in found["text"]
+
+
+def switches(two: Pair, name: str) -> int:
+    return sum(len(two.history(name, event)) for event in ("took-over", "stood-down", "handed-over"))
+
+
+def is_unwell(two: Pair, name: str) -> bool:
+    found = ask(two, name, "health")
+    return found["status"] == "degraded" and "peer_silent" in [reason["code"] for reason in found["reasons"]]
+
+
+def printed(two: Pair, name: str, command: str, *words: str) -> bool:
+    done = run_command(two.folder, command, "--store", two.nodes[name].address)
+    return all(word in done.stdout + done.stderr for word in words)
 
 
 def test_a_dead_node_raises_alerts_at_the_other_one_and_its_return_ends_them(tmp_path: Path) -> None:
+    """On a machine that stands still now and then a node may stand down by itself and take over again: each of these
+    is so sooner or later."""
     with pair(tmp_path, "--alerts", SETTINGS) as two:
         two.begin()
-        assert ask(two, "b", "health")["pair"]["peer"]["role"] == "ACTIVE"
-        two.nodes["a"].kill()
-        until(lambda: alerts(two, "b").get("peer_silent") == "CRITICAL")
-        until(lambda: alerts(two, "b").get("takeover") == "WARNING")
-        found = ask(two, "b", "health")
-        assert "peer_silent" in [reason["code"] for reason in found["reasons"]]
-        assert found["status"] == "degraded"
-        seen = ask(two, "b", "pair")
-        assert (seen["role"], seen["peer"]["node"], seen["peer"]["silent"]) == ("ACTIVE", "a", True)
-        took = [line for line in ask(two, "b", "pair/history?limit=10")["history"] if line["event"] == "took-over"]
-        assert "3 connection" in dict(took[0]["evidence"])
-        text = run_command(tmp_path, "status", "--store", two.nodes["b"].address)
-        assert "pair: b ACTIVE, RUNNING" in text.stdout
-        assert "peer: a " in text.stdout
-        assert "SILENT" in text.stdout
-        assert "alert list" in text.stderr
-        page = run_command(tmp_path, "metrics", "--store", two.nodes["b"].address).stdout
-        assert "yirangmq_pair_active 1" in page
-        assert "yirangmq_pair_heartbeats_total" in page
-        two.start("a")
-        until(lambda: "peer_silent" not in alerts(two, "b"))
-        assert "peer_silent" in alerts(two, "b", "over")
-        until(lambda: ask(two, "b", "health")["status"] == "ok")
+        assert ask(two, "b", "health")["pair"]["peer"]["node"] == "a"
+        assert two.command("a", "switch").returncode == 0
+        until(lambda: "took-over" in alerts(two, "b").get("takeover", {"text": ""})["text"])
+        level = alerts(two, "b")["takeover"]["level"]
+        assert level == "INFO" or switches(two, "b") > 1, "it was ordered"
+        two.nodes["b"].kill()
+        until(lambda: says(two, "a", "peer_silent", "CRITICAL", "b has been silent"))
+        until(lambda: says(two, "a", "takeover", "WARNING", "took-over") or switches(two, "a") > 5)
+        until(lambda: is_unwell(two, "a"))
+        until(lambda: ask(two, "a", "pair")["role"] == "ACTIVE")
+        peer = ask(two, "a", "pair")["peer"]
+        assert (peer["node"], peer["silent"]) == ("b", True)
+        took = [line for line in ask(two, "a", "pair/history?limit=10")["history"] if line["event"] == "took-over"]
+        assert "3 connection" in dict(took[-1]["evidence"])
+        until(lambda: printed(two, "a", "status", "pair: a ACTIVE, RUNNING", "peer: b ", "SILENT", "alert list"))
+        until(lambda: printed(two, "a", "metrics", "yirangmq_pair_active 1", 'yirangmq_alerts_open{level="CRITICAL"} '))
+        two.start("b")
+        until(lambda: "peer_silent" not in alerts(two, "a"))
+        assert "peer_silent" in alerts(two, "a", "over")
+        until(lambda: not is_unwell(two, "a"))

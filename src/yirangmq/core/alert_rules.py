@@ -10,9 +10,7 @@ from fnmatch import translate
 from typing import NamedTuple
 
 from yirangmq.core.alerts import STORM, Fault, Level
-
-MOST_SWITCHES = 5
-"""In a day; past them the pair is restless."""
+from yirangmq.core.partner import MOST_SWITCHES
 
 
 class QueueFacts(NamedTuple):

@@ -52,12 +52,6 @@ class Growth:
         if value > before:
             self._risen.setdefault(name, Recent(self._window)).add(now, value - before)
 
-    def keep(self, names: set[str]) -> None:
-        """The others are gone."""
-        for name in self._known.keys() - names:
-            del self._known[name]
-            self._risen.pop(name, None)
-
     def of(self, now: int, name: str) -> int:
         found = self._risen.get(name)
         return round(found.total(now)) if found is not None else 0
