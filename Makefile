@@ -164,8 +164,9 @@ $(READY): requirements.lock pyproject.toml
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Most of it is never run: what is, is compiled then.
 $(DEV): $(READY) requirements-dev.lock
-	$(PIP) --require-hashes -r requirements-dev.lock
+	$(PIP) --no-compile --require-hashes -r requirements-dev.lock
 	@touch $@
 
 # A bare Debian has Python without venv; root may as well add it.

@@ -9,6 +9,7 @@ from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.run import Plan, torture
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     report = torture(Plan(FilesBackend(), steps=8, seed=seed, states=3))

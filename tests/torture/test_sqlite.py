@@ -27,6 +27,7 @@ class CarelessSqlite(SqliteBackend):
         return store
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     report = torture(Plan(SqliteBackend(), steps=8, seed=seed, states=3))

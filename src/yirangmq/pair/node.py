@@ -268,7 +268,9 @@ class Node:
             self._draining = False
             self._work.end(self.refusal())
             if peer is not None and peer.role is Role.ACTIVE and decision.verdict is Verdict.STAND_DOWN:
-                self._work.overlapped(wall_clock() - peer.active - (now - peer.at), peer.term)
+                # Its heartbeat was on the way for a while: rather a message too many in the report than one too few.
+                on_the_way = self.settings.pace.interval
+                self._work.overlapped(wall_clock() - peer.active - (now - peer.at) - on_the_way, peer.term)
 
     def hand_over(self, decision: Decision) -> None:
         self._keep_task(self._loop.create_task(self._hand_over(decision)))
