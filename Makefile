@@ -56,7 +56,7 @@ browser: ## chromium and its driver, for the tests of the dashboard; installed i
 	@tools/browser.sh
 
 .PHONY: cluster-demo
-cluster-demo: setup etcd ## three members of etcd and two nodes; leaders are killed while messages flow
+cluster-demo: setup etcd ## three members of etcd and two servers; leaders are killed while messages flow
 	$(BIN)/python tools/cluster_demo.py
 
 .PHONY: etcd

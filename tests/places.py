@@ -1,6 +1,7 @@
 """Where a store lives while tests open, close and open it again. Every store the project has is listed here once."""
 
 import shutil
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,8 +20,9 @@ class Killed(Exception):
 class Place:
     """One store's home. ``open`` may be called again and again: what was committed is there."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, etcd: str = "") -> None:
         self.kind = kind
+        self._etcd = f"etcd://{etcd}?name={uuid.uuid4().hex}&lease=60"
         self._folder = folder
         self._crashes = 0
         self._opened: list[Store] = []
@@ -41,6 +43,8 @@ class Place:
     def _made(self) -> Store:
         if self.kind == "memory":
             return MemoryStore(self.state)
+        if self.kind == "etcd":  # a process that leads has it once, and all who open it there share it
+            return self._opened[0] if self._opened else open_store(self._etcd)
         self._home.mkdir(exist_ok=True)
         # "os" spares the syncs, which only a power cut could tell from none; the rules are the same.
         return open_store(self.url, durability="os")
@@ -56,7 +60,7 @@ class Place:
                 unfinished(transaction)
                 before = self._home
                 self._crashes += 1
-                if self.kind != "memory":
+                if self.kind not in ("memory", "etcd"):
                     shutil.copytree(before, self._home, ignore=shutil.ignore_patterns("*-shm"))
                 raise Killed
         except Killed:

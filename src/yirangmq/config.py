@@ -66,7 +66,10 @@ class Config:
         "yirang-data", a_text, "folder for the store, the socket and the lock; made if it is not there"
     )
     store: str = _setting(
-        "", a_text, "where messages are kept: `sqlite:FILE`, `files:FOLDER` or `memory:`", shown="sqlite:DATA/queue.db"
+        "",
+        a_text,
+        "where messages are kept: `sqlite:FILE`, `files:FOLDER`, `etcd://HOST,HOST` (docs/cluster.md) or `memory:`",
+        shown="sqlite:DATA/queue.db",
     )
     durability: str = _setting(
         "full", one_of("full", "os"), "`full`: a reply survives a power cut; `os`: it survives a killed process"
@@ -319,6 +322,12 @@ class Config:
         "what is watched, and who is told (docs/alerts.md); a JSON object",
         shown="the rules' own limits; to the log",
     )
+    cluster_listen: str = _setting(
+        "127.0.0.1:0",
+        a_text,
+        "with a store in etcd: `HOST:PORT` of this node at which the other nodes pass calls on to it "
+        "(docs/cluster.md); on several machines an address that the others reach",
+    )
     log_level: str = _setting("info", one_of(*LEVELS), "what is logged: `debug`, `info`, `warning` or `error`")
     log_format: str = _setting("json", one_of("json", "text"), "one JSON document a line, or text for people")
     syslog: str = _setting(
@@ -328,6 +337,11 @@ class Config:
     @property
     def store_url(self) -> str:
         return self.store or f"sqlite:{self.data}/queue.db"
+
+    @property
+    def is_clustered(self) -> bool:
+        """The store is in etcd, and other nodes may serve it too."""
+        return self.store_url.startswith("etcd:")
 
     @property
     def secrets_folder(self) -> str:
@@ -368,7 +382,9 @@ class Config:
     @property
     def topics_folder(self) -> str:
         """ "" is off."""
-        return "" if self.topics == OFF else self.topics or f"{self.data}/topics"
+        if self.topics == OFF or (self.is_clustered and not self.topics):
+            return ""
+        return self.topics or f"{self.data}/topics"
 
     @property
     def cursors_url(self) -> str:
@@ -399,6 +415,10 @@ class Config:
     @property
     def pair_listen_address(self) -> tuple[str, int]:
         return _host_and_port(self.pair_listen, "pair_listen")
+
+    @property
+    def cluster_address(self) -> tuple[str, int]:
+        return _host_and_port(self.cluster_listen, "cluster_listen")
 
     @property
     def pair_folder(self) -> str:
@@ -502,6 +522,8 @@ def checked(config: Config) -> Config:
     _check_pair(config)
     check_routes(config.programs, config.routes)
     has_token = bool(config.token or config.token_file or config.insecure or config.programs)
+    if config.is_clustered:
+        _check_cluster(config)
     _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
     _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
     _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")
@@ -516,6 +538,18 @@ def _check_hooks(queue: str, chain: Chain, allowed: tuple[str, ...]) -> None:
         check_hooks(chain, allowed)
     except BadInput as error:
         raise BadInput(str(error), field=f"processors.{queue}") from None
+
+
+def _check_cluster(config: Config) -> None:
+    _host_and_port(config.cluster_listen, "cluster_listen")
+    if config.topics_folder:
+        raise BadInput("are kept on one machine's disk; a store in etcd has queues alone", field="topics")
+    if config.pair_peer:
+        raise BadInput("a store in etcd has as many nodes as you like; a pair is for two disks", field="pair_peer")
+    if config.day_files_folder:
+        raise BadInput("are files of one machine; a store in etcd is every node's", field="files_by_date")
+    if config.max_store_bytes:
+        raise BadInput("etcd has its own, --quota-backend-bytes; say it as ?quota=BYTES", field="max_store_bytes")
 
 
 def _check_pair(config: Config) -> None:

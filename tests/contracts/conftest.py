@@ -5,15 +5,23 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.etcds import Etcds
 from tests.contracts.parts import recount
 from tests.places import KINDS, Place
 from yirangmq.core.ports import Store
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One member for all tests; each has a store of its own in it."""
+    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+        yield cluster.endpoints[0]
+
+
+@pytest.fixture(params=[*KINDS, pytest.param("etcd", marks=pytest.mark.process)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A home for a store, and after each test the promise that holds after everything: counters equal a recount."""
-    place = Place(request.param, tmp_path)
+    place = Place(request.param, tmp_path, request.getfixturevalue("etcd") if request.param == "etcd" else "")
     try:
         yield place
         store = place.reopen()

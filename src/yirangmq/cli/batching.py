@@ -35,6 +35,8 @@ class Batching:
 
     def start(self) -> None:
         """First what a server that died left half-way."""
+        if self._timer is not None:
+            self._timer.cancel()
         try:
             self.batches.finish_pending()
         except QueueError as error:

@@ -75,10 +75,11 @@ def run_serve(args: argparse.Namespace, screen: Screen) -> int:
 
         for number in STOPS:
             asyncio.get_running_loop().add_signal_handler(number, end, number)
-        await etcd.range(b"/q/", limit=1, keys_only=True)
+        node = Node(etcd, address, SystemClock(), TimeOrderedIds(), settings)
+        await node.check_free()
         screen.answer({"node": name, "etcd": list(address.endpoints)}, f"node {name} serves the queues of the cluster")
         screen.flush()
-        await Node(etcd, address, SystemClock(), TimeOrderedIds(), settings).run(stop)
+        await node.run(stop)
         return exits.INTERRUPTED if caught == [signal.SIGINT] else exits.OK
 
     return run_with(args, serve)

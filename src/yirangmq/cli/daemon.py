@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
 from yirangmq.broker.adoption import check_unmarked
@@ -40,6 +40,7 @@ from yirangmq.core.states import State
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk, Health, Reason
+from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.processing import Processing
@@ -56,6 +57,7 @@ from yirangmq.observe.traces import load as load_traces
 from yirangmq.wire.calls import Welcome
 
 if TYPE_CHECKING:
+    from yirangmq.cli.clusterway import ClusterWay
     from yirangmq.cli.pairway import PairWay
 
 TICK_SECONDS = 1.0
@@ -133,7 +135,9 @@ class Daemon:
         calls.add_entry("programs", self._programs)
         self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
         self._webhooks.begin(calls, self._house.consumers)
-        self._entrance = Entrance(config, self._house, secrets.tls, (*secrets.grants, *secrets.programs))
+        self._cluster = self._clustered() if config.is_clustered else None
+        guard = open_to_all if self._cluster is None else self._cluster.gate.guard
+        self._entrance = Entrance(config, self._house, WayIn(secrets.tls, guard), (*secrets.grants, *secrets.programs))
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
         self._pair = self._paired(calls) if config.pair_peer else None
@@ -150,18 +154,21 @@ class Daemon:
         listener = None
         try:
             self._tick()
-            Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
-            self._desk.submit(self._desk.verbs.sweep, _ignore)
-            self._desk.read(check_unmarked)
+            if self._cluster is None:
+                Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
+                self._desk.submit(self._desk.verbs.sweep, _ignore)
+                self._desk.read(check_unmarked)
             if self._pair is not None:
                 await self._pair.open()
             await self._open()
-            if not self._config.store_url.startswith("memory:"):
+            if not self._config.store_url.startswith(("memory:", "etcd:")):
                 listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
             self._alerting.start()
+            if self._cluster is not None:
+                await self._cluster.open(self._entrance.addresses)
             if self._pair is not None:
                 self._pair.run()
-            else:
+            elif self._cluster is None:
                 self._begin_work()
             ready(self._entrance.addresses)
             await self._stopping.wait()
@@ -170,6 +177,8 @@ class Daemon:
             if self._pair is not None:
                 self._pair.close()
             self._alerting.stop()
+            if self._cluster is not None:
+                self._cluster.close()
             self._entrance.close()
             self._pages.stop()
             self._lines.close()
@@ -230,6 +239,28 @@ class Daemon:
         pair.begin_calls(calls)
         return pair
 
+    # -- one of the nodes before etcd --------------------------------------------------------------------------------
+
+    def _clustered(self) -> "ClusterWay":
+        from yirangmq.cli.clusterway import ClusterWay, Parts  # a server alone does not load it
+
+        way = ClusterWay(self._config, cast("Any", self._store), self._secrets.tls)
+        parts = Parts(
+            self._desk,
+            self._house.clock,
+            self._begin_work,
+            self._end_work,
+            lambda why: self._entrance.move(why),
+            self._tidy,
+            self._full,
+        )
+        way.begin(parts)
+        return way
+
+    def _tidy(self, transaction: Transaction) -> None:
+        if self._entrance.stomp is not None:
+            self._entrance.stomp.tidy(transaction)
+
     def _greet(self, welcome: Welcome) -> Welcome:
         return welcome if self._pair is None else self._pair.greet(welcome)
 
@@ -266,7 +297,7 @@ class Daemon:
         until = self._loop.time() + self._config.stop_seconds
         await self._until(lambda: self._is_idle and self._webhooks.is_idle, until)
         await self._end_webhooks()
-        if self._config.on_stop == "release":
+        if self._config.on_stop == "release" and self._desk.duty.is_on:
             log.info("released", extra=values(leases=await self._release_leases()))
         self._entrance.say_bye()
         await self._until(lambda: not self._entrance.clients, until)
@@ -357,6 +388,7 @@ class Daemon:
             "sentAway": self._entrance.sent_away(),
             "topics": self._topic_calls.facts(),
             "pair": None if self._pair is None else self._pair.facts(),
+            "cluster": None if self._cluster is None else self._cluster.facts(),
             "bridges": self._bridging.calls.facts(),
             "filesByDate": None if self._day_files is None else self._day_files.facts(),
             "alerts": self._alerting.calls.facts(),
@@ -408,6 +440,11 @@ def _disk_of(config: Config, store: Store) -> Disk | None:
     scheme, _, place = config.store_url.partition(":")
     if scheme == "memory":
         return None
+    if config.is_clustered:
+        from yirangmq.cluster.producing import NEARLY_FULL
+
+        most = round(NEARLY_FULL * cast("Any", store).address.quota)
+        return Disk(Path(config.data).absolute(), 0, most, cast("Any", store).used_bytes)
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
     return Disk(Path(place).absolute().parent, config.disk_low_bytes, config.max_store_bytes, measure)
 

@@ -5,7 +5,6 @@ Knows: which doors there are, and where they listen. Does not know: what is aske
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
-from yirangmq.doors.listening import clear_socket, shown, sockets_of
+from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class Entrance:
-    def __init__(self, config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> None:
+    def __init__(self, config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> None:
         self._config = config
         self._house = house
-        self._tls = tls
+        self._tls, self._guard = way
         self._door = Door(house, _limits(config))
         grants = tuple(grants)
-        self._web = _web(config, house, tls, grants)
+        self._web = _web(config, house, way, grants)
         self._feed = _feed(config, house)
-        self.stomp = _stomp(config, house, tls, grants)
+        self.stomp = _stomp(config, house, way, grants)
         self._path = Path(config.socket_path).absolute() if config.socket_path else None
         self._servers: list[asyncio.AbstractServer] = []
         self.addresses: list[str] = []
@@ -48,10 +47,10 @@ class Entrance:
     async def open(self) -> None:
         config = self._config
         if self._path is not None:
-            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode))
+            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode, self._guard))
             self.addresses.append(f"unix:{self._path}")
         if config.tcp_address is not None:
-            server = await listen_tcp(self._door, *config.tcp_address, self._tls)
+            server = await listen_tcp(self._door, *config.tcp_address, self._tls, self._guard)
             self._servers.append(server)
             scheme = "tls" if self._tls is not None else "tcp"
             self.addresses += [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(server)]
@@ -135,7 +134,7 @@ class Entrance:
         """Another node does the work from now on: who waits for some is told which."""
         for connection in [one for door in self._doors for one in door.connections]:
             connection.move(why)
-        if self.stomp is not None:
+        if self.stomp is not None and not self._config.is_clustered:
             self.stomp.close()
         if self._web is not None:
             self._web.move()
@@ -167,12 +166,12 @@ class Entrance:
             self._feed.abort()
 
 
-def _web(config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> "Web | None":
+def _web(config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> "Web | None":
     if config.http_address is None:
         return None
     from yirangmq.cli.web import Web  # a server without HTTP does not load it
 
-    return Web(config, house, grants, tls)
+    return Web(config, house, grants, way)
 
 
 def _feed(config: Config, house: House) -> "FeedWay | None":
@@ -183,12 +182,12 @@ def _feed(config: Config, house: House) -> "FeedWay | None":
     return FeedWay(config, house.topics, _limits(config))
 
 
-def _stomp(config: Config, house: House, tls: ssl.SSLContext | None, grants: Iterable[Grant]) -> "StompWay | None":
+def _stomp(config: Config, house: House, way: WayIn, grants: Iterable[Grant]) -> "StompWay | None":
     if config.stomp_address is None:
         return None
     from yirangmq.cli.stompway import StompWay  # a server without it does not load it
 
-    return StompWay(config, house, _limits(config), grants, tls)
+    return StompWay(config, house, _limits(config), grants, way)
 
 
 def _limits(config: Config) -> Limits:

@@ -17,7 +17,7 @@ from yirangmq.core.settings import module_names
 from yirangmq.stores.holder import who_serves
 from yirangmq.stores.open import SCHEMES
 
-BACKENDS = {"sqlite": "sqlite", "files": "fs", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
+BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
 SERVED = "sqlite:yirang-data/queue.db"
 """The store of ``yirangmq serve`` without settings, in the folder where it was started."""
 PLAIN = "yirang.db"
@@ -42,7 +42,12 @@ class Place:
 
     @property
     def exists(self) -> bool:
-        return self.scheme == "memory" or self.is_server or Path(self.path).exists()
+        return not self.is_file or Path(self.path).exists()
+
+    @property
+    def is_file(self) -> bool:
+        """Or a folder, on this machine."""
+        return self.scheme in ("sqlite", "files")
 
 
 def chosen(args: argparse.Namespace, env: Mapping[str, str]) -> Place:
@@ -79,7 +84,7 @@ def _is_served() -> bool:
 def _from_url(url: str, field: str) -> Place:
     scheme, _, path = url.partition(":")
     if scheme not in (*SCHEMES, *ADDRESSES) or (scheme != "memory" and not path):
-        known = "sqlite:FILE or files:FOLDER, or a server: unix:PATH, tcp://HOST:PORT or tls://HOST:PORT"
+        known = "sqlite:FILE, files:FOLDER or etcd://HOSTS, or a server: unix:PATH, tcp://HOST:PORT or tls://HOST:PORT"
         raise BadInput(f"{url!r} is not a store; use {known}", field=field)
     return Place(scheme, path)
 
@@ -92,7 +97,7 @@ def opened(args: argparse.Namespace, *, itself: bool = False) -> Queues:
     """For a command that may change something: a store that is not there yet is made, with its folder. ``itself``: the
     store, not the server that may hold it."""
     place = of(args)
-    if place.scheme != "memory" and not place.is_server:
+    if place.is_file:
         folder = Path(place.path).absolute()
         make_folder(folder.parent)
     return _open(place, args, itself)
@@ -133,8 +138,25 @@ def server_of(place: Place, args: argparse.Namespace) -> str:
     """The address of the server that holds a store; "" if none does, or if the store itself is wanted."""
     if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
         return ""
+    if place.scheme == "etcd":
+        return _leader_of(place.url)
     found = who_serves(place.url)
     return "" if found is None else found.address
+
+
+def _leader_of(url: str) -> str:
+    """Of the nodes that serve a store in etcd the one that leads, where we can reach it; "" if nobody serves it."""
+    from yirangmq.cluster.address import read_address
+    from yirangmq.stores.etcd import who_leads
+
+    leader = who_leads(read_address(url, os.environ))
+    if leader is None or not leader.forward:
+        return ""
+    near = [one for one in leader.addresses if one.startswith("unix:") and Path(one.removeprefix("unix:")).exists()]
+    far = [one for one in leader.addresses if one.startswith(("tcp:", "tls:"))]
+    if not near and not far:
+        raise Unavailable(f"node {leader.node} serves this store, and has no --tcp address; ask it on its own machine")
+    return (near or far)[0]
 
 
 def make_folder(folder: Path) -> None:

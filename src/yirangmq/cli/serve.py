@@ -28,6 +28,7 @@ from yirangmq.cli.values import read_input
 from yirangmq.config import Config
 from yirangmq.core.access import Grant, check_token
 from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Store
 from yirangmq.core.programs import grants
 from yirangmq.format.jsontext import loads
 from yirangmq.observe import logs
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
-        store = open_store(chosen.store_url, durability=chosen.durability)
+        store = _store(chosen)
         stack.callback(lambda: store.close())
         if chosen.day_files_folder:
             store = journaled(chosen, store)
@@ -90,6 +91,14 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
     log.info("stopped")
     return exits.OK
+
+
+def _store(chosen: Config) -> Store:
+    if chosen.is_clustered:
+        from yirangmq.cli.clusterway import store_for  # a server without it does not load gRPC
+
+        return store_for(chosen)
+    return open_store(chosen.store_url, durability=chosen.durability)
 
 
 async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:
@@ -191,7 +200,7 @@ def _tls(chosen: Config) -> ssl.SSLContext | None:
 
 def _make_folders(chosen: Config) -> None:
     scheme, _, where = chosen.store_url.partition(":")
-    wanted = [Path(where).absolute().parent] if scheme != "memory" else []
+    wanted = [Path(where).absolute().parent] if scheme not in ("memory", "etcd") else [Path(chosen.data).absolute()]
     wanted += [Path(chosen.socket_path).absolute().parent] if chosen.socket_path else []
     wanted += [Path(chosen.http_address).absolute().parent] if isinstance(chosen.http_address, str) else []
     for folder in wanted:
@@ -241,6 +250,10 @@ COMMANDS = {
             ("here, with defaults", "yirangmq serve"),
             ("another folder, and TCP on this machine", "yirangmq serve --data /var/lib/yirangmq --tcp 127.0.0.1:7411"),
             ("HTTP at another port, or not at all", "yirangmq serve --http 127.0.0.1:9000"),
+            (
+                "one of several nodes before queues in etcd",
+                "yirangmq serve --store etcd://h1,h2,h3 --tcp 127.0.0.1:7411 --cluster-listen 10.0.0.1:7412",
+            ),
             ("STOMP too, for programs that spoke it to ActiveMQ", "yirangmq serve --stomp 127.0.0.1:61613"),
             ("from a file", "yirangmq serve --config /etc/yirangmq.json"),
         ),

@@ -4,7 +4,6 @@ Knows: the address, what an earlier server may have left behind. Does not know: 
 it is on."""
 
 import asyncio
-import ssl
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.doors.listening import shown, sockets_of, tcp_server
+from yirangmq.doors.listening import WayIn, shown, sockets_of, tcp_server
 from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Connection, Door, Limits
 from yirangmq.doors.stomp.access import Access
@@ -33,12 +32,10 @@ PER_PAGE = 500
 class StompWay:
     """From ``listen`` to ``close``, and again where duty comes and goes."""
 
-    def __init__(
-        self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], tls: ssl.SSLContext | None
-    ) -> None:
+    def __init__(self, config: Config, house: House, limits: Limits, grants: Iterable[Grant], way: WayIn) -> None:
         self._config = config
         self._house = house
-        self._tls = tls
+        self._tls, self._guard = way
         self._server: asyncio.AbstractServer | None = None
         self._closings = 0
         self.parlour = Parlour(house, Access(grants), Hub(house.topics), f"yirangmq/{__version__}")
@@ -54,9 +51,10 @@ class StompWay:
         """Where it can be reached from now on; nowhere, if it was closed meanwhile."""
         assert self._config.stomp_address is not None
         closings = self._closings
-        await self._tidy()
+        if not self._config.is_clustered:  # there it is done by whoever begins to lead
+            await self._tidy()
         seconds = self._config.frame_seconds
-        make = partial(Connection, self.door, False)
+        make = self._guard("stomp", partial(Connection, self.door, False))
         server = await tcp_server(make, self._config.stomp_address, self._tls, seconds, "stomp")
         if self._closings != closings:
             server.close()
@@ -101,6 +99,16 @@ class StompWay:
             cursor, is_first = "", True
             while cursor or is_first:
                 cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
+
+    def tidy(self, transaction: Transaction) -> None:
+        """The same at one go, for a node that begins to lead: nobody is served before it is done."""
+        for queue in transaction.queues():
+            if queue.startswith(TEMPORARY):
+                transaction.delete_queue(queue)
+                continue
+            cursor, is_first = "", True
+            while cursor or is_first:
+                cursor, is_first = self._give_back(queue, cursor, transaction), False
 
     def _give_back(self, queue: str, cursor: str, transaction: Transaction) -> str:
         page = transaction.scan(queue, State.LEASED, PER_PAGE, cursor)

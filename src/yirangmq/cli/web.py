@@ -4,7 +4,6 @@ Knows: every API there is. Does not know: what they do. Imported only where HTTP
 
 import asyncio
 import contextlib
-import ssl
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
@@ -21,7 +20,7 @@ from yirangmq.doors.http.router import Mounts
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.listening import clear_socket, shown, sockets_of
+from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of
 from yirangmq.doors.session import House
 
 BURST_SECONDS = 2
@@ -70,7 +69,7 @@ def _limits(config: Config) -> Limits:
 class Web:
     """From ``listen`` to ``close``."""
 
-    def __init__(self, config: Config, house: House, grants: Iterable[Grant], tls: ssl.SSLContext | None) -> None:
+    def __init__(self, config: Config, house: House, grants: Iterable[Grant], way: WayIn) -> None:
         self.guard = guard = Guard(grants, _rate(config), _counting(house))
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
@@ -79,17 +78,17 @@ class Web:
         address = config.http_address
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode
-        self._tls = tls
+        self._tls, self._before = way
         self._server: asyncio.AbstractServer | None = None
 
     async def listen(self) -> list[str]:
         """Where it can be reached from now on."""
         if isinstance(self._address, tuple):
-            self._server = await listen_tcp(self.door, self._address, self._tls)
+            self._server = await listen_tcp(self.door, self._address, self._tls, self._before)
             scheme = "http" if self._tls is None else "https"
             return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(self._server)]
         assert self._address is not None
-        self._server = await listen_unix(self.door, self._address, self._mode)
+        self._server = await listen_unix(self.door, self._address, self._mode, self._before)
         return [f"http+unix:{self._address}"]
 
     def move(self) -> None:

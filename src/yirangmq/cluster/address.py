@@ -6,11 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
+from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 
 SCHEME = "etcd://"
 PORT = 2379
-OPTIONS = ("user", "password-file", "ca", "cert", "key")
+OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota")
+NAME = "main"
+LEASE = 5
+QUOTA = 2 * 1024**3
+"""etcd's own, where it was not told another; members of today do not say which they have."""
 PASSWORD = "YIRANGMQ_ETCD_PASSWORD"
 """The environment's name for the password."""
 
@@ -34,6 +39,11 @@ class Address:
     user: str = ""
     password: str = ""
     timeout: float = 2.0
+    name: str = NAME
+    """Of a served store: there may be several in one etcd."""
+    lease: int = LEASE
+    """Seconds after which another node may lead it."""
+    quota: int = QUOTA
 
 
 def read_address(text: str, environment: Mapping[str, str]) -> Address:
@@ -50,7 +60,15 @@ def read_address(text: str, environment: Mapping[str, str]) -> Address:
     password = given.decode().rstrip("\n") if given is not None else environment.get(PASSWORD, "")
     if user and not password:
         raise BadInput(f"user {user!r} needs a password: password-file=FILE, or ${PASSWORD}", field="store")
-    return Address(endpoints=endpoints, tls=tls, user=user, password=password if user else "")
+    return Address(
+        endpoints=endpoints,
+        tls=tls,
+        user=user,
+        password=password if user else "",
+        name=names.check_queue(options.get("name", NAME), "store"),
+        lease=_number(options, "lease", LEASE),
+        quota=_number(options, "quota", QUOTA),
+    )
 
 
 def _endpoint(host: str) -> str:
@@ -70,6 +88,13 @@ def _options(query: str) -> dict[str, str]:
         if name not in OPTIONS:
             raise BadInput(f"{name!r} is not one of {', '.join(OPTIONS)}", field="store")
     return options
+
+
+def _number(options: Mapping[str, str], name: str, default: int) -> int:
+    text = options.get(name, str(default))
+    if not text.isdecimal() or not 0 < int(text) < 2**62:
+        raise BadInput(f"{name}={text} is not a whole number above 0", field="store")
+    return int(text)
 
 
 def _read(options: Mapping[str, str], name: str) -> bytes | None:

@@ -42,6 +42,11 @@ class Lease:
     def is_alive(self) -> bool:
         return not self.lost.is_set() and time.monotonic() < self._until
 
+    @property
+    def left(self) -> float:
+        """Seconds it lives if it is not renewed."""
+        return 0.0 if self.lost.is_set() else max(0.0, self._until - time.monotonic())
+
     async def __aenter__(self) -> "Lease":
         self._task = asyncio.ensure_future(self._keep())
         return self

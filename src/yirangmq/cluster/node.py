@@ -11,7 +11,8 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from yirangmq.cluster.address import Address
+from yirangmq.cluster.address import NAME, Address
+from yirangmq.cluster.campaign import find_leader
 from yirangmq.cluster.dispatcher import Dispatcher, Idle, Manner
 from yirangmq.cluster.etcd import Etcd, created_at, delete, get, put
 from yirangmq.cluster.keys import ROOTS, Keys, queue_of
@@ -19,7 +20,7 @@ from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.room import Upkeep
-from yirangmq.core.errors import QueueError, Unavailable
+from yirangmq.core.errors import QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
 
 PAUSE_SECONDS = 0.2
@@ -74,12 +75,20 @@ class Node:
             upkeep.cancel()
             await asyncio.gather(upkeep, return_exceptions=True)
 
+    async def check_free(self) -> None:
+        """Queues are dispatched by such nodes or served by servers, never both: each takes from the same inboxes."""
+        leader = await find_leader(self._etcd, NAME)
+        if leader is not None and leader.forward:
+            text = f"node {leader.node} serves the queues of this etcd: yirangmq serve --store etcd://…"
+            raise WrongState(f"{text}; give that store a name of its own, or stop it", field="store")
+
     async def _serve(self, lease: Lease, stop: asyncio.Event) -> None:
         stopping = asyncio.ensure_future(stop.wait())
         losing = asyncio.ensure_future(lease.lost.wait())
         try:
             while not stop.is_set() and not lease.lost.is_set():
                 with contextlib.suppress(Unavailable):
+                    await self.check_free()
                     for queue in await find_queues(self._etcd):
                         if queue not in self._seats or self._has_fallen(queue):
                             self._seats[queue] = asyncio.ensure_future(self._sit(queue, lease))
@@ -197,6 +206,20 @@ class Node:
             if any(kv.key != keys.policy for one in answer.responses for kv in one.response_range.kvs):
                 return
             await asyncio.sleep(self._settings.look)
+
+
+async def dispatched(etcd: Etcd) -> list[str]:
+    """Queues that nodes as these have taken on."""
+    queues = await find_queues(etcd)
+    if not queues:
+        return []
+    found: list[str] = []
+    for at in range(0, len(queues), 50):
+        part = queues[at : at + 50]
+        looks = [get(Keys(queue).state, keys_only=True) for queue in part]
+        answer = await etcd.txn([], looks, repeat=True)
+        found += [queue for queue, one in zip(part, answer.responses, strict=True) if one.response_range.kvs]
+    return found
 
 
 async def find_queues(etcd: Etcd) -> list[str]:

@@ -12,7 +12,7 @@ import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreError
 
@@ -32,6 +32,19 @@ BACKLOG = 512
 """Connections the system holds for us until we take them."""
 
 Make = Callable[[], asyncio.BaseProtocol]
+Guard = Callable[[str, Make], Make]
+"""Stands before a door, which has this name: who comes may be sent elsewhere."""
+
+
+class WayIn(NamedTuple):
+    """What stands between a client and a door."""
+
+    tls: ssl.SSLContext | None
+    guard: Guard
+
+
+def open_to_all(name: str, make: Make) -> Make:
+    return make
 
 
 def peer_process(transport: asyncio.BaseTransport) -> str:

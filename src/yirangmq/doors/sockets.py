@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.doors.line import SessionLine
-from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.doors.listening import Guard, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.doors.sender import Sender
 from yirangmq.doors.session import House, Session
 from yirangmq.wire.calls import failed, frame
@@ -287,12 +287,15 @@ class Connection(asyncio.BufferedProtocol):
         }
 
 
-async def listen_unix(door: Door, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
-    return await unix_server(_maker(door, trusted=True), path, mode)
+async def listen_unix(door: Door, path: Path, mode: int = 0o660, guard: Guard = open_to_all) -> asyncio.AbstractServer:
+    return await unix_server(guard("unix", _maker(door, trusted=True)), path, mode)
 
 
-async def listen_tcp(door: Door, host: str, port: int, tls: ssl.SSLContext | None = None) -> asyncio.AbstractServer:
-    return await tcp_server(_maker(door, trusted=False), (host, port), tls, door.limits.frame_seconds)
+async def listen_tcp(
+    door: Door, host: str, port: int, tls: ssl.SSLContext | None = None, guard: Guard = open_to_all
+) -> asyncio.AbstractServer:
+    make = guard("tcp", _maker(door, trusted=False))
+    return await tcp_server(make, (host, port), tls, door.limits.frame_seconds)
 
 
 def _maker(door: Door, *, trusted: bool) -> Callable[[], Connection]:

@@ -30,7 +30,7 @@ class Holder(NamedTuple):
 def lock_path(url: str) -> Path | None:
     """None where nobody else could open the store."""
     scheme, _, place = url.partition(":")
-    return None if scheme == "memory" or not place else Path(f"{place.rstrip('/')}.lock")
+    return None if scheme in ("memory", "etcd") or not place else Path(f"{place.rstrip('/')}.lock")
 
 
 class StoreLock:

@@ -255,11 +255,11 @@ class MemoryTransaction:
         return [self._state.failures.get(message.seq) for message in messages]
 
     def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
-        after = _read_cursor(cursor, state)
+        after = read_cursor(cursor, state)
         found = sorted(
             (place, message)
             for message in self._of(queue)
-            if message.state is state and (place := _listed_at(message)) > after
+            if message.state is state and (place := listed_at(message)) > after
         )[:limit]
         last = ".".join(map(str, found[-1][0])) if len(found) == limit else ""
         return Page([message for _, message in found], last)
@@ -330,12 +330,12 @@ class MemoryTransaction:
             kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
             over = len(kept) - self.policy(queue).archive.max_messages
             surplus.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
-        remembered = [_remembered(message, self.policy(message.queue)) for message in surplus[:limit]]
-        self.swap([Change(before, after) for before, after in zip(surplus, remembered, strict=False)])
-        return len(remembered)
+        del surplus[limit:]
+        self.swap([Change(message, remembered(message, self.policy(message.queue))) for message in surplus])
+        return len(surplus)
 
 
-def _remembered(message: Message, policy: QueuePolicy) -> Message:
+def remembered(message: Message, policy: QueuePolicy) -> Message:
     return message._replace(body=False, due_at=message.changed_at + policy.tombstone_ms)
 
 
@@ -353,7 +353,7 @@ def _weight(message: Message) -> int:
     return message.size if message.state in WAITING else 0
 
 
-def _listed_at(message: Message) -> tuple[int, ...]:
+def listed_at(message: Message) -> tuple[int, ...]:
     match message.state:
         case State.READY:
             return message.target, message.rank, message.place
@@ -363,7 +363,7 @@ def _listed_at(message: Message) -> tuple[int, ...]:
             return 0, message.seq
 
 
-def _read_cursor(cursor: str, state: State) -> tuple[int, ...]:
+def read_cursor(cursor: str, state: State) -> tuple[int, ...]:
     if not cursor:
         return ()
     try:

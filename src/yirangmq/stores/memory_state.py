@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 
-_ABSENT: Any = object()
+ABSENT: Any = object()
 
 
 class MemoryState:
@@ -51,13 +51,13 @@ class Edit:
             self._inverses.pop()()
 
     def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        old = table.get(key, _ABSENT)
+        old = table.get(key, ABSENT)
         self._inverses.append(lambda: _set(table, key, old))
         _set(table, key, value)
 
     def remove(self, table: dict[Any, Any], key: Any) -> None:
         if key in table:
-            self.put(table, key, _ABSENT)
+            self.put(table, key, ABSENT)
 
     def enter(self, line: list[Any], entry: tuple[int, ...]) -> None:
         """Into a sorted list, at its place."""
@@ -70,7 +70,7 @@ class Edit:
 
 
 def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
-    if value is _ABSENT:
+    if value is ABSENT:
         table.pop(key, None)
     else:
         table[key] = value

@@ -1,4 +1,5 @@
-"""``sqlite:queue.db``, ``files:./queues``, ``memory:``: the scheme picks the store; each is loaded when asked for."""
+"""``sqlite:queue.db``, ``files:./queues``, ``etcd://h1,h2,h3``, ``memory:``: the scheme picks the store; each is
+loaded when asked for."""
 
 from pathlib import Path
 
@@ -6,19 +7,23 @@ from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.ports import Clock, Finding, Store
 from yirangmq.core.roster import Roster
 
-SCHEMES = ("sqlite", "files", "memory")
+SCHEMES = ("sqlite", "files", "etcd", "memory")
 
 
 def open_store(url: str, *, durability: str = "full") -> Store:
     scheme, colon, place = url.partition(":")
     if not colon or scheme not in SCHEMES:
-        raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER or memory:", field="store")
+        raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER, etcd://HOSTS or memory:", field="store")
     if scheme == "memory":
         from yirangmq.stores.memory import MemoryStore
 
         return MemoryStore()
     if not place:
         raise BadInput(f"say where: {scheme}:PATH", field="store")
+    if scheme == "etcd":
+        from yirangmq.stores.etcd import open_etcd
+
+        return open_etcd(url)
     if scheme == "sqlite":
         from yirangmq.stores.sqlite import SqliteStore
 
@@ -42,7 +47,7 @@ def mend(url: str) -> list[Finding]:
 def open_roster(url: str, clock: Clock) -> Roster | None:
     """Where the consumers of that store tell of themselves: files beside it; None where nobody else could see them."""
     scheme, _, place = url.partition(":")
-    if scheme == "memory":
+    if scheme in ("memory", "etcd"):
         return None
     from yirangmq.stores.roster import RosterFolder
 

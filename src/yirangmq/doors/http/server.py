@@ -15,7 +15,7 @@ from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.refusals import plain
 from yirangmq.doors.http.reply import Tails, encode
-from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.doors.listening import Guard, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
 
 BUFFER = 64 * 1024
 """Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
@@ -304,10 +304,13 @@ class Socket(asyncio.BufferedProtocol):
 
 
 async def listen_tcp(
-    door: HttpDoor, address: tuple[str, int], tls: ssl.SSLContext | None = None
+    door: HttpDoor, address: tuple[str, int], tls: ssl.SSLContext | None = None, guard: Guard = open_to_all
 ) -> asyncio.AbstractServer:
-    return await tcp_server(lambda: Socket(door, is_local=False), address, tls, door.limits.head_seconds, "http")
+    make = guard("http", lambda: Socket(door, is_local=False))
+    return await tcp_server(make, address, tls, door.limits.head_seconds, "http")
 
 
-async def listen_unix(door: HttpDoor, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
-    return await unix_server(lambda: Socket(door, is_local=True), path, mode, "http")
+async def listen_unix(
+    door: HttpDoor, path: Path, mode: int = 0o660, guard: Guard = open_to_all
+) -> asyncio.AbstractServer:
+    return await unix_server(guard("http+unix", lambda: Socket(door, is_local=True)), path, mode, "http")

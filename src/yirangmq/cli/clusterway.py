@@ -1,0 +1,169 @@
+"""A server as one of the nodes that serve a store in etcd: what it opens and shuts when it begins or ends to lead.
+
+Knows: the parts of the server that work, the store, the gate. Does not know: how either does it."""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from yirangmq.broker.adoption import check_unmarked
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.lane import Lane
+from yirangmq.broker.wholesale import Wholesale
+from yirangmq.cluster.address import read_address
+from yirangmq.cluster.campaign import Leader
+from yirangmq.cluster.inbox import Put
+from yirangmq.config import Config
+from yirangmq.core.errors import NotActive, QueueError
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.doors.forwarding import Gate, Target
+from yirangmq.doors.keys import KeysDoor
+from yirangmq.observe.logs import log, values
+from yirangmq.stores.etcd import EtcdStore
+
+EVERYWHERE = ("0.0.0.0", "[::]")
+
+
+class Parts(NamedTuple):
+    desk: Desk
+    clock: Clock
+    start: Callable[[], None]
+    """Of everything that works without being asked."""
+    stop: Callable[[], None]
+    move: Callable[[QueueError], None]
+    """Clients are told to go."""
+    tidy: Callable[[Transaction], None]
+    """What connections of a former leader held goes back in line."""
+    full: Callable[[], QueueError | None]
+    """Why nothing may be published now."""
+
+
+class ClusterWay:
+    """``core.duty.Duty`` and ``doors.forwarding.Lead``. To be made on the loop's thread."""
+
+    def __init__(self, config: Config, store: EtcdStore, tls: ssl.SSLContext | None) -> None:
+        self._config = config
+        self._store = store
+        self._tls = tls
+        self._loop = asyncio.get_running_loop()
+        self._secret = secrets.token_urlsafe(24)
+        self._parts: Parts | None = None
+        self._serving = 0
+        """The number of the reign that was begun here; 0: none."""
+        self.gate = Gate(self, self._secret)
+
+    def begin(self, parts: Parts) -> None:
+        self._parts = parts
+        parts.desk.duty = self
+        self._keys = KeysDoor(parts.desk, parts.clock, parts.full)
+        self._store.changed = self._heard
+        self._store.arrived = self._arrived
+
+    async def open(self, addresses: list[str]) -> None:
+        self._store.check_free()
+        forward = await self.gate.listen(self._config.cluster_address, self._tls)
+        host, _, port = forward.rpartition(":")
+        if host in EVERYWHERE:
+            forward = f"{socket.gethostname()}:{port}"
+        me = Leader(self._config.node_name, forward, self._secret, self._pin(), tuple(addresses))
+        self._store.stand(me)
+
+    def _pin(self) -> str:
+        if not self._config.tls_cert:
+            return ""
+        with open(self._config.tls_cert, encoding="ascii", errors="ignore") as file:  # noqa: PTH123
+            text = file.read()
+        first = text[text.index(ssl.PEM_HEADER) : text.index(ssl.PEM_FOOTER) + len(ssl.PEM_FOOTER)]
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(first)).hexdigest()
+
+    def close(self) -> None:
+        self._store.changed = _nothing
+        self.gate.close()
+
+    def facts(self) -> dict[str, Any]:
+        """For ``status``."""
+        leader = self._store.leader
+        return {
+            "leads": self.is_on,
+            "leader": None if leader is None else leader.node,
+            "passedOn": len(self.gate.passages),
+            "full": round(self._store.room.full, 3),
+        }
+
+    # -- core.duty.Duty, doors.forwarding.Lead ------------------------------------------------------------------------
+
+    @property
+    def is_on(self) -> bool:
+        return bool(self._serving) and self._serving == self._store.reigns and self._store.is_on
+
+    @property
+    def takes_in(self) -> bool:
+        return self.is_on
+
+    def refusal(self) -> NotActive:
+        return self._store.refusal()
+
+    def target(self) -> Target | None:
+        leader = self._store.leader
+        if leader is None or not leader.forward or leader.secret == self._secret:
+            return None
+        host, _, port = leader.forward.rpartition(":")
+        return Target(host.strip("[]"), int(port), leader.secret, leader.pin)
+
+    # -- beginning and ending -----------------------------------------------------------------------------------------
+
+    def _arrived(self, puts: list[Put]) -> None:
+        """In the thread of etcd."""
+        self._loop.call_soon_threadsafe(self._keys.arrived, puts)
+
+    def _heard(self) -> None:
+        """In the thread of etcd."""
+        self._loop.call_soon_threadsafe(self._look)
+
+    def _look(self) -> None:
+        number = self._store.reigns if self._store.is_on else 0
+        if self._serving and self._serving != number:
+            self._end()
+        if number and not self._serving:
+            self._begin(number)
+        self.gate.changed()
+
+    def _begin(self, number: int) -> None:
+        assert self._parts is not None
+        desk = self._parts.desk
+        try:
+            with self._store.transaction() as transaction:
+                self._parts.tidy(transaction)
+            Wholesale(Lane(self._store), desk.verbs, self._parts.clock).adopt_defaults()
+            desk.read(check_unmarked)
+        except QueueError as error:
+            log.warning("could not begin", extra=values(error=str(error)))
+            self._loop.call_later(1.0, self._look)
+            return
+        self._serving = number
+        log.info("leads", extra=values(node=self._config.node_name))
+        desk.awake()
+        self._parts.start()
+        self._keys.arrived([])
+
+    def _end(self) -> None:
+        assert self._parts is not None
+        self._serving = 0
+        self._keys.end()
+        log.warning("no longer leads", extra=values(node=self._config.node_name))
+        self._parts.stop()
+        self._parts.move(self.refusal())
+
+
+def store_for(config: Config) -> EtcdStore:
+    """It does not stand yet: others must know first where we can be reached."""
+    return EtcdStore(read_address(config.store_url, os.environ), Leader(config.node_name))
+
+
+def _nothing() -> None:
+    """Nobody listens any more."""

@@ -1,0 +1,151 @@
+"""Who leads a served store: one node stands for the key, the others look at it. Knows: etcd, the one key, its lease.
+Does not know: what is done by whoever leads.
+
+The key hangs on the leader's lease; the revision at which it was made is the fence of every commit (``reign``)."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable
+from typing import Any, NamedTuple, Protocol
+
+from yirangmq.cluster.etcd import Etcd, created_at, get, put
+from yirangmq.cluster.leases import Lease
+from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.recovery import Deposed
+from yirangmq.cluster.reign import Reign
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.format.jsontext import dumps, loads
+
+PAUSE_SECONDS = 0.2
+STEP_ASIDE_SECONDS = 1.0
+"""Who was deposed lets the others try first."""
+DELETE = 1
+ROOT = b"/yirangmq/"
+log = logging.getLogger("yirangmq.cluster")
+
+
+class Leader(NamedTuple):
+    """What the leader's key says: where other nodes pass calls on to (``forward``, with a ``secret`` that only those
+    know who may read etcd; ``pin`` is the digest of its certificate), and where clients reach it."""
+
+    node: str = ""
+    forward: str = ""
+    secret: str = ""
+    pin: str = ""
+    addresses: tuple[str, ...] = ()
+
+
+class Followers(Protocol):
+    """Told, in the loop of the campaign, what becomes of it."""
+
+    def leads(self, reign: Reign, found: dict[bytes, bytes]) -> Awaitable[None]: ...
+
+    def ended(self, reign: Reign) -> None: ...
+
+    def sees(self, leader: Leader | None) -> None: ...
+
+
+def prefix_of(name: str) -> bytes:
+    return ROOT + name.encode() + b"/"
+
+
+def read_leader(text: bytes) -> Leader:
+    try:
+        kept = loads(text)
+        texts = {name: str(kept.get(name, "")) for name in ("node", "forward", "secret", "pin")}
+        return Leader(**texts, addresses=tuple(map(str, kept.get("addresses", ()))))
+    except (BadInput, TypeError, AttributeError):
+        return Leader("?")
+
+
+async def find_leader(etcd: Etcd, name: str) -> Leader | None:
+    """Who leads now; None: nobody."""
+    kv = await etcd.get(prefix_of(name) + b"leader")
+    return None if kv is None else read_leader(kv.value)
+
+
+class Campaign:
+    """``me`` is what the key says while we lead; it may change until we stand."""
+
+    def __init__(self, etcd: Etcd, name: str, seconds: int, followers: Followers) -> None:
+        self._etcd = etcd
+        self._prefix = prefix_of(name)
+        self._key = self._prefix + b"leader"
+        self._seconds = seconds
+        self._followers = followers
+        self.me = Leader()
+        self.stop = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until ``stop``; then the lease is revoked, and another leads within a moment."""
+        while not self.stop.is_set():
+            try:
+                async with await Lease.grant(self._etcd, self._seconds) as lease:
+                    await self._stand_on(lease)
+            except (QueueError, Compacted, Deposed) as error:
+                self._followers.sees(None)
+                log.warning("cannot stand", extra={"values": {"node": self.me.node, "error": str(error)}})
+                await _first((self.stop.wait(),), PAUSE_SECONDS)
+
+    async def _stand_on(self, lease: Lease) -> None:
+        while not self.stop.is_set() and not lease.lost.is_set():
+            text = dumps(self.me._asdict() | {"addresses": list(self.me.addresses)})
+            answer = await self._etcd.txn(
+                [created_at(self._key, 0)], [put(self._key, text, lease.id)], [get(self._key)]
+            )
+            revision = int(answer.header.revision)
+            if answer.succeeded:
+                await self._lead(revision, lease)
+                continue
+            held = answer.responses[0].response_range.kvs[0]
+            if held.lease == lease.id:  # won before, and the answer was lost
+                await self._lead(int(held.create_revision), lease)
+                continue
+            self._followers.sees(read_leader(held.value))
+            await _first((self.stop.wait(), lease.lost.wait(), self._gone(revision + 1)))
+            self._followers.sees(None)
+
+    async def _lead(self, fence: int, lease: Lease) -> None:
+        reign = Reign(self._etcd, self._prefix, fence, lease)
+        told = {"node": self.me.node, "fence": fence}
+        try:
+            found = await reign.begin()
+            await self._followers.leads(reign, found)
+            self._followers.sees(self.me)
+            log.info("leads the store", extra={"values": told | {"keys": len(found)}})
+            await _first((self.stop.wait(), lease.lost.wait(), reign.over.wait(), self._gone(fence + 1)))
+        except Deposed:
+            pass
+        finally:
+            reign.over.set()
+            self._followers.sees(None)
+            self._followers.ended(reign)
+            log.info("no longer leads the store", extra={"values": told})
+        if self.stop.is_set() or lease.lost.is_set():
+            return
+        kv = await self._etcd.get(self._key)
+        if kv is not None and kv.create_revision == fence:  # still ours: begin again, with what etcd has
+            await asyncio.sleep(PAUSE_SECONDS)
+        else:
+            await asyncio.sleep(STEP_ASIDE_SECONDS)
+
+    async def _gone(self, revision: int) -> None:
+        """Until the key is deleted, or is another's."""
+        async for events in self._etcd.watch(self._key, revision=revision):
+            if any(event.type == DELETE for event in events):
+                return
+
+
+async def _first(waits: "tuple[Any, ...]", seconds: float | None = None) -> None:
+    """Until one of these has come; an error of one is raised."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(Exception):
+            await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,223 @@
+"""The time during which one node leads a served store: what it found when it began, and every commit until it ends.
+Knows: the keys of a store as bytes, the fence, transactions too large for one request. Does not know: what they mean,
+threads.
+
+Every commit compares two things: that the leader's key is the one we made, and that the key ``commit`` is as our last
+commit left it. So a commit whose answer was lost may be sent again: it is done once, whichever of them arrives. If it
+does not fit into one request, new bodies go ahead of it (nobody sees a body that no card names), and what is still
+too much is written down as a journal first, which the commit makes valid and whoever leads finishes."""
+
+import asyncio
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
+from yirangmq.cluster.leases import Lease
+from yirangmq.cluster.recovery import Deposed
+from yirangmq.core.errors import StoreFull, Unavailable
+from yirangmq.format.jsontext import dumps, loads
+
+Writes = Mapping[bytes, bytes | None]
+"""Keys without the store's prefix; None deletes."""
+MOST_WRITES = 2_000
+MOST_PLAIN = 100
+MOST_INSIDE = 24
+"""etcd takes 128 operations on a level, and counts those inside with those beside them."""
+MOST_BYTES = 1_200_000
+"""Of keys and values in one request; etcd takes 1.5 MiB, with all that stands around them."""
+OVERHEAD = 40
+PAUSE_SECONDS = 0.05
+COMMIT, JOURNAL = b"commit", b"j/"
+_HEAD = struct.Struct(">Ii")
+
+
+class Reign:
+    """``is_on`` asks the clock: a process that slept and wakes knows at once that its time is over."""
+
+    def __init__(self, etcd: Etcd, prefix: bytes, fence: int, lease: Lease) -> None:
+        self._etcd = etcd
+        self._prefix = prefix
+        self._lease = lease
+        self.fence = fence
+        self._number = 0
+        self._revision = 0
+        self.over = asyncio.Event()
+
+    @property
+    def is_on(self) -> bool:
+        return not self.over.is_set() and self._lease.is_alive
+
+    @property
+    def leader_key(self) -> bytes:
+        return self._prefix + b"leader"
+
+    # -- what is there ------------------------------------------------------------------------------------------------
+
+    async def begin(self) -> dict[bytes, bytes]:
+        """All keys of the store, as its last leader left them; a journal that it did not finish is finished."""
+        head = await self._etcd.txn(
+            [created_at(self.leader_key, self.fence)], [get(self._prefix + COMMIT)], repeat=True
+        )
+        if not head.succeeded:
+            raise Deposed("before it began")
+        kvs = head.responses[0].response_range.kvs
+        parts = 0
+        if kvs:
+            kept = loads(kvs[0].value)
+            self._number, parts, self._revision = int(kept["n"]), int(kept["parts"]), int(kvs[0].mod_revision)
+        found = await self._read(int(head.header.revision))
+        journal = [found.pop(key) for key in sorted(found) if key.startswith(JOURNAL)]
+        if parts:
+            writes = dict(_read_journal(journal[:parts]))
+            await self._finish(writes)
+            found.update({key: value for key, value in writes.items() if value is not None})
+            for key in [key for key, value in writes.items() if value is None]:
+                found.pop(key, None)
+        elif journal:
+            await self._forget_journal()
+        return found
+
+    async def _read(self, revision: int) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = {}
+        skip = len(self._prefix)
+        async for page in self._etcd.pages(self._prefix, end_of(self._prefix), revision=revision):
+            found.update((kv.key[skip:], kv.value) for kv in page)
+        for key in (COMMIT, b"leader"):
+            found.pop(key, None)
+        return found
+
+    # -- commits ------------------------------------------------------------------------------------------------------
+
+    async def commit(self, writes: Writes, early: Writes, also: Sequence[Any] = ()) -> None:
+        """All of it, or an error and nothing of it. ``early``: new keys that mean nothing until ``writes`` are there.
+        ``also``: a few operations of others, done with it. ``Unavailable`` leaves open what was done, and ends the
+        reign."""
+        try:
+            await self._commit(writes, early, also)
+        except (Deposed, Unavailable):
+            self.over.set()
+            raise
+
+    async def _commit(self, writes: Writes, early: Writes, also: Sequence[Any]) -> None:
+        together = {**early, **writes}
+        if _fits(together):
+            await self._seal(together, 0, also)
+            return
+        for part in _split(early):
+            await self._fenced(self._operations(part))
+        if _fits(writes):
+            await self._seal(writes, 0, also)
+            return
+        parts = list(_journal(writes))
+        try:
+            for number, text in enumerate(parts):
+                await self._fenced([put(self._prefix + JOURNAL + b"%06d" % number, text)])
+        except StoreFull:
+            await self._forget_journal()
+            raise
+        await self._seal({}, len(parts), also)
+        await self._finish(writes)
+
+    async def _finish(self, writes: Writes) -> None:
+        for part in _split(writes):
+            await self._fenced(self._operations(part))
+        await self._seal({}, 0, [delete(self._prefix + JOURNAL, end_of(self._prefix + JOURNAL))])
+
+    async def _forget_journal(self) -> None:
+        await self._fenced([delete(self._prefix + JOURNAL, end_of(self._prefix + JOURNAL))])
+
+    async def _seal(self, writes: Writes, parts: int, more: Sequence[Any] = ()) -> None:
+        """The transaction that makes it so."""
+        number = self._number + 1
+        mark = put(self._prefix + COMMIT, dumps({"n": number, "parts": parts}))
+        compare = [
+            created_at(self.leader_key, self.fence),
+            changed_at(self._prefix + COMMIT, self._revision),
+        ]
+        look = [get(self.leader_key, keys_only=True), get(self._prefix + COMMIT)]
+        answer, was_lost = await self._insist(compare, [*self._operations(writes), *more, mark], look)
+        if answer.succeeded:
+            self._number, self._revision = number, int(answer.header.revision)
+            return
+        leader, last = (one.response_range.kvs for one in answer.responses)
+        if not leader or leader[0].create_revision != self.fence:
+            raise Deposed("at a commit")
+        if not was_lost or not last or int(loads(last[0].value)["n"]) != number:
+            raise Deposed("somebody else wrote to this store")
+        self._number, self._revision = number, int(last[0].mod_revision)
+
+    async def _fenced(self, operations: Sequence[Any]) -> None:
+        """Done twice is done once."""
+        answer, _ = await self._insist([created_at(self.leader_key, self.fence)], operations, [])
+        if not answer.succeeded:
+            raise Deposed("at a part of a commit")
+
+    async def _insist(self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any]) -> tuple[Any, bool]:
+        """The answer, and whether an earlier one was lost. As long as we lead, and no longer."""
+        was_lost = False
+        while self.is_on:
+            try:
+                async with asyncio.timeout(self._lease.left):
+                    return await self._etcd.txn(compare, success, failure), was_lost
+            except (Unavailable, TimeoutError):
+                was_lost = True
+                await asyncio.sleep(PAUSE_SECONDS)
+            except StoreFull:
+                if was_lost:  # the lost one may have been done before etcd was full
+                    break
+                raise
+        if not was_lost:
+            raise Deposed("before it was sent")
+        raise Unavailable("etcd did not confirm this while this node led; it may have been done")
+
+    def _operations(self, writes: Writes) -> list[Any]:
+        """At most a hundred stand side by side, where etcd's quota counts them; more of them in packs."""
+        plain = [
+            delete(self._prefix + key) if value is None else put(self._prefix + key, value)
+            for key, value in writes.items()
+        ]
+        if len(plain) <= MOST_PLAIN:
+            return plain
+        return [nested([], plain[at : at + MOST_INSIDE]) for at in range(0, len(plain), MOST_INSIDE)]
+
+
+def _size(key: bytes, value: bytes | None) -> int:
+    return len(key) + len(value or b"") + OVERHEAD
+
+
+def _fits(writes: Writes) -> bool:
+    return len(writes) <= MOST_WRITES and sum(_size(key, value) for key, value in writes.items()) <= MOST_BYTES
+
+
+def _split(writes: Writes) -> Iterator[Writes]:
+    part: dict[bytes, bytes | None] = {}
+    size = 0
+    for key, value in writes.items():
+        if part and (len(part) >= MOST_WRITES or size + _size(key, value) > MOST_BYTES):
+            yield part
+            part, size = {}, 0
+        part[key] = value
+        size += _size(key, value)
+    if part:
+        yield part
+
+
+def _journal(writes: Writes) -> Iterator[bytes]:
+    for part in _split(writes):
+        yield b"".join(
+            _HEAD.pack(len(key), -1 if value is None else len(value)) + key + (value or b"")
+            for key, value in part.items()
+        )
+
+
+def _read_journal(parts: Iterable[bytes]) -> Iterator[tuple[bytes, bytes | None]]:
+    for text in parts:
+        at = 0
+        while at < len(text):
+            key_size, value_size = _HEAD.unpack_from(text, at)
+            at += _HEAD.size
+            key = text[at : at + key_size]
+            at += key_size
+            yield key, None if value_size < 0 else text[at : at + value_size]
+            at += max(0, value_size)

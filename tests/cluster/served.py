@@ -1,0 +1,78 @@
+"""Whole servers before one store in etcd."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.scenarios.daemons import Daemon, until
+from yirangmq.cluster.address import read_address
+from yirangmq.cluster.campaign import Leader
+from yirangmq.core.errors import QueueError
+from yirangmq.stores.etcd import who_leads
+
+PATIENCE = 60.0
+
+
+class Served:
+    """Nodes by name; ``url`` is their store."""
+
+    def __init__(self, folder: Path, endpoints: Sequence[str], name: str, lease: int) -> None:
+        self.url = f"etcd://{','.join(endpoints)}?name={name}&lease={lease}"
+        self._folder = folder
+        self.nodes: dict[str, Daemon] = {}
+
+    def start(self, name: str) -> Daemon:
+        home = self._folder / name
+        home.mkdir(parents=True, exist_ok=True)
+        here = "127.0.0.1:0"
+        node = Daemon(home, "--store", self.url, "--node", name, "--tcp", here, "--http", here, "--stomp", here)
+        self.nodes[name] = node.start()
+        return node
+
+    def address(self, name: str, scheme: str) -> str:
+        return next(str(one) for one in self.nodes[name].ready["addresses"] if one.startswith(scheme))
+
+    def port(self, name: str, scheme: str) -> int:
+        return int(self.address(name, scheme).rpartition(":")[2])
+
+    @property
+    def addresses(self) -> str:
+        return ",".join(self.address(name, "tcp") for name in self.nodes)
+
+    def leader(self, other_than: str = "") -> str:
+        """The node that leads, when there is one."""
+        found: list[Leader] = []
+
+        def is_there() -> bool:
+            with suppress(QueueError):
+                seen = who_leads(read_address(self.url, os.environ))
+                found[:] = [] if seen is None or seen.node == other_than else [seen]
+            return bool(found)
+
+        until(is_there, PATIENCE)
+        return found[0].node
+
+    def other(self, name: str) -> str:
+        return next(one for one in self.nodes if one != name)
+
+    def kill(self) -> None:
+        for node in self.nodes.values():
+            with suppress(ProcessLookupError):
+                if node.process is not None and node.process.poll() is None:
+                    node.process.send_signal(signal.SIGCONT)
+            node.kill()
+
+
+@contextmanager
+def served(folder: Path, endpoints: Sequence[str], name: str, lease: int = 4) -> Iterator[Served]:
+    """Two nodes, of which one leads."""
+    made = Served(folder, endpoints, name, lease)
+    try:
+        made.start("a")
+        made.leader()
+        made.start("b")
+        yield made
+    finally:
+        made.kill()

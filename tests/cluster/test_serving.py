@@ -1,0 +1,185 @@
+"""Whole servers on several machines before the same queues: any door of any node, and nodes that die."""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.served import Served, served
+from tests.doors.stomp.live import LiveClient
+from tests.scenarios.daemons import run_command, until
+from tests.webqueues import WebQueues
+from yirangmq.client.open import connect
+from yirangmq.core.errors import QueueError
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture(scope="module")
+def two(etcd: Etcds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """For those who do no harm to them."""
+    with served(tmp_path_factory.mktemp("two"), etcd.endpoints, "main", lease=30) as made:
+        yield made
+
+
+def test_published_at_one_node_by_socket_and_consumed_at_the_other_over_http(two: Served, queue: str) -> None:
+    with connect(two.address("a", "tcp")) as here, connect(two.nodes["b"].address) as there:
+        sent = [here.publish(queue, {"n": number}).id for number in range(20)]
+        with WebQueues(two.port("b", "http")) as web:
+            got = web.lease(queue, limit=20, wait=30)
+            assert [one.id for one in got] == sent
+            assert web.ack_many([one.lease_id for one in got[:10]]) == [None] * 10
+        assert there.ack_many([one.lease_id for one in got[10:]]) == [None] * 10
+        assert here.counts(queue).acked == there.counts(queue).acked == 20
+
+
+def test_a_stomp_client_of_the_node_that_does_not_lead(two: Served, queue: str) -> None:
+    client = LiveClient(two.port("b", "stomp")).connect()
+    try:
+        client.confirm(client.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
+        with connect(two.address("a", "tcp")) as here:
+            here.publish(queue, {"to": "bob"})
+            [message] = client.messages(1)
+            assert message.body == b'{"to":"bob"}'
+            client.ack(message)
+            until(lambda: here.counts(queue).acked == 1)
+            client.send(f"/queue/{queue}-back", b"done")
+            [back] = here.lease(f"{queue}-back", wait=30)
+            assert back.payload == b"done"
+    finally:
+        client.close()
+
+
+def test_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Path) -> None:
+    done = run_command(tmp_path, "publish", "-q", queue, '{"n":1}', "--store", two.url)
+    assert done.returncode == 0, done.stderr
+    shown = run_command(tmp_path, "status", "--store", two.url, "--json")
+    assert shown.returncode == 0, shown.stderr
+    assert queue in shown.stdout
+
+
+def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: Etcds, queue: str) -> None:
+    for key, text in (("p/ann/k1", '{"n":1}'), ("producer/k2", "plain"), ("i/ann/k1", '{"n":1}'), ("p/ann/k1", "new")):
+        root = "queue" if key.startswith("producer") else "q"
+        etcd.ctl("put", f"/{root}/{queue}/{key}", text)
+    with connect(two.address("b", "tcp")) as there:
+        got = [there.lease(queue, wait=60)[0] for _ in range(3)]
+        assert [one.payload for one in got] == [b'{"n":1}', b"plain", b"new"]
+        assert there.ack_many([one.lease_id for one in got]) == [None] * 3
+        until(lambda: not etcd.ctl("get", "--prefix", "--keys-only", f"/q/{queue}/").strip())
+        assert there.lease(queue) == []
+
+
+def test_queues_are_served_or_dispatched_and_never_both(two: Served, etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    here = f"etcd://{etcd.endpoints[0]}"
+    done = run_command(tmp_path, "cluster", "serve", "--store", here)
+    assert done.returncode == 4
+    assert "serves the queues of this etcd" in done.stderr
+    etcd.ctl("put", f"/q/{queue}/s", "{}")
+    try:
+        done = run_command(tmp_path, "serve", "--store", here, "--data", str(tmp_path / "d"))
+        assert done.returncode == 4
+        assert f"dispatched by nodes of `yirangmq cluster serve`: {queue}" in done.stderr
+    finally:
+        etcd.ctl("del", f"/q/{queue}/s")
+
+
+def test_nothing_confirmed_is_lost_when_the_leader_is_killed_under_load(
+    etcd: Etcds, queue: str, tmp_path: Path
+) -> None:
+    with served(tmp_path, etcd.endpoints, queue) as nodes:
+        first = nodes.leader()
+        heir = nodes.other(first)
+        confirmed: list[str] = []
+        enough, stop = threading.Event(), threading.Event()
+
+        def produce(name: str) -> None:
+            with connect(nodes.addresses, consumer=name, retries=300) as client:
+                while not stop.is_set():
+                    made = client.publish_many(queue, [{"n": number} for number in range(10)])
+                    confirmed.extend(receipt.id for receipt in made)
+                    if len(confirmed) > 300:
+                        enough.set()
+
+        producers = [threading.Thread(target=produce, args=(f"p{number}",)) for number in range(2)]
+        for one in producers:
+            one.start()
+        assert enough.wait(60)
+        nodes.nodes[first].kill()
+        before = len(confirmed)
+        assert nodes.leader(first) == heir
+        until(lambda: len(confirmed) > before + 100)
+        stop.set()
+        for one in producers:
+            one.join(60)
+        seen: Counter[str] = Counter()
+        with connect(nodes.nodes[heir].address) as client:
+            while len(seen) < len(set(confirmed)):
+                got = client.lease(queue, limit=200, wait=30)
+                assert got, "something is missing"
+                seen.update(one.id for one in got)
+                assert client.ack_many([one.lease_id for one in got]) == [None] * len(got)
+            assert client.lease(queue) == []
+        assert set(confirmed) <= set(seen)
+        assert set(seen.values()) == {1}
+
+
+def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    with served(tmp_path, etcd.endpoints, queue, lease=3) as nodes:
+        first = nodes.leader()
+        heir = nodes.other(first)
+        with connect(nodes.address(first, "tcp"), consumer="ann") as client:
+            for number in range(30):
+                client.publish(queue, number)
+            held = client.lease(queue, limit=10, lease_seconds=3600, wait=30)
+        process = nodes.nodes[first].process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        assert nodes.leader(first) == heir
+        with connect(nodes.address(heir, "tcp"), consumer="ann", retries=100) as client:
+            assert client.counts(queue).leased == 10
+            assert client.ack_many([one.lease_id for one in held[:5]]) == [None] * 5
+            process.send_signal(signal.SIGCONT)
+            with connect(nodes.address(first, "tcp"), consumer="ann", retries=100) as woken:
+                assert woken.ack_many([one.lease_id for one in held[5:]]) == [None] * 5
+                more = woken.lease(queue, limit=100, wait=30)
+                assert len(more) == 20
+                assert woken.ack_many([one.lease_id for one in more]) == [None] * 20
+            counts = client.counts(queue)
+            assert (counts.acked, counts.ready, counts.leased) == (30, 0, 0)
+        assert nodes.leader() == heir
+
+
+def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_hands_over(
+    etcd: Etcds, queue: str, tmp_path: Path
+) -> None:
+    with served(tmp_path, etcd.endpoints, queue, lease=60) as nodes:
+        first = nodes.leader()
+        other = nodes.other(first)
+        client = LiveClient(nodes.port(other, "stomp")).connect()
+        with connect(nodes.addresses, retries=300) as queues:
+            queues.publish(queue, 1)
+            client.confirm(client.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
+            client.messages(1)
+            nodes.nodes[other].kill()
+            [again] = queues.lease(queue, wait=60)
+            assert again.lease_id.endswith("-2")
+            queues.release(again.lease_id)
+            nodes.start(other)
+            assert nodes.nodes[first].stop() == 0
+            assert nodes.leader(first) == other  # long before its lease would have ended
+        with connect(nodes.nodes[other].address, retries=300) as queues:
+            assert queues.counts(queue).ready == 1
+        client.close()
+
+
+def test_what_a_node_cannot_be_is_refused(tmp_path: Path) -> None:
+    for words in (["--topics", "here"], ["--max-store-bytes", "1"], ["--cluster-listen", "nowhere"]):
+        done = run_command(tmp_path, "serve", "--store", "etcd://127.0.0.1:1", *words)
+        assert done.returncode == 2, done.stderr
+    with pytest.raises(QueueError):
+        connect("etcd://127.0.0.1:1")

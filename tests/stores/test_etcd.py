@@ -1,0 +1,170 @@
+"""The store in etcd: commits too large for one request, answers that are lost, a lead that is lost."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.contracts.parts import NOW, QUEUE, bring, envelope, listed, picture, put
+from tests.scenarios.daemons import until
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.campaign import Leader
+from yirangmq.cluster.etcd import Etcd, end_of
+from yirangmq.cluster.reign import Reign
+from yirangmq.core.errors import NotActive, TooLarge, Unavailable, Unreachable
+from yirangmq.core.ports import Change
+from yirangmq.core.states import State
+from yirangmq.stores.etcd import EtcdStore
+
+pytestmark = pytest.mark.process
+MANY = 3_000
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def address(etcd: Etcds, request: pytest.FixtureRequest) -> Address:
+    return Address(endpoints=tuple(etcd.endpoints), name=request.node.name[:100], lease=60)
+
+
+def opened(address: Address) -> EtcdStore:
+    store = EtcdStore(address, Leader("here"))
+    store.stand()
+    store.wait_to_lead()
+    return store
+
+
+def with_etcd(address: Address, act: Any) -> Any:
+    async def whole() -> Any:
+        async with Etcd(address) as client:
+            return await act(client)
+
+    return asyncio.run(whole())
+
+
+def keys_of(address: Address, part: bytes) -> list[bytes]:
+    async def look(client: Etcd) -> list[bytes]:
+        prefix = b"/yirangmq/" + address.name.encode() + b"/" + part
+        return [kv.key for kv in (await client.range(prefix, end_of(prefix), keys_only=True)).kvs]
+
+    found: list[bytes] = with_etcd(address, look)
+    return found
+
+
+def test_a_commit_larger_than_a_request(address: Address) -> None:
+    """Bodies go ahead; so many cards are a journal."""
+    store = opened(address)
+    made = put(store, *[envelope(f"m{number}", payload=bytes(1_000)) for number in range(MANY)])
+    with store.transaction() as transaction:
+        leased = [card._replace(state=State.LEASED, consumer="c" * 400) for card in made]
+        transaction.swap([Change(before, after) for before, after in zip(made, leased, strict=True)])
+    before = picture(store)
+    store.close()
+    again = opened(address)
+    assert picture(again) == before
+    assert keys_of(address, b"j/") == []
+    again.close()
+
+
+@pytest.mark.parametrize("step", ["_seal", "_finish"])
+def test_a_journal_that_was_not_finished(address: Address, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Before the commit it is nothing, after it everything."""
+    store = opened(address)
+    put(store, envelope("first"))
+    real = getattr(Reign, step)
+
+    async def dies(self: Reign, *given: Any) -> None:
+        if step == "_finish" or given[1:] == () or given[1]:
+            raise Unavailable("killed here")
+        await real(self, *given)
+
+    monkeypatch.setattr(Reign, step, dies)
+    with pytest.raises(Unavailable):
+        put(store, *[envelope(f"m{number}", payload=bytes(1_000)) for number in range(2 * MANY)])
+    monkeypatch.undo()
+    store.close()
+    again = opened(address)
+    with again.transaction(write=False) as transaction:
+        found = len(listed(transaction, QUEUE, State.READY))
+        assert found == (1 if step == "_seal" else 2 * MANY + 1)
+        assert transaction.counts(QUEUE).ready == found
+    assert keys_of(address, b"j/") == []
+    assert len(keys_of(address, b"b/")) == found
+    again.close()
+
+
+def test_a_commit_whose_answer_was_lost_is_done_once(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(address)
+    real = Etcd.txn
+    lost: list[Any] = []
+
+    async def loses_one(self: Etcd, *given: Any, **more: Any) -> Any:
+        answer = await real(self, *given, **more)
+        if not lost:
+            lost.append(answer)
+            raise Unreachable("the line was cut")
+        return answer
+
+    monkeypatch.setattr(Etcd, "txn", loses_one)
+    put(store, envelope("m"))
+    put(store, envelope("n"))
+    assert lost
+    before = picture(store)
+    store.close()
+    again = opened(address)
+    assert picture(again) == before
+    again.close()
+
+
+def test_who_is_deposed_writes_nothing_and_stands_again(address: Address) -> None:
+    store = opened(address)
+    [card] = put(store, envelope("m"))
+    leader = b"/yirangmq/" + address.name.encode() + b"/leader"
+    reigns = store.reigns
+
+    def lose_it() -> None:
+        with store.transaction() as transaction:
+            with_etcd(address, lambda client: client.delete(leader))
+            transaction.swap([Change(card, card._replace(state=State.LEASED))])
+
+    with pytest.raises(NotActive):
+        lose_it()
+    until(lambda: store.is_on and store.reigns > reigns)
+    with store.transaction(write=False) as transaction:
+        assert transaction.by_id(QUEUE, ["m"]) == [card]
+    bring(store, card, State.DEAD)
+    store.close()
+
+
+def test_a_message_that_is_too_large_says_so_and_hurts_no_other(address: Address) -> None:
+    store = opened(address)
+    with pytest.raises(TooLarge, match="payload: a message in etcd may have 1310720 bytes"):
+        put(store, envelope("m", payload=bytes(1_310_721)))
+    put(store, envelope("n", payload=bytes(1_310_720)))
+    with store.transaction(write=False) as transaction:
+        assert [card.id for card, _ in transaction.heads(QUEUE, 9)] == ["n"]
+    store.close()
+
+
+def test_a_second_process_is_told_who_has_it(address: Address, tmp_path: Path) -> None:
+    store = opened(address)
+    other = EtcdStore(address, Leader("there"))
+    other.stand()
+    with pytest.raises(Unavailable, match="the active node is here"):
+        other.wait_to_lead(1)
+    with pytest.raises(NotActive, match="the active node is here"), other.transaction():
+        pass
+    put(store, envelope("m"))
+    store.close()
+    other.wait_to_lead()
+    with other.transaction(write=False) as transaction:
+        assert transaction.counts(QUEUE).ready == 1
+        assert transaction.due(NOW, 9) == []
+    other.close()
