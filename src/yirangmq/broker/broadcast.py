@@ -86,8 +86,8 @@ class Broadcast:
         changes = []
         for line in gone:
             cards = [card for card in addressed(transaction, queue, line, PER_LINE) if is_copy(card.id, line)]
-            if len(cards) == PER_LINE:
-                self._looked.pop(queue, None)
+            if cards:
+                self._looked.pop(queue, None)  # there may be more, or one of their groups may come into line now
             for card in cards:
                 outcome = decide.abandon(card, policy, now, "its consumer is no longer one of this queue")
                 changes.append(Change(card, outcome.message, outcome.failure))

@@ -1,0 +1,49 @@
+"""STOMP subscribers are served by a queue's strategy as everybody else is, side by side with other doors."""
+
+from tests.doors.stomp.parts import Stomp, StompServer, bodies
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+
+def new(server: StompServer, client: Stomp) -> list[bytes]:
+    """What came since it was last looked at."""
+    server.turn()
+    found, client.said = bodies([one for one in client.said if one.command == "MESSAGE"]), []
+    return found
+
+
+def test_they_take_turns_with_consumers_at_other_doors(server: StompServer) -> None:
+    native = server.client()
+    native.call("dispatch_set", queue="mail", members={"strategy": "round_robin"})
+    ours = native.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10, None, "native"))
+    one, two = (server.connected(**{"client-id": name}) for name in ("one", "two"))
+    for client in (one, two):
+        client.subscribe("/queue/mail", "client-individual")
+    native.publish("mail", *[b"%d" % n for n in range(6)])
+    assert new(server, one) == [b"1", b"4"]
+    assert new(server, two) == [b"2", b"5"]
+    assert [m.payload for a in native.heard(ours) for m in a.value.messages] == [b"0", b"3"]
+
+
+def test_in_strict_order_the_next_comes_when_the_one_before_is_acked_also_by_itself(server: StompServer) -> None:
+    native = server.client()
+    native.call("dispatch_set", queue="mail", members={"strategy": "ordered"})
+    client = server.connected()
+    client.subscribe("/queue/mail", "auto")
+    native.publish("mail", b"1", b"2", b"3")
+    assert new(server, client) == [b"1", b"2", b"3"]
+    assert [row["status"] for row in native.call("deliveries", queue="mail")] == ["DELIVERED"] * 3
+
+
+def test_a_client_with_a_name_finds_its_copies_when_it_comes_again(server: StompServer) -> None:
+    native = server.client()
+    native.call("dispatch_set", queue="mail", members={"strategy": "broadcast"})
+    first, other = (server.connected(**{"client-id": name}) for name in ("ledger", "other"))
+    for client in (first, other):
+        client.subscribe("/queue/mail", "auto")
+    first.session.end()
+    server.turn()
+    native.publish("mail", b"1")
+    assert new(server, other) == [b"1"]
+    again = server.connected(**{"client-id": "ledger"})
+    assert bodies(again.subscribe("/queue/mail", "auto")) == [b"1"]

@@ -1,0 +1,255 @@
+"""A real server and real consumers: strategies switched under load, consumers killed under each, programs turned away,
+outcomes told to an endpoint that fails at first."""
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from yirangmq import NewMessage
+from yirangmq.client.faces import Client
+from yirangmq.client.open import connect
+from yirangmq.core.dispatch import Strategy
+from yirangmq.core.errors import NotAllowed, QueueError
+
+pytestmark = pytest.mark.process
+MESSAGES = 600
+"""To be published while strategies change."""
+
+
+class Worker:
+    """Takes what it is given, and acks it, until it is stopped. What it could not ack in time comes again."""
+
+    def __init__(self, address: str, queue: str, name: str) -> None:
+        self.got: list[Any] = []
+        self.acked: list[Any] = []
+        self._client = connect(address, consumer=name)
+        self._queue = queue
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._work)
+        self._thread.start()
+
+    def _work(self) -> None:
+        with self._client.subscribe(self._queue, 10) as pushed:
+            while not self._stopping.is_set():
+                delivery = pushed.next(0.2)
+                if delivery is None:
+                    continue
+                self.got.append(delivery.value())
+                try:
+                    self._client.ack(delivery.lease_id)
+                    self.acked.append(delivery.value())
+                except QueueError:
+                    pass
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(60)
+        self._client.close()
+
+
+@contextmanager
+def workers(address: str, queue: str, *names: str) -> Iterator[list[Worker]]:
+    made = [Worker(address, queue, name) for name in names]
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.stop()
+
+
+def test_strategies_change_under_load_and_every_message_is_done_with_once(tmp_path: Path) -> None:
+    plan = [one.value for one in Strategy if one is not Strategy.BROADCAST]
+    with daemon(tmp_path) as server, connect(server.address) as client:
+        client.set_policy("mail", {"visibilityTimeoutSec": 600})
+        with workers(server.address, "mail", "a", "b", "c") as crew:
+            for n in range(0, MESSAGES, 20):
+                client.set_dispatch("mail", {"strategy": plan[n // 20 % len(plan)], "weights": {"a": 3}})
+                client.publish_many("mail", [NewMessage(payload=n + k, group=f"g{k}") for k in range(20)])
+            until(lambda: client.counts("mail").done == MESSAGES)
+            until(lambda: sum(len(one.acked) for one in crew) == MESSAGES)
+        assert Counter(n for one in crew for n in one.acked) == Counter(range(MESSAGES))
+        assert client.dispatch("mail")["deliveries"] == {"DELIVERED": MESSAGES, "FAILED": 0, "TIMEOUT": 0}
+
+
+def test_a_consumer_killed_under_each_strategy_loses_nothing(tmp_path: Path) -> None:
+    queues = [one.value for one in Strategy]
+    with daemon(tmp_path) as server, connect(server.address) as client:
+        for queue in queues:
+            client.set_policy(
+                queue,
+                {"visibilityTimeoutSec": 3, "retry": {"limit": None}, "dispatch": {"strategy": queue, "graceSec": 2}},
+            )
+        command = [sys.executable, "-m", "tests.scenarios.dispatched", server.address, *queues]
+        doomed = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
+        try:
+            assert doomed.stdout is not None
+            for queue in queues:
+                until(lambda queue=queue: _publish_until_taken(client, queue))
+                assert doomed.stdout.readline().split()[0] == queue
+            for queue in queues:
+                client.publish_many(queue, [NewMessage(payload=n, group=f"g{n}") for n in range(20)])
+        finally:
+            doomed.kill()
+            doomed.communicate()
+        for queue in queues:
+            with workers(server.address, queue, "survivor"):
+                until(lambda queue=queue: _is_empty(client, queue))
+        for queue in queues:
+            counts = client.counts(queue)
+            copies = 1 if queue == "broadcast" else 0
+            assert (counts.dead > 0) == bool(copies), (queue, counts)
+            assert counts.done + counts.dead == counts.published, (queue, counts)
+        ended = client.deliveries("ordered", consumer="doomed")
+        assert {row["status"] for row in ended} == {"TIMEOUT"}
+
+
+def _publish_until_taken(client: Client, queue: str) -> bool:
+    """It has come, and has what it alone can have."""
+    if not client.counts(queue).published:
+        client.publish(queue, "first")
+    return client.counts(queue).leased > 0
+
+
+def _is_empty(client: Client, queue: str) -> bool:
+    counts = client.counts(queue)
+    return counts.ready + counts.leased + counts.delayed + counts.held == 0
+
+
+# -- programs ---------------------------------------------------------------------------------------------------------
+
+SETTINGS = {
+    "programs": [
+        {"name": "ATMH", "addresses": ["127.0.0.0/8"], "token": "token-of-atmh"},
+        {"name": "JETCO", "addresses": ["127.0.0.1"], "token": "token-of-jetco"},
+        {"name": "AWAY", "addresses": ["10.9.9.9"], "token": "token-of-away"},
+    ],
+    "routes": [{"source": "ATMH", "target": "JETCO"}],
+}
+
+
+def _address(server: Daemon, scheme: str) -> str:
+    return str(next(one for one in server.ready["addresses"] if one.startswith(scheme)))
+
+
+def _status(server: Daemon, token: str, path: str, body: object) -> int:
+    connection = http.client.HTTPConnection(_address(server, "http://").removeprefix("http://"), timeout=60)
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    connection.request("POST", path, json.dumps(body), headers)
+    status = connection.getresponse().status
+    connection.close()
+    return status
+
+
+def _stomp(server: Daemon, token: str, queue: str) -> list[str]:
+    """Connects, sends one message, and says which frames came back."""
+    host, _, port = _address(server, "stomp://").removeprefix("stomp://").rpartition(":")
+    connect = f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0"
+    send = f"SEND\ndestination:/queue/{queue}\nreceipt:r\n\nhello\0DISCONNECT\n\n\0"
+    with socket.create_connection((host, int(port)), timeout=60) as line:
+        line.sendall(f"{connect}{send}".encode())
+        said = b"".join(iter(lambda: line.recv(4096), b""))
+    return [frame.strip().split(b"\n")[0].decode() for frame in said.split(b"\0") if frame.strip()]
+
+
+def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps(SETTINGS))
+    here = "127.0.0.1:0"
+    options = ("--config", str(tmp_path / "settings.json"), "--tcp", here, "--http", here, "--stomp", here)
+    with daemon(tmp_path, *options) as server:
+        tcp = _address(server, "tcp://")
+        with connect(tcp, token="token-of-atmh") as atmh, connect(tcp, token="token-of-jetco") as jetco:
+            atmh.publish("JETCO", {"pay": 1})
+            [delivery] = jetco.lease("JETCO", wait=60)
+            jetco.ack(delivery.lease_id)
+        deeds: tuple[tuple[str, Callable[[Client], object]], ...] = (
+            ("token-of-jetco", lambda client: client.publish("ATMH", 1)),
+            ("token-of-jetco", lambda client: client.lease("ATMH")),
+            ("token-of-atmh", lambda client: client.lease("JETCO")),
+            ("token-of-away", lambda client: client.publish("JETCO", 1)),
+            ("token-of-nobody", lambda client: client.publish("JETCO", 1)),
+        )
+        for token, deed in deeds:
+            with pytest.raises(NotAllowed), connect(tcp, token=token, retries=0) as client:
+                deed(client)
+        publish = "/v1/queues/JETCO/messages"
+        assert _status(server, "token-of-atmh", publish, {"pay": 2}) == 200
+        assert _status(server, "token-of-jetco", publish, {"pay": 2}) == 403
+        assert _status(server, "token-of-away", publish, {"pay": 2}) == 401
+        assert _status(server, "", publish, {"pay": 2}) == 401
+        assert _stomp(server, "token-of-atmh", "JETCO") == ["CONNECTED", "RECEIPT"]
+        assert _stomp(server, "token-of-jetco", "ATMH") == ["CONNECTED", "ERROR"]
+        assert _stomp(server, "token-of-away", "JETCO") == ["ERROR"]
+        found = json.loads(run_command(tmp_path, "programs", "--store", server.address, "--json").stdout)
+        assert [row["sendsTo"] for row in found["programs"]] == [["JETCO"], [], []]
+        counts = {(row["door"], row["reason"]): row["count"] for row in found["refused"]["counts"]}
+        assert (counts["http", "forbidden"], counts["http", "unknown"]) == (1, 2)
+        assert (counts["socket", "forbidden"], counts["socket", "unknown"]) == (3, 2)
+        assert (counts["stomp", "forbidden"], counts["stomp", "unknown"]) == (1, 1)
+        assert "JETCO" in {row["program"] for row in found["refused"]["latest"]}
+        metrics = run_command(tmp_path, "metrics", "--store", server.address).stdout
+        assert 'yirangmq_clients_refused_total{door="socket",reason="unknown"} 2' in metrics
+        assert [one for one in server.events() if one["event"] == "client refused" and one["door"] == "socket"]
+
+
+# -- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+class Endpoint(ThreadingHTTPServer):
+    """Fails the first time it is told something."""
+
+    def __init__(self) -> None:
+        self.told: list[dict[str, Any]] = []
+        self.refused = 0
+        super().__init__(("127.0.0.1", 0), Hearing)
+
+
+class Hearing(BaseHTTPRequestHandler):
+    server: Endpoint
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        is_first = not self.server.refused
+        self.server.refused += is_first
+        if not is_first:
+            self.server.told.append(json.loads(body))
+        self.send_response(503 if is_first else 204)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nobody reads it."""
+
+
+def test_outcomes_are_told_at_least_once_to_an_endpoint_that_fails_at_first(tmp_path: Path) -> None:
+    endpoint = Endpoint()
+    hearing = threading.Thread(target=endpoint.serve_forever)
+    hearing.start()
+    try:
+        with daemon(tmp_path) as server, connect(server.address) as client:
+            url = f"http://127.0.0.1:{endpoint.server_port}/outcomes"
+            client.publish_many("mail", [1, 2])
+            done = run_command(tmp_path, "dispatch", "callback", "mail", "--url", url, "--store", server.address)
+            assert done.returncode == 0, done.stderr
+            for delivery in client.lease("mail", 2, lease_seconds=600):
+                client.ack(delivery.lease_id) if delivery.value() == 1 else client.nack(delivery.lease_id, "REJECTED")
+            until(lambda: {one["status"] for one in endpoint.told} == {"DELIVERED", "FAILED"})
+        assert endpoint.refused == 1
+        assert all(one["queue"] == "mail" and one["final"] for one in endpoint.told)
+    finally:
+        endpoint.shutdown()
+        endpoint.server_close()
+        hearing.join(60)
