@@ -273,6 +273,16 @@ def test_a_record_that_the_queue_never_takes_becomes_a_dead_letter(house: House)
     assert (house.row("b")["delivered"], house.row("b")["refused"]) == (3, 1)
 
 
+def test_a_record_that_a_processor_refuses_becomes_a_dead_letter(house: House) -> None:
+    house.add("b", "mail")
+    house.policy("mail", '{"processor": {"integrity": "sha256", "checks": [{"check": "length", "max": 1}]}}')
+    house.publish(NewRecord("t", b"1"), NewRecord("t", b"22"), NewRecord("t", b"3"))
+    house.settle()
+    assert payloads(house, "mail") == [b"1", b"3"]
+    assert house.counts("mail").dead == 1
+    assert (house.row("b")["state"], house.row("b")["refused"]) == ("running", 1)
+
+
 def test_pause_lasts_and_resume_goes_on_where_it_was(house: House) -> None:
     house.add("b", "mail")
     house.publish(*numbered(2))

@@ -21,6 +21,7 @@ from yirangmq.core.errors import (
     QuotaExceeded,
     TooLarge,
     Unavailable,
+    Unfit,
     WrongState,
 )
 from yirangmq.core.message import Counts
@@ -110,9 +111,9 @@ class House:
             checksum = crc32(data, checksum)
         return Stage(stage, pieces, len(rows), checksum)
 
-    def commit(self, batch: int, *stages: Stage) -> tuple[Entry, bool]:
+    def commit(self, batch: int, *stages: Stage, bad_queue: str = "") -> tuple[Entry, bool]:
         told: list[Any] = []
-        self.batches.commit(QUERY, batch, stages, lambda *answer: told.append(answer))
+        self.batches.commit(QUERY, batch, stages, lambda *answer: told.append(answer), bad_queue)
         self.turn()
         [(result, error)] = told
         if error is not None:
@@ -157,6 +158,19 @@ def test_a_batch_goes_to_queues_topics_and_dead_letters_at_once(house: House) ->
     assert house.topics is not None
     assert house.topics.seen() == [("t", b"2"), ("t", b"5")]
     assert list(house.stages.batches()) == []
+
+
+def test_a_batch_passes_the_processors_of_its_queues(house: House) -> None:
+    text = '{"processor": {"checks": [{"check": "length", "max": 1}]}}'
+    with house.store.transaction() as transaction:
+        transaction.set_policy("b", text)
+    rows = (row("queue:a", 1), row("queue:b", 22), row("queue:b", 3))
+    with pytest.raises(Unfit, match="check 'length' of queue 'b'"):
+        house.commit(0, house.stage(0, "0-0", *rows))
+    assert (house.counts("a").published, house.counts("b").published) == (0, 0)
+    entry, _ = house.commit(0, house.stage(0, "0-1", *rows), bad_queue="bad")
+    assert (entry.queue_rows, entry.dead_rows) == (2, 1)
+    assert (house.payloads("a"), house.payloads("b"), house.counts("b").dead) == ([b"1"], [b"3"], 1)
 
 
 def test_a_batch_said_twice_is_in_once(house: House) -> None:

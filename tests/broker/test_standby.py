@@ -7,7 +7,7 @@ import pytest
 
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.errors import NotActive, QueueError
+from yirangmq.core.errors import HookFailed, NotActive, QueueError
 from yirangmq.doors.takers import Waiting
 from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
@@ -73,6 +73,18 @@ def test_a_standby_is_looked_at_and_not_changed() -> None:
         with pytest.raises(NotActive):
             work()
     assert bench.ready() == 1
+
+
+def test_a_standby_runs_no_hooks() -> None:
+    bench = Bench()
+    hooks = '{"processor": {"hooks": [{"hook": "no.such:hook"}]}}'
+    bench.ask(lambda transaction: transaction.set_policy("work", hooks))
+    with pytest.raises(HookFailed):
+        bench.publish("1")
+    bench.duty.is_on = False
+    with pytest.raises(NotActive):
+        bench.publish("2")
+    assert bench.desk.is_idle
 
 
 def test_time_changes_nothing_on_a_standby_and_is_caught_up_with_later() -> None:

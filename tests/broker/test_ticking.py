@@ -152,6 +152,15 @@ def test_a_tick_the_queue_refuses_is_lost_and_harms_no_other(caplog: pytest.LogC
     assert "was refused" in caplog.text
 
 
+def test_a_tick_passes_the_processor_of_its_queue(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    schedule(house, tick(), processor={"checks": [{"check": "length", "max": 0}]})
+    schedule(house, tick(), queue="post", processor={"integrity": "sha256"})
+    house.pass_time(MINUTE)
+    assert (house.waiting(), len(house.waiting("post"))) == ([], 1)
+    assert "check 'length'" in caplog.text
+
+
 def test_a_store_that_refuses_for_a_moment_gets_the_tick_later() -> None:
     store = FailingStore(MemoryStore())
     house = House(store)

@@ -234,6 +234,11 @@ class Gate:
         check, (field, text) = found
         return unfit(envelope, check.name, field, text)
 
+    def looked_at(self, needed: Uncleared) -> Verdicts:
+        """By the checks alone."""
+        chain = needed.chain
+        return {key_of(one): Verdict(chain, self.checked(chain, one)) for one in needed.envelopes}
+
     def may_run(self, hook: Hook) -> QueueError | None:
         if may_run(hook, self._defaults.hooks):
             return None

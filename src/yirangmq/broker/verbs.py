@@ -88,6 +88,9 @@ class Verbs:
         self.touched: set[str] = set()
         """Queues that may have something to take since somebody last cleared this."""
 
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
     # -- producing ------------------------------------------------------------------------------------------------
 
     def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:

@@ -43,7 +43,6 @@ from yirangmq.doors.health import Disk, Health, Reason
 from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Done, Given, Pages
-from yirangmq.doors.processing import Processing
 from yirangmq.doors.refusing import Refusals
 from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
@@ -110,7 +109,6 @@ class Daemon:
         observing.begin(verbs.happened, calls)
         self._topic_calls.begin(calls, observing.feed.hear)
         self._bridging.calls.begin(calls)
-        Processing(verbs, clock, ids).begin(calls)
         traces = load_traces()
         if traces is not None:
             verbs.happened.listen(traces.hear)

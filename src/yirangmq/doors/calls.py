@@ -15,7 +15,7 @@ from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.roster import Roster
-from yirangmq.doors import dispatching, letters, looking, steering
+from yirangmq.doors import dispatching, letters, looking, processing, steering
 from yirangmq.doors.health import Health
 from yirangmq.doors.paged import Done, Given, PagedMethod, Pages
 from yirangmq.doors.values import reading
@@ -58,6 +58,9 @@ class Calls:
         self.add("queue_resume", partial(steering.pause, verbs, paused=False))
         self.add("drop", partial(steering.drop, verbs))
         self.add_entry("deliveries", partial(dispatching.deliveries, verbs))
+        self.add("processors", partial(processing.listed, verbs))
+        self.add("processor_set", partial(processing.put, verbs))
+        self.add_entry("processor_check", processing.check)
         if pages is not None:
             self._add_long_ones(pages)
         if site is not None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.core.errors import NotFound
+from yirangmq.core.errors import NotFound, PayloadDamaged
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.cloud import EVENT_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
@@ -11,6 +11,7 @@ from yirangmq.doors.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, thin
 from yirangmq.doors.http.v1.settling import answer_results
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Look
+from yirangmq.format.digest import damage
 from yirangmq.wire.calls import error_of
 
 SAFE = (
@@ -57,6 +58,9 @@ def show_payload(ask: Ask) -> None:
         sent = one_look(page).envelope
         if sent is None:
             raise NotFound("of this message only the id is remembered", field="id")
+        wrong = damage(sent)
+        if wrong:
+            raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
         kind = cloudevents.content_type(sent) or "application/octet-stream"
         ask.respond(sent.payload, (("content-type", kind), *SAFE))
 
@@ -97,7 +101,7 @@ ENDPOINTS = (
     Endpoint("GET", ONE, "One message and its history", show_message, "messages", "look", STORY,
              refusals=("not_found",), more={EVENT_TYPE: {"type": "object"}}),
     Endpoint("GET", f"{ONE}/payload", "The payload's bytes, exactly as sent", show_payload, "messages", "look",
-             {}, refusals=("not_found",), media="*/*"),
+             {}, refusals=("not_found", "payload_damaged"), media="*/*"),
     Endpoint("DELETE", ONE, "Give a message up, in whatever state", drop_message, "messages", "admin",
              thing(queue=TEXT, messageId=TEXT, dropped=FLAG), refusals=("not_found", "wrong_state")),
     Endpoint("POST", "/v1/queues/{queue}/drop", "Give many up", drop_many, "messages", "admin", ref("Results"),
