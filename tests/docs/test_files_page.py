@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE
 from yirangmq.core.dayfiles import Delivery, Kind
 from yirangmq.format.dayrecord import payload_of, read
 
@@ -28,7 +29,7 @@ def test_the_commands_run(tmp_path: Path) -> None:
         env=os.environ | {"PATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.scenarios import clients
 from tests.scenarios.daemons import Daemon, daemon, run_command, until
 from tests.scenarios.workers import crew
@@ -52,11 +53,11 @@ def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path)
             server.kill()
             server.start()
         stops[0].touch()
-        until(lambda: not any(worker.process.is_alive() for worker in producers), 120)
+        until(lambda: not any(worker.process.is_alive() for worker in producers), PATIENCE)
         with connect(server.address) as client:
-            until(lambda: _left(client) == 0, 120)
+            until(lambda: _left(client) == 0, PATIENCE)
         stops[1].touch()
-        hearing.join(120)
+        hearing.join(PATIENCE)
         assert not hearing.is_alive()
         checked = run_command(tmp_path, "files", "check", "--store", server.address, "--json")
         assert (checked.returncode, json.loads(checked.stdout)["findings"]) == (0, [])
@@ -81,7 +82,7 @@ def test_what_operators_see(tmp_path: Path) -> None:
             client.publish("atm", NewMessage(payload={"amount": 5}, id="text"))
             client.ack(client.lease("atm")[0].lease_id)
         folder = tmp_path / "d" / "by-date"
-        until(lambda: list(folder.glob("*/counts-*.json")), 60)
+        until(lambda: list(folder.glob("*/counts-*.json")), PATIENCE)
         listed = json.loads(run_command(tmp_path, "files", "list", "--json", *store).stdout)
         assert listed["folder"] == str(folder)
         assert sum(day["files"] for day in listed["days"]) >= 1

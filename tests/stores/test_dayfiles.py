@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.golden_files import golden
 from tests.places import KINDS, Place
 from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once
 from yirangmq import NewMessage
@@ -346,3 +347,27 @@ def test_check_finds_what_is_wrong(sqlite: Kept) -> None:
 def test_heads_are_read_without_the_rest() -> None:
     head = head_of(b'{"record":"outcome","at":"t","seq":7,"queue":"q","messageId":"m","state":"done","attempt":1}\n')
     assert (head.kind, head.seq, head.queue, head.id, head.state) == ("outcome", 7, "q", "m", State.DONE)
+
+
+def test_the_format_is_what_it_was(tmp_path: Path) -> None:
+    """Version 1, to the byte; and it is read as it was written."""
+    kept = Kept("memory", tmp_path)
+    queues = kept.queues
+    queues.publish_many(
+        "mail",
+        [
+            NewMessage(payload={"to": "ann"}, id="text", type="letter", priority=3, ttl=60, delay=1),
+            NewMessage(payload=bytes(range(8)) + b"\xff", id="binary", content_type="image/png"),
+        ],
+    )
+    kept.clock.advance(1500)
+    first, second = queues.lease("mail", 2, consumer="ann")
+    queues.ack(first.lease_id)
+    kept.clock.advance(20)
+    queues.nack(second.lease_id, "REJECTED", 'says "no"\n')
+    queues.delete_queue("mail")
+    [name] = dayfiles.files(kept.root)
+    written = (kept.root / name).read_bytes()
+    assert written == golden("files-by-date-v1.jsonl")
+    assert [payload_of(read(line)) for line in written.splitlines()[:2]] == [b'{"to":"ann"}', b"\0\1\2\3\4\5\6\7\xff"]
+    kept.store.close()

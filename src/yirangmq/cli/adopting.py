@@ -6,12 +6,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yirangmq
 from yirangmq.broker import adoption
 from yirangmq.broker.queues import Queues
+from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.jsontext import dumps
+from yirangmq.stores.dayfiles import BESIDE, DayFiles
 from yirangmq.stores.holder import Holder, StoreLock
+from yirangmq.stores.journal_told import read_position
+from yirangmq.stores.journaled import JournaledStore
+from yirangmq.stores.open import open_store
 
 
 def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> dict[str, Any]:
@@ -23,10 +27,22 @@ def adopt(ours: Queues, url: str, here: str, there: str, *, dry_run: bool) -> di
         raise NotFound(f"there is no store at {place}", field="store")
     lock = StoreLock(url, Holder(os.getpid(), "", here, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
     try:
-        with yirangmq.open(url) as theirs:
+        with _opened(url, Path(place), dry_run=dry_run) as theirs:
             return adoption.adopt(ours, theirs, here, there, dry_run=dry_run)
     finally:
         lock.close()
+
+
+def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
+    """With its files by date, where they lie beside it: they are to tell what went away."""
+    store = open_store(url)
+    files = place.absolute().parent / BESIDE
+    with store.transaction(write=False) as transaction:
+        has_files = read_position(transaction) is not None and files.is_dir()
+    clock = SystemClock()
+    if has_files and not dry_run:
+        store = JournaledStore(store, DayFiles(files), clock)
+    return Queues(store, clock, TimeOrderedIds())
 
 
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:

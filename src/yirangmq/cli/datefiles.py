@@ -22,7 +22,6 @@ from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_check import check
 from yirangmq.stores.dayfiles_house import housekeep, size_of
 
-BESIDE = "by-date"
 SHOWN = 20
 MOST_PREVIEW = 60
 CONTENT = (Kind.ACCEPTED, Kind.REWRITTEN)
@@ -43,7 +42,7 @@ def _folder(args: argparse.Namespace) -> Path:
             told = _told(queues)
         if told is None and here.is_server:
             raise NotFound("this server keeps no files by date (setting files_by_date)", field="folder")
-        found = Path(told["folder"]) if told else Path(here.path).absolute().parent / BESIDE
+        found = Path(told["folder"]) if told else Path(here.path).absolute().parent / dayfiles.BESIDE
     if not found.is_dir():
         raise NotFound(f"there are no files by date in {found}", field="folder")
     return found

@@ -15,6 +15,8 @@ from yirangmq.core.ports import Finding
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 
+BESIDE = "by-date"
+"""The folder beside a store where they are by default."""
 FILE_BYTES = 64 << 20
 """A file that has grown past this is followed by another one: small enough to be opened in an editor."""
 GOING = ".going-"
