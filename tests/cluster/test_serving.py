@@ -1,5 +1,6 @@
 """Whole servers on several machines before the same queues: any door of any node, and nodes that die."""
 
+import json
 import signal
 import threading
 from collections import Counter
@@ -14,7 +15,7 @@ from tests.doors.stomp.live import LiveClient
 from tests.scenarios.daemons import run_command, until
 from tests.webqueues import WebQueues
 from yirangmq.client.open import connect
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, QuotaExceeded
 
 pytestmark = pytest.mark.process
 
@@ -60,6 +61,15 @@ def test_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Pa
     shown = run_command(tmp_path, "status", "--store", two.url, "--json")
     assert shown.returncode == 0, shown.stderr
     assert queue in shown.stdout
+    told = run_command(tmp_path, "cluster", "leader", "--store", two.url, "--json")
+    assert json.loads(told.stdout)["served"]["leader"] == two.leader()
+
+
+def test_commands_have_a_store_for_themselves_that_nobody_serves(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    url = f"etcd://{etcd.endpoints[0]}?name={queue}"
+    for words in (["publish", "-q", queue, '{"n":1}'], ["consume", "-q", queue, "--max", "1"], ["check"]):
+        done = run_command(tmp_path, *words, "--store", url)
+        assert done.returncode == 0, (words, done.stderr)
 
 
 def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: Etcds, queue: str) -> None:
@@ -175,6 +185,30 @@ def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_ha
         with connect(nodes.nodes[other].address, retries=300) as queues:
             assert queues.counts(queue).ready == 1
         client.close()
+
+
+def test_publishing_is_refused_while_etcd_is_nearly_full(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    """As far as this server knows: it was told of a smaller quota than etcd has."""
+    nodes = Served(tmp_path, etcd.endpoints, queue, lease=30)
+    nodes.url += "&quota=20000"
+    try:
+        nodes.start("a")
+        with connect(nodes.nodes["a"].address, retries=100) as client:
+
+            def is_refused() -> bool:
+                try:
+                    client.publish(queue, 1)
+                except QuotaExceeded:
+                    return True
+                return False
+
+            until(is_refused)
+            waiting = client.counts(queue).ready
+            got = client.lease(queue, limit=1000)
+            assert len(got) == waiting
+            assert client.ack_many([one.lease_id for one in got]) == [None] * waiting
+    finally:
+        nodes.kill()
 
 
 def test_what_a_node_cannot_be_is_refused(tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def _member_row(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def run_leader(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.campaign import find_leader
     from yirangmq.cluster.overview import view, views
 
     async def look(etcd: "Etcd", address: "Address") -> int:
@@ -99,10 +100,15 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
             raise NotFound(f"nobody leads {args.queue}", field="queue")
         head = [one for one in await _members(etcd, address) if one.get("leads")]
         name = head[0]["name"] if head else None
+        serves = await find_leader(etcd, address.name)
+        node = None if serves is None else serves.node
         if screen.json:
-            screen.document({"ok": True, "etcd": name, "queues": leads})
+            at = [] if serves is None else list(serves.addresses)
+            served = {"store": address.name, "leader": node, "addresses": at}
+            screen.document({"ok": True, "etcd": name, "served": served, "queues": leads})
         else:
-            screen.table((Column("of"), Column("leader")), [("etcd itself", name), *leads.items()])
+            served_row = (f"the served store {address.name}", node)
+            screen.table((Column("of"), Column("leader")), [("etcd itself", name), served_row, *leads.items()])
         return exits.OK
 
     return run_with(args, look)
@@ -202,7 +208,8 @@ VERBS: dict[str, tuple[str, Command]] = {
     "leader": (
         "which node leads which queue",
         Command(
-            about="Which node dispatches which queue, and which member leads etcd itself.",
+            about="Which node dispatches which queue, which one leads the store that servers serve, and which member "
+            "leads etcd itself.",
             examples=(
                 ("of all queues", "yirangmq cluster leader --store etcd://h1,h2,h3"),
                 ("of one", "yirangmq cluster leader jobs --json"),
