@@ -113,12 +113,8 @@ class Entrance:
     def refused(self) -> dict[str, int]:
         """Clients that may not, or for whom there is no room, since the start, by door and reason."""
         found = {why: count for why, count in self.sent_away().items() if why.endswith("connections")}
-        found |= self._house.refusals
-        if self._web is not None:
-            found["http not_allowed"] = self._web.guard.refused
-        if self.stomp is not None:
-            found["stomp not_allowed"] = self.stomp.parlour.errors.get("not_allowed", 0)
-        return found
+        refusing = self._house.refusing
+        return found | ({} if refusing is None else {f"{door} {why}": n for (door, why), n in refusing.counts.items()})
 
     def describe(self) -> list[dict[str, Any]]:
         return self._door.describe() + [one for way in self._others for one in way.door.describe()]

@@ -70,7 +70,7 @@ class Web:
     """From ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], way: WayIn) -> None:
-        self.guard = guard = Guard(grants, _rate(config), _counting(house))
+        guard = Guard(grants, _rate(config), _counting(house))
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None

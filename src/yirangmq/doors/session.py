@@ -3,7 +3,6 @@
 Requests are answered when they are on disk, in whatever order that happens; each answer names its request."""
 
 import hmac
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,8 +56,6 @@ class House:
     batches: Batches | None = None
     greet: Callable[[calls.Welcome], calls.Welcome] | None = None
     """What a welcome says of this node's place in a pair."""
-    refusals: Counter[str] = field(default_factory=Counter)
-    """Clients that may not come in, or may not do what they want, since the start, by door and reason."""
     gate: Gate = field(default_factory=Gate)
     """Programs that may come, where only these may."""
     refusing: Refusals | None = None
@@ -119,6 +116,8 @@ class Session:
                 if self.closed or self.is_full:
                     break
         except QueueError as error:
+            if isinstance(error, NotAllowed):
+                self._count(error)
             self.refuse(error)
         finally:
             frames.close()  # what was not looked at stays in the reader
@@ -139,8 +138,6 @@ class Session:
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
         """Say why, and close."""
-        if isinstance(error, NotAllowed):
-            self._house.refusals[f"socket {error.code}"] += 1
         self.answer(Kind.ERROR, request, calls.failed(error))
         self.end()
         self._close()

@@ -30,9 +30,6 @@ class Guard:
     ) -> None:
         self._gate = gate.Gate(grants)
         self._rate = rate
-        self.refused = 0
-        """Requests with a token that is nobody's, or that does not allow them. One without any may be a browser's first
-        one, before it asks for a token."""
         self._tell = refused
         """Told the address, the error, and who it was, if that is known."""
 
@@ -54,9 +51,9 @@ class Guard:
             raise
 
     def _count(self, request: Request, grant: Grant | None, error: NotAllowed) -> None:
+        """Not a request without any token: it may be a browser's first one, before it asks for one."""
         if grant is None and "authorization" not in request.headers and not self._gate.knows_addresses:
             return
-        self.refused += 1
         if self._tell is not None:
             self._tell(request.peer, error, "" if grant is None else grant.name)
 
