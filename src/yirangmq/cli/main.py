@@ -44,6 +44,7 @@ def _run(given: list[str], screen: Screen) -> int:
     if args.command is None:
         parser.print_help()
         return exits.OK
+    del parser  # a server runs for years without it
     code: int = args.run(args, screen)
     return code
 

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 
 import apsw
@@ -90,9 +89,8 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
 
 def steps() -> list[tuple[int, str]]:
     """The schema, as numbered steps."""
-    folder = resources.files("yirangmq.stores") / "schema"
-    files = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    return [(int(entry.name[:3]), entry.read_text()) for entry in files if entry.name.endswith(".sql")]
+    files = sorted(Path(__file__).with_name("schema").glob("*.sql"))
+    return [(int(entry.name[:3]), entry.read_text()) for entry in files]
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:

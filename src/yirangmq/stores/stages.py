@@ -3,7 +3,6 @@
 Knows: files. Does not know: what is in them, ledgers."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,6 +45,8 @@ class StageFiles:
 
     def drop(self, query: str, batch: int) -> None:
         """Every stage of a batch, those of failed tasks included."""
+        import shutil  # hardly ever needed, and not small
+
         shutil.rmtree(self._of(query, batch), ignore_errors=True)
 
     def batches(self) -> Iterator[tuple[str, int, int]]:

@@ -6,7 +6,7 @@ turn a full queue into dead letters. Knows: the desk, one policy. Does not know:
 import asyncio
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -14,21 +14,19 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Leases, Results
 from yirangmq.core import decide
 from yirangmq.core.errors import QueueError
-from yirangmq.core.policy import QueuePolicy, backoff_ms
+from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import Reason
-from yirangmq.core.webhook import Webhook
 from yirangmq.doors.takers import Subscription
 from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import Outcome, judged
 from yirangmq.doors.webhooks.poster import Poster
 from yirangmq.doors.webhooks.signing import signature
+from yirangmq.doors.webhooks.terms import CONSUMER, Terms
 from yirangmq.format.cloudevents import content_type
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import header_of, iso
 
-CONSUMER = "webhook"
-"""Who leases what is pushed."""
 LEAST_EXTENDING = 0.05
 LONGEST_HOLD = 60.0
 PLAIN = "!#$&'()*+,-./:;<=>?@[]^_`{|}~ "
@@ -44,16 +42,6 @@ class Tally:
     last_status: int | None = None
     last_error: str | None = None
     last_at: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a pusher goes by; it lives as long as these do not change."""
-
-    queue: str
-    hook: Webhook
-    secret: bytes
-    policy: QueuePolicy = field(compare=False)
 
 
 class Pusher:

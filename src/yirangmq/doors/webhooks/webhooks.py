@@ -5,7 +5,7 @@ Knows: which queue has one. Does not know: how a message is pushed."""
 import logging
 import ssl
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadPolicy, QueueError
@@ -15,7 +15,10 @@ from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading
-from yirangmq.doors.webhooks.pusher import CONSUMER, Pusher, Terms
+from yirangmq.doors.webhooks.terms import CONSUMER, Terms
+
+if TYPE_CHECKING:
+    from yirangmq.doors.webhooks.pusher import Pusher
 
 LOOK_SECONDS = 10.0
 """Policies are looked at so often even if nobody changed one here: another process may have."""
@@ -76,7 +79,7 @@ class Webhooks:
         return all(pusher.is_idle for pusher in self._all)
 
     @property
-    def _all(self) -> list[Pusher]:
+    def _all(self) -> "list[Pusher]":
         return [*self._pushers.values(), *self._ending]
 
     # -- policies -------------------------------------------------------------------------------------------------
@@ -107,9 +110,14 @@ class Webhooks:
             if queue in self._pushers:
                 self._pushers[queue].terms = terms  # the same webhook, perhaps with another backoff
             else:
-                self._pushers[queue] = Pusher(self._desk, self._clock, terms, self._tls)
+                self._pushers[queue] = self._made(terms)
                 self._pushers[queue].start()
         self._troubles = {queue: told for queue, told in self._troubles.items() if queue in dict(found)}
+
+    def _made(self, terms: Terms) -> "Pusher":
+        from yirangmq.doors.webhooks.pusher import Pusher  # a server without webhooks does not load it
+
+        return Pusher(self._desk, self._clock, terms, self._tls)
 
     def _terms(self, queue: str, policy: QueuePolicy) -> Terms | None:
         assert policy.webhook is not None
@@ -123,7 +131,7 @@ class Webhooks:
         self._troubles.pop(queue, None)
         return Terms(queue, policy.webhook, secret, policy)
 
-    def _end(self, pusher: Pusher) -> None:
+    def _end(self, pusher: "Pusher") -> None:
         pusher.stop()
         self._ending = [one for one in self._ending if not one.is_idle]
         if not pusher.is_idle:
