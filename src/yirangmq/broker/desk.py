@@ -127,6 +127,8 @@ class Desk:
         self._crowd = self._to_pass = 0
         """Requests of the latest commit; turns of the loop before the next."""
         self._alarm_at: int | None = None
+        self.before_commit: list[Callable[[], None]] = []
+        """Called when there is a commit anyway: what could have waited for another one joins it."""
         self.after_commit: list[Callable[[], None]] = []
         self.trouble: Exception | None = None
         """Why the latest commit failed; None if it did not."""
@@ -234,6 +236,9 @@ class Desk:
 
     def _turn(self) -> None:
         """One commit for all that wait, then everybody's answer; then work that takes long, one at a time."""
+        if not self._is_away:
+            for join in self.before_commit:
+                join()
         self._planned = False
         if self._is_away:
             return

@@ -93,6 +93,9 @@ class Door:
     refusal: Callable[[QueueError], bytes] = _native_refusal
     connections: set["Connection"] = field(default_factory=set)
     dirty: set["Connection"] = field(default_factory=set)
+    resting: set["Connection"] = field(default_factory=set)
+    """Those that are not read from until some of what they asked for is done. Not all of it is answered: nothing may be
+    sent to them when it is."""
     is_planned: bool = False
     """It will be flushed when this turn of the loop is over."""
     buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(BUFFER)))
@@ -107,6 +110,8 @@ class Door:
         dirty, self.dirty, self.is_planned = self.dirty, set(), False
         for connection in dirty:
             connection.flush()
+        for connection in [*self.resting]:
+            connection.read_or_not()
 
     def count(self, reason: str) -> None:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
@@ -175,7 +180,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_began = now
         self._frames = session.frames
         if session.is_full:
-            self._read_or_not()
+            self.read_or_not()
 
     def eof_received(self) -> bool:
         return False
@@ -183,6 +188,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.door.connections.discard(self)
         self.door.dirty.discard(self)
+        self.door.resting.discard(self)
         self._session.end()
         self._transport = None
         self.sender.end()
@@ -191,12 +197,12 @@ class Connection(asyncio.BufferedProtocol):
         """It does not read what it asked for: nothing more is kept for it until it does."""
         self.sender.paused()
         self._session.is_clogged = True
-        self._read_or_not()
+        self.read_or_not()
 
     def resume_writing(self) -> None:
         self._session.unclog()
         self.sender.resumed()
-        self._read_or_not()
+        self.read_or_not()
 
     # -- ours -----------------------------------------------------------------------------------------------------
 
@@ -209,22 +215,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         self.sender.flush()
-        if not self._reading:
-            self._read_or_not()
 
-    def _read_or_not(self) -> None:
+    def read_or_not(self) -> None:
         """Read on exactly when the session can take more; first what it has not looked at yet."""
         transport, session = self._transport, self._session
         if transport is None or transport.is_closing() or self._stopping:
             return
         if self._reading and session.is_full:
             self._reading = False
+            self.door.resting.add(self)
             transport.pause_reading()
         elif not self._reading and not session.is_clogged and session.pending <= self.door.limits.pending // 2:
             if session.held:
                 self._receive(b"")
             if not session.is_full and not session.closed:
                 self._reading = True
+                self.door.resting.discard(self)
                 transport.resume_reading()
 
     def refuse(self, error: QueueError) -> None:

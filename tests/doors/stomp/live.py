@@ -107,8 +107,11 @@ class LiveClient:
 class LiveServer:
     """The real daemon, in a thread."""
 
-    def __init__(self, folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None) -> None:
-        self._config = load({}, {}, {"data": str(folder), "http": "off", "stomp": "127.0.0.1:0", "stop_seconds": 1})
+    def __init__(
+        self, folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
+    ) -> None:
+        usual = {"data": str(folder), "http": "off", "stomp": "127.0.0.1:0", "stop_seconds": 1}
+        self._config = load({}, {}, usual | settings)
         self._secrets = Secrets("", tls, grants)
         self._up = threading.Event()
         self._clients: list[LiveClient] = []
@@ -156,9 +159,11 @@ class LiveServer:
 
 
 @contextmanager
-def live(folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None) -> Iterator[LiveServer]:
+def live(
+    folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
+) -> Iterator[LiveServer]:
     folder.mkdir(exist_ok=True)
-    server = LiveServer(folder, grants, tls).start()
+    server = LiveServer(folder, grants, tls, **settings).start()
     try:
         yield server
     finally:

@@ -155,6 +155,17 @@ def test_tokens_and_tls(tmp_path: Path) -> None:
         assert "CONNECT with a token" in error.headers["message"]
 
 
+def test_one_that_wants_no_receipts_is_read_from_again_when_its_messages_are_stored(tmp_path: Path) -> None:
+    """With so few allowed to be under way it is not read from again and again; nothing is sent to it meanwhile."""
+    with live(tmp_path / "d", max_pending=1) as small:
+        sender = small.connected()
+        for _ in range(300):
+            sender.line.send("/queue/many", b"x" * 20_000)
+        sender.send("/queue/many", b"last")
+        with connect(small.unix) as queues:
+            assert queues.counts("many").ready == 301
+
+
 def test_a_client_that_does_not_read_costs_little_and_hurts_nobody(server: LiveServer) -> None:
     """Forty megabytes wait; it is sent a few, and the others go on."""
     body = b"x" * 200_000

@@ -213,6 +213,21 @@ def test_what_needs_no_ack_is_done_with_in_one_commit_for_all() -> None:
     assert len(cards(server, State.DONE)) == 5
 
 
+def test_what_needs_no_ack_joins_a_commit_that_there_is_anyway() -> None:
+    store = FailingStore(MemoryStore())
+    server = StompServer(store)
+    server.connected().subscribe("/queue/mail", "auto")
+    sender = server.connected()
+    sender.send("/queue/mail", b"1")
+    before = store.commits
+    sender.send("/queue/mail", b"2")
+    assert store.commits == before + 1
+    assert len(cards(server, State.DONE)) == 1, "the first, with the commit of the second"
+    server.turns.advance(round(GATHER_SECONDS * 1000))
+    assert store.commits == before + 2
+    assert len(cards(server, State.DONE)) == 2
+
+
 @pytest.mark.parametrize("is_polite", [True, False])
 def test_what_was_sent_without_ack_does_not_come_again_if_the_client_goes_at_once(
     server: StompServer, is_polite: bool

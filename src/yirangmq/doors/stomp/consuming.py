@@ -22,8 +22,9 @@ LEASE_MS = 60_000
 """How long a message stays away from others if the server is killed and nobody starts it again."""
 EXTEND_SECONDS = 20.0
 GATHER_SECONDS = 0.02
-"""What needs no ack is done with so much later, that of all clients in one commit: on a disk that takes its time, a
-commit for each message that was sent would be as many again as those that were taken in."""
+"""What needs no ack is done with in the next commit, or so much later if there is none, that of all clients in one: on
+a disk that takes its time, a commit for each message that was sent would be as many again as those that were taken
+in."""
 MOST_GATHERED = 200
 PREFETCH = 1000
 """Unacknowledged messages of a subscription that does not say, as ActiveMQ has it."""
@@ -96,16 +97,23 @@ class Gathering:
     def __init__(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
         self._later = later
         self._waiting: dict[Holdings, None] = {}
+        self._is_timed = False
 
     def add(self, holdings: "Holdings") -> None:
-        if not self._waiting:
+        if not self._is_timed:
+            self._is_timed = True
             self._later(GATHER_SECONDS, self._turn)
         self._waiting[holdings] = None
 
-    def _turn(self) -> None:
+    def join(self) -> None:
+        """There is a commit anyway."""
         waiting, self._waiting = self._waiting, {}
         for holdings in waiting:
             holdings.confirm_sent()
+
+    def _turn(self) -> None:
+        self._is_timed = False
+        self.join()
 
 
 class Holdings:

@@ -50,6 +50,7 @@ class Parlour:
 
     def __post_init__(self) -> None:
         self.gathering = Gathering(self.house.desk.later)
+        self.house.desk.before_commit.append(self.gathering.join)
 
 
 class StompSession:
