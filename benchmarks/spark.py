@@ -1,7 +1,7 @@
 """How fast Spark reads and writes through us, beside its own sources on the same messages: ``make bench-spark``.
 
-1 000 000 messages of 2000 bytes, local[2], warm: every figure is the mean of two runs after one over a tenth of the
-messages that does not count, and rivals take turns; where the time that was given is mostly used up, it is one run. It
+1 000 000 messages of 2000 bytes, local[2], warm: every figure is the mean of two runs after two over a tenth of the
+messages that do not count, and rivals take turns; where the time that was given is mostly used up, it is one run. It
 takes about ten minutes on two quiet cores. ``--quick`` takes a fiftieth, to see that it runs; its figures mean nothing.
 A target line is printed as soon as it is known, and all of them again at the end: name | figure | wanted | reached or
 short."""
@@ -41,7 +41,7 @@ CLUSTER_SHARE = 4
 """One message of so many is read on the cluster, whose workers have one core each."""
 PARTS = 10
 PER_SECOND = 50
-RUNS = 2
+RUNS = WARMING = 2
 SCHEMA = {
     "type": "object",
     "required": ["messageId", "payload"],
@@ -54,7 +54,8 @@ TARGETS: list[str] = []
 
 def target(name: str, figure: float, wanted: str, reached: bool, unit: str = "") -> None:
     """Told at once: a run that is cut off has said what it knew."""
-    TARGETS.append(f"target: {name} | {figure:,.3g}{unit} | {wanted} | {'reached' if reached else 'short'}")
+    shown = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
+    TARGETS.append(f"target: {name} | {shown}{unit} | {wanted} | {'reached' if reached else 'short'}")
     tell(TARGETS[-1])
 
 
@@ -162,11 +163,11 @@ class Bench:
         self.spark, self.folder, self.url, self.rows, self.runs = spark, folder, url, rows, runs
 
     def rates(self, title: str, works: dict[str, Work], rows: int = 0) -> dict[str, float]:
-        """Rows per second of each, in turns; first a tenth of it, for warming up."""
+        """Rows per second of each, in turns; first a tenth of it, twice, for warming up."""
         tell(f"\n{title}")
         rows = rows or self.rows
         seconds: dict[str, list[float]] = {name: [] for name in works}
-        for work in works.values():
+        for work in [*works.values()] * WARMING:
             work(rows // PARTS)
         for _ in range(self.runs()):
             for name, work in works.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -230,16 +230,25 @@ def test_a_stream_of_a_queue_is_refused() -> None:
         TopicStream(Options({"source": "queue", "queue": "q", "broker": "h:1"}, "s"))
 
 
-def test_a_log_that_goes_under_a_query_ends_it_with_a_reason(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_live_query_waits_at_an_empty_topic_and_ends_with_a_reason_when_its_log_goes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """What deleting a topic would be: topics have no end of their own, the log they lie in may."""
-    folder = tmp_path / "data"
-    (folder).mkdir()
-    with SegmentLog(folder / "topics") as log:
-        log.append([NewRecord("t", b"x")])
-    checkpoint = tmp_path / "c"
-    seen = Seen()
-    run(follow(spark, path=str(folder), subscribe="t"), seen, checkpoint)
-    assert seen.values == [b"x"]
-    shutil.rmtree(folder / "topics")
-    with pytest.raises(StreamingQueryException, match="no log of topics"):
-        run(follow(spark, path=str(folder), subscribe="t"), seen, checkpoint)
+    folder, seen = tmp_path / "data", Seen()
+    folder.mkdir()
+    log = SegmentLog(folder / "topics", LogSettings(durability="os", ahead=False))
+    log.append([NewRecord("other", b"x")])
+    found = follow(spark, path=str(folder), subscribe="t").writeStream.foreachBatch(seen)
+    query = found.option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        until(lambda: query.lastProgress is not None, PATIENCE)
+        assert seen.values == []
+        log.append([NewRecord("t", b"1")])
+        until(lambda: seen.values == [b"1"], PATIENCE)
+        log.close()
+        shutil.rmtree(folder / "topics")
+        until(lambda: not query.isActive, PATIENCE)
+        assert "no log of topics" in str(query.exception())
+    finally:
+        query.stop()
+        log.close()

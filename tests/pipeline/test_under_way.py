@@ -174,6 +174,7 @@ def test_a_run_of_a_project_refuses_a_second_one_and_can_be_asked_to_stop(served
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_a_run_that_was_told_to_go_is_finished_by_the_next_and_tables_are_made_anew_by_name(
     own: Served, tmp_path: Path
 ) -> None:

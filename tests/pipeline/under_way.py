@@ -12,10 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests import patience
 from tests.pipeline.served import Served
 from tests.scenarios.daemons import until
 
-PATIENCE = 240.0
+PATIENCE = 2 * patience.PATIENCE
 """Seconds that a loaded machine may take to start Spark or to end it."""
 PAGE = re.compile(r"Spark's own page: (http://\S+)")
 
