@@ -52,6 +52,11 @@ class SegmentFiles:
     def close(self) -> None:
         """Nothing is open."""
 
+    def _fault(self) -> SourceError:
+        if has_segments(self._folder):
+            return SourceError(f"the segments in {self._folder} change faster than they can be read")
+        return SourceError(f"there is no log of topics in {self._folder} any more: it was removed while it was read")
+
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def segments(self, *, anew: bool = False) -> list[Segment]:
@@ -63,7 +68,7 @@ class SegmentFiles:
                 return self._look()
             except (Gone, FileNotFoundError):
                 time.sleep(PAUSE)
-        raise SourceError(f"the segments in {self._folder} change faster than they can be read")
+        raise self._fault()
 
     def _look(self) -> list[Segment]:
         names = sorted(name for name in os.listdir(self._folder) if re.fullmatch(r"[0-9]{20}\.log", name))
@@ -195,13 +200,20 @@ class SegmentFiles:
                 return self.hints(after, last) if last > after else []
             except Gone:
                 self.segments(anew=True)
-        raise SourceError(f"the segments in {self._folder} change faster than they can be read")
+        raise self._fault()
+
+
+def has_segments(folder: str) -> bool:
+    try:
+        return any(re.fullmatch(r"[0-9]{20}\.log", name) for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def log_folder(folder: str) -> str:
     """The folder of the log, given itself or as part of a server's data."""
     for path in (folder, os.path.join(folder, "topics")):
-        if os.path.isdir(path) and any(re.fullmatch(r"[0-9]{20}\.log", name) for name in os.listdir(path)):
+        if has_segments(path):
             return os.path.abspath(path)
     if not os.path.isdir(folder):
         raise SourceError(f"path: there is no folder {folder} on this machine; to ask a server give the option broker")
