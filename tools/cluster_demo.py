@@ -72,7 +72,7 @@ def main() -> int:
         say("starts three members of etcd")
         with Etcds(Path(folder) / "etcd", 3) as etcds:
             say("starts two servers: yirangmq serve --store etcd://" + ",".join(etcds.endpoints))
-            with served(Path(folder) / "servers", etcds.endpoints, "demo") as nodes:
+            with served(Path(folder) / "servers", etcds.endpoints, "demo", lease=4) as nodes:
                 return play(nodes, etcds)
 
 

@@ -66,7 +66,7 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, endpoints: Sequence[str], name: str, lease: int = 4) -> Iterator[Served]:
+def served(folder: Path, endpoints: Sequence[str], name: str, lease: int) -> Iterator[Served]:
     """Two nodes, of which one leads."""
     made = Served(folder, endpoints, name, lease)
     try:

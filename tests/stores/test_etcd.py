@@ -157,8 +157,9 @@ def test_a_second_process_is_told_who_has_it(address: Address, tmp_path: Path) -
     store = opened(address)
     other = EtcdStore(address, Leader("there"))
     other.stand()
+    until(lambda: other.leader is not None)
     with pytest.raises(Unavailable, match="the active node is here"):
-        other.wait_to_lead(1)
+        other.wait_to_lead(0.1)
     with pytest.raises(NotActive, match="the active node is here"), other.transaction():
         pass
     put(store, envelope("m"))
