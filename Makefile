@@ -6,8 +6,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
 # Tests of one group run in one process: those of Spark share a session.
-# One more than there are cores: many tests wait for processes that they start.
-WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 1)
+# Two more than there are cores: many tests wait for processes that they start.
+WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST_FLAGS ?= -n $(WORKERS) --dist loadgroup
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
