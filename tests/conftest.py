@@ -4,7 +4,7 @@ tests have in common; which tests begin first, and what becomes of one that hang
 import faulthandler
 import os
 from collections.abc import Generator
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -31,25 +31,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     os.close(config.stash[_complaints])
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long begins first, so that no worker is left alone with it at the end; what shares something that is
-    dear to start runs in one process."""
-    for item in items:
-        if (group := _group_of(item.path)) is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    """What takes long begins first, so that no worker is left alone with it at the end."""
     items.sort(key=lambda item: not any(item.get_closest_marker(name) for name in LONG))
 
 
-def _group_of(path: Path) -> str | None:
-    """One browser for all tests of the dashboard, one etcd for those of a module."""
-    match path.parent.name:
-        case "dashboard":
-            return "browser"
-        case "cluster":
-            return f"etcd-{path.stem}"
-        case _:
-            return None
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.together import Together
+
+    return Together(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
