@@ -23,18 +23,31 @@ class MailServer:
         self.is_mute = False
         """It accepts and says nothing."""
         self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
-            if self.is_mute:
-                await reader.read()
-            elif self.refuses > 0:
-                self.refuses -= 1
-                writer.write(b"421 not now\r\n")
-            else:
-                await self._talk(reader, writer)
-        writer.close()
+        self._writers.add(writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                if self.is_mute:
+                    await reader.read()
+                elif self.refuses > 0:
+                    self.refuses -= 1
+                    writer.write(b"421 not now\r\n")
+                else:
+                    await self._talk(reader, writer)
+        finally:
+            writer.close()
+            self._writers.discard(writer)
+
+    async def end(self) -> None:
+        """Nobody is talked to any longer when this returns."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+        async with asyncio.timeout(60):
+            while self._writers:  # noqa: ASYNC110  (each ends by itself, now that its line is cut)
+                await asyncio.sleep(0.005)
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 here\r\n")
@@ -89,3 +102,4 @@ async def mail_server(
         yield made
     finally:
         server.close()
+        await made.end()
