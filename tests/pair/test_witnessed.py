@@ -94,6 +94,7 @@ def test_heartbeats_are_lost_and_the_link_is_slow(tmp_path: Path) -> None:
         assert two.stalls or [len(two.history(name, "took-over")) for name in NAMES] == [1, 0]
 
 
+@pytest.mark.slow
 def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two:
         for node in two.nodes.values():
@@ -113,6 +114,7 @@ def test_both_are_started_together_and_power_comes_back_in_either_order(tmp_path
         assert all(before < after for before, after in itertools.pairwise(terms)), "no term is used twice"
 
 
+@pytest.mark.slow
 def test_a_switch_by_hand_under_load(tmp_path: Path) -> None:
     with witnessed(tmp_path) as two, busy(two.begin()) as traffic:
         for _ in range(2):
