@@ -39,6 +39,8 @@ RUSH = range(10, 14)
 RUSH_SHARE = 0.4
 SATURDAY = 5
 AT_ONCE = 100
+RETRIES = 200
+"""A producer outlives every change of places, on a slow machine too."""
 KILL_DAY, SWITCH_DAY, NOON = 2, 4, 12
 ROOM = 48 << 20
 """Bytes a node may have grown by since the second day."""
@@ -89,7 +91,7 @@ class Traffic:
         self.again = self.changed = 0
         self._is_over = threading.Event()
         self._pool = ThreadPoolExecutor(len(WAYS))
-        self._clients = {way: connect(addresses) for way in WAYS}
+        self._clients = {way: connect(addresses, retries=RETRIES) for way in WAYS}
         self._consumers = [threading.Thread(target=self._consume, args=(way,)) for way in WAYS]
         for consumer in self._consumers:
             consumer.start()
