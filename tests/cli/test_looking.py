@@ -36,6 +36,7 @@ COUNTS = {
     "rates",
     "dlqQueue",
     "policyError",
+    "strategy",
     "totals",
 }
 
@@ -167,3 +168,19 @@ def test_bad_input(cli: Cli, line: str) -> None:
     result = cli(f"{line} --json")
     assert result.code == 2
     assert result.complaint["code"] in ("bad_input", "bad_filter")
+
+
+def test_status_names_the_strategy_of_a_queue_that_has_one(at: Cli, published: Published) -> None:
+    published("mail", "1")
+    assert at("dispatch set mail --strategy round_robin --json").json["strategy"] == "round_robin"
+    assert "mail is dispatched by round_robin" in at("status").err
+    assert "round_robin" in at("dispatch show mail").out
+    at("consume -q mail --max 1 --consumer-id w")
+    assert at("deliveries -q mail --json").json["deliveries"] == [], "the process that delivered it has ended"
+    assert at("dispatch register mail w v --json").json["consumers"][1] == {
+        "consumerId": "v",
+        "registered": True,
+        "changed": True,
+    }
+    assert "deregistered: w" in at("dispatch deregister mail w").out
+    assert at("dispatch set mail", code=2).err

@@ -10,8 +10,9 @@ from yirangmq.core.errors import QuotaExceeded
 from yirangmq.observe.prometheus import METRICS
 
 pytestmark = pytest.mark.process
-OF_OTHER_DOORS = tuple(f"yirangmq_{part}" for part in ("topic_", "feed_", "subscriber", "bridge_", "stomp_"))
-"""Told where topics, bridges and STOMP are in use."""
+PARTS = ("topic_", "feed_", "subscriber", "bridge_", "stomp_", "pair_", "alert")
+OF_OTHER_DOORS = tuple(f"yirangmq_{part}" for part in PARTS)
+"""Told where these are in use, or something came of them."""
 
 
 def test_a_pause_outlives_kill_9_and_who_waits_is_served_when_it_ends(tmp_path: Path) -> None:

@@ -86,6 +86,10 @@ def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> N
             screen.note(f"the policy of {row['queue']} is broken, so nothing moves there: {row['policyError']}")
         if row["paused"]:
             screen.note(f"{row['queue']} is paused; 'yirangmq queue resume {row['queue']}' lets it go on")
+        if row["strategy"]:
+            screen.note(
+                f"{row['queue']} is dispatched by {row['strategy']}; see 'yirangmq dispatch show {row['queue']}'"
+            )
     if value["overdue"]:
         screen.note("some messages are due to move; 'yirangmq sweep' does it now, the next consume does it anyway")
 
