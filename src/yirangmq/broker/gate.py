@@ -9,21 +9,21 @@ Knows: chains, verdicts, the store's policies. Does not know: threads, processes
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from hashlib import sha256
 from time import monotonic
 from typing import Any, NamedTuple
 
+from yirangmq.broker import offspring
+from yirangmq.broker.offspring import Child, Made, at_once
 from yirangmq.broker.room import make_room, newcomers
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.core.checks import Schema, Subject, first_complaint
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.inherited import Defaults
-from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
 from yirangmq.format.digest import stamped
-from yirangmq.format.envelope import NewMessage, build, header_of
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.envelope import header_of
+from yirangmq.format.jsontext import loads
 from yirangmq.format.schemas import compiled
 from yirangmq.format.schemas import first_complaint as schema_complaint
 
@@ -41,7 +41,7 @@ class Verdict(NamedTuple):
 
     chain: Chain
     error: QueueError | None = None
-    made: tuple[tuple[Hook, NewMessage], ...] = ()
+    made: Made = ()
 
 
 Verdicts = dict[Key, Verdict]
@@ -55,13 +55,6 @@ class Uncleared(Exception):
         self.queue = queue
         self.chain = chain
         self.envelopes = envelopes
-
-
-class Child(NamedTuple):
-    """A new message, and the place of the one that it was made from."""
-
-    parent: int
-    envelope: Envelope
 
 
 class Admitted(NamedTuple):
@@ -124,7 +117,7 @@ class Gate:
         if chain is None or not envelopes or not (chain.hooks or self._must_wait(queue, chain, envelopes)):
             return
         verdicts = self._verdicts(queue, chain, envelopes)
-        for target, found in _children(envelopes, verdicts, 0, is_lenient=True).items():
+        for target, found in offspring.children(envelopes, [one.made for one in verdicts], 0, is_lenient=True).items():
             if target != queue and target not in lineage:
                 self.clear(transaction, target, [child.envelope for child in found], (*lineage, queue))
 
@@ -159,7 +152,7 @@ class Gate:
         for one in verdicts:
             if one.error is not None:
                 raise _again(one.error)
-        children = _children(envelopes, verdicts, now) if chain.hooks else {}
+        children = offspring.children(envelopes, [one.made for one in verdicts], now) if chain.hooks else {}
         recorded = {place for place, one in enumerate(verdicts) if any(hook.is_recording for hook, _ in one.made)}
         for target, found in children.items():
             if target in lineage:
@@ -167,7 +160,7 @@ class Gate:
             self._check_target(transaction, target, [child.envelope for child in found], now, lineage, born)
         kept = _stamped(envelopes) if chain.integrity else envelopes
         if recorded:
-            kept = [_at_once(one) if place in recorded else one for place, one in enumerate(kept)]
+            kept = [at_once(one) if place in recorded else one for place, one in enumerate(kept)]
         return Admitted(kept, children, frozenset(recorded))
 
     def _check_target(
@@ -287,44 +280,3 @@ def _stamped(envelopes: Iterable[Envelope]) -> list[Envelope]:
         if isinstance(error, Unfit | TooLarge):
             raise
         raise Unfit(str(error), field="header") from None
-
-
-def _children(
-    envelopes: Sequence[Envelope], verdicts: Sequence[Verdict], now: int, *, is_lenient: bool = False
-) -> dict[str, list[Child]]:
-    """By queue. ``is_lenient``: one that cannot be is left out."""
-    children: dict[str, list[Child]] = {}
-    for place, (envelope, verdict) in enumerate(zip(envelopes, verdicts, strict=True)):
-        for number, (hook, new) in enumerate(verdict.made):
-            try:
-                child = _child(envelope, hook, new, number, now)
-            except HookFailed:
-                if not is_lenient:
-                    raise
-                continue
-            children.setdefault(hook.produces, []).append(Child(place, child))
-    return children
-
-
-def _at_once(envelope: Envelope) -> Envelope:
-    """Nobody waits for it any more: neither its time nor its group nor its consumer matters."""
-    return envelope._replace(available_at=envelope.published_at, expires_at=0, group=0, target=0)
-
-
-def _child(parent: Envelope, hook: Hook, new: NewMessage, number: int, now: int) -> Envelope:
-    """Its id follows from its parent: however often that is sent, it is the same message."""
-    name = "\0".join((parent.queue, parent.id, hook.name, str(number), sha256(parent.payload).hexdigest()))
-    inherited: dict[str, Any] = {}
-    if new.priority is None and parent.rank != RANK_LAST:
-        inherited["priority"] = parent.rank
-    if new.trace_id is None and '"traceId"' in parent.header:
-        inherited["trace_id"] = loads(parent.header.encode()).get("traceId")
-    try:
-        child = build(hook.produces, replace(new, **inherited), sha256(name.encode()).hexdigest()[:32], now)
-    except BadInput as error:
-        raise HookFailed(f"hook {hook.name} made a message that is none: {error}", field="processor.hooks") from None
-    cause = {"queue": parent.queue, "messageId": parent.id, "hook": hook.name}
-    header = dumps({"causation": cause, **(loads(child.header.encode()) if child.header else {})}).decode()
-    available = parent.available_at if not new.delay else child.available_at
-    expires = parent.expires_at if new.ttl is None else child.expires_at
-    return child._replace(header=header, available_at=max(available, now), expires_at=expires)

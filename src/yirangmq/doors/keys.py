@@ -13,7 +13,7 @@ from typing import Any
 from yirangmq.broker.desk import Desk
 from yirangmq.cluster.inbox import Put
 from yirangmq.cluster.keys import text_of
-from yirangmq.core.errors import QueueError, QuotaExceeded, StoreError, Unavailable
+from yirangmq.core.errors import HookFailed, QueueError, QuotaExceeded, StoreError, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.format.content import is_plain_json
@@ -82,7 +82,7 @@ class KeysDoor:
         self._is_busy = False
         if error is None:
             self._next()
-        elif isinstance(error, Unavailable | StoreError | QuotaExceeded):
+        elif isinstance(error, Unavailable | StoreError | QuotaExceeded | HookFailed):
             self._waiting.extendleft(reversed(batch))
             self._later()
         elif len(batch) > 1:
