@@ -53,19 +53,27 @@ class HookProcess:
 
     def _started(self) -> socket.socket:
         with self._guard:
-            if self._is_closed:
-                raise Lost("the server is stopping", field="processor.hooks")
+            self._check_open()
             if self._line is not None and self._process is not None and self._process.poll() is None:
                 return self._line
         self._end()
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "yirangmq.broker.hook_worker", str(theirs.fileno())]
         with self._guard, theirs:
+            try:
+                self._check_open()  # meanwhile: whoever closed us would wait for this hook
+            except Lost:
+                ours.close()
+                raise
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], start_new_session=True
             )
             self._line = ours
         return ours
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise Lost("the server is stopping", field="processor.hooks")
 
     def _ask(
         self, line: socket.socket, hook: str, about: dict[str, Any], payload: bytes, seconds: float

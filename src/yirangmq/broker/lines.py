@@ -89,7 +89,7 @@ class Lines:
         line.order.append(task)
         with line.bell:
             line.tasks.append(task)
-            if line.idle:
+            if line.idle >= len(line.tasks):  # one that was rung for still counts as idle until it has its task
                 line.bell.notify()
             elif len(line.judges) < needed.chain.workers:
                 judge = _judge(self._gate)
