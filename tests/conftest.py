@@ -3,6 +3,7 @@ tests have in common; which tests begin first, and what becomes of one that hang
 
 import faulthandler
 import os
+import signal
 from collections.abc import Generator
 from typing import Any
 
@@ -25,6 +26,9 @@ _complaints = pytest.StashKey[int]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_complaints] = os.dup(2)  # what pytest captures is lost when the process is ended
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in the background of a script. Tests of Ctrl-C, and the processes they start, would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
