@@ -196,7 +196,10 @@ def test_the_live_view_goes_on_until_ctrl_c_and_leaves_the_terminal_as_it_was(at
     published("mail", "1")
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "yirangmq", "top", "--interval", "0.1", *backend_of(at)]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    terminal = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True, env=terminal
+    )
     os.close(theirs)
     try:
         seen = b""

@@ -93,6 +93,7 @@ def test_the_commands_of_etcdctl() -> None:
         "etcdctl role add yirangmq-node",
         "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /q/",
         "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /queue/",
+        "etcdctl role grant-permission yirangmq-node read /yirangmq/main/leader",
         "etcdctl role add yirangmq-jobs-producer-ann",
         "etcdctl role grant-permission --prefix=true yirangmq-jobs-producer-ann write /q/jobs/p/ann/",
         "etcdctl role grant-permission yirangmq-jobs-producer-ann read /q/jobs/s",

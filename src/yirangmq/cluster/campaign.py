@@ -59,9 +59,13 @@ def read_leader(text: bytes) -> Leader:
         return Leader("?")
 
 
+def leader_key(name: str) -> bytes:
+    return prefix_of(name) + b"leader"
+
+
 async def find_leader(etcd: Etcd, name: str) -> Leader | None:
     """Who leads now; None: nobody."""
-    kv = await etcd.get(prefix_of(name) + b"leader")
+    kv = await etcd.get(leader_key(name))
     return None if kv is None else read_leader(kv.value)
 
 
@@ -71,7 +75,7 @@ class Campaign:
     def __init__(self, etcd: Etcd, name: str, seconds: int, followers: Followers) -> None:
         self._etcd = etcd
         self._prefix = prefix_of(name)
-        self._key = self._prefix + b"leader"
+        self._key = leader_key(name)
         self._seconds = seconds
         self._followers = followers
         self.me = Leader()

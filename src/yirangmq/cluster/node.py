@@ -20,7 +20,7 @@ from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.room import Upkeep
-from yirangmq.core.errors import QueueError, Unavailable, WrongState
+from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
 
 PAUSE_SECONDS = 0.2
@@ -77,7 +77,10 @@ class Node:
 
     async def check_free(self) -> None:
         """Queues are dispatched by such nodes or served by servers, never both: each takes from the same inboxes."""
-        leader = await find_leader(self._etcd, NAME)
+        try:
+            leader = await find_leader(self._etcd, NAME)
+        except NotAllowed:  # the role of this node was made before there were served stores
+            return
         if leader is not None and leader.forward:
             text = f"node {leader.node} serves the queues of this etcd: yirangmq serve --store etcd://…"
             raise WrongState(f"{text}; give that store a name of its own, or stop it", field="store")

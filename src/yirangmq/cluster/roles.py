@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from yirangmq.cluster import wire
+from yirangmq.cluster.address import NAME
+from yirangmq.cluster.campaign import leader_key
 from yirangmq.cluster.etcd import Etcd, end_of
 from yirangmq.cluster.keys import ROOTS, Keys
 from yirangmq.core.errors import QueueError
@@ -32,7 +34,8 @@ def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> 
     """One role for each client, and one for nodes. A node serves all queues."""
     keys = Keys(queue)
     short, long = ROOTS
-    made = [Role("yirangmq-node", tuple(Grant("readwrite", root, True) for root in ROOTS))]
+    own = [*(Grant("readwrite", root, True) for root in ROOTS), Grant("read", leader_key(NAME), False)]
+    made = [Role("yirangmq-node", tuple(own))]
     for client in producers:
         inbox = keys.inbox(client, "x")[:-1]
         grants = [Grant("write", inbox, True), Grant("read", keys.state, False)]

@@ -26,5 +26,5 @@ export const REASONS = {
   POISON: "failed again and again for the same reason",
   REJECTED: "the consumer said never to try again",
   EXPIRED: "its time to live ran out before it was taken",
-  CORRUPT: "its stored bytes could not be read back",
+  CORRUPT: "its stored bytes could not be read back, or are not those that were sent",
 };

@@ -6,7 +6,6 @@ from functools import partial
 from yirangmq.core.alert_settings import Mail, Program, Sink
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.alerts.channel import Channel, Undelivered
-from yirangmq.doors.alerts.posting import Posting
 from yirangmq.doors.alerts.running import Running
 
 Secret = Callable[[str], bytes]
@@ -20,6 +19,8 @@ def channel_of(sink: Sink, secret: Secret) -> Channel:
         return Mailing(sink.to, partial(_secret, secret, sink.to.secret), sink.timeout)
     if isinstance(sink.to, Program):
         return Running(sink.to)
+    from yirangmq.doors.alerts.posting import Posting  # nor one without webhooks what they need
+
     return Posting(sink.to, partial(_secret, secret, sink.to.secret))
 
 
