@@ -95,6 +95,7 @@ def _top_documents(args: argparse.Namespace, screen: Screen, looks: Iterator[Row
 def _top_live(args: argparse.Namespace, screen: Screen, looks: Iterator[Row]) -> int:
     """Until Ctrl-C, which is how one leaves it."""
     sys.stdout.write(HIDE_CURSOR)
+    sys.stdout.flush()  # the view goes past this buffer
     try:
         for look in looks:
             width, height = os.get_terminal_size(sys.stdout.fileno())  # 0: it does not say
