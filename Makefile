@@ -39,10 +39,10 @@ demo: $(READY) ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
 
 test: ready ## all tests but the slow ones, and check beside them
-	@$(WITH_CHECK) $(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
+	@$(WITH_CHECK) tools/tests.sh $(BIN)/pytest $(PYTEST_FLAGS) -m "not slow"
 
 test-all: ready ## all tests, and check beside them
-	@$(WITH_CHECK) $(BIN)/pytest $(PYTEST_FLAGS) -m ""
+	@$(WITH_CHECK) tools/tests.sh $(BIN)/pytest $(PYTEST_FLAGS) -m ""
 
 .PHONY: ready fetched
 ready: # what is installed and what is fetched, side by side

@@ -8,7 +8,10 @@ from typing import Any
 from tests.dashboard.chromium import Browser, Element
 from tests.patience import PATIENCE
 
-LOST = r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
+LOST = (
+    r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_SOCKET_NOT_CONNECTED"
+    r"|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
+)
 """What a browser itself says of a server that is gone."""
 
 

@@ -216,8 +216,16 @@ class Station:
         except (Retry, Reject) as asked:
             return of_error(asked)
         except BaseException as error:  # also SystemExit: one message must not end the thread
-            log.warning("message %s: its handler failed", taken.id, exc_info=True, extra=about(taken))
+            _tell(taken, error)
             return of_error(error)
+
+
+def _tell(taken: Taken, error: BaseException) -> None:
+    """Whatever the handler raised, and whoever prints it."""
+    try:
+        log.warning("message %s: its handler failed", taken.id, exc_info=True, extra=about(taken))
+    except Exception:  # an error that cannot be printed, and a log that does not forgive that
+        log.warning("message %s: its handler failed: %s", taken.id, type(error).__name__, extra=about(taken))
 
 
 def _is_hopeless(error: Exception) -> bool:
