@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from yirangmq.config import Config, default_of, flag, load, variable
+from yirangmq.config.config import Config
+from yirangmq.config.load import load
+from yirangmq.config.setting import default_of, flag, variable
 from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq import config
+from yirangmq.config.load import load
 from yirangmq.core.alert_settings import AlertSettings, Mail, Program, read_settings
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import BadInput
@@ -18,7 +18,7 @@ def test_nothing_said_is_the_defaults() -> None:
     assert found == AlertSettings()
     assert found.is_on
     assert found.log is Level.INFO
-    assert config.load({}, {}, {}).alerts == found
+    assert load({}, {}, {}).alerts == found
 
 
 def test_everything_can_be_said() -> None:
@@ -42,7 +42,7 @@ def test_everything_can_be_said() -> None:
             {"kind": "command", "run": ["/usr/bin/beep", "--loud"], "timeoutSec": 3},
         ],
     }
-    found = config.load({"alerts": document}, {}, {}).alerts
+    found = load({"alerts": document}, {}, {}).alerts
     assert (found.pace.settle, found.pace.remind, found.pace.most) == (30_000, 0, 5)
     assert found.log is None
     assert not found.rules["takeover"].is_on
@@ -55,7 +55,7 @@ def test_everything_can_be_said() -> None:
     assert not mail.wanted.takes(Level.WARNING, "peer_silent")
     assert (chat.name, chat.timeout) == ("chat", 10)
     assert beep.to == Program(words=("/usr/bin/beep", "--loud"))
-    assert config.load({}, {"YIRANGMQ_ALERTS": json.dumps(document)}, {}).alerts == found
+    assert load({}, {"YIRANGMQ_ALERTS": json.dumps(document)}, {}).alerts == found
 
 
 @pytest.mark.parametrize(
@@ -94,5 +94,5 @@ def test_everything_can_be_said() -> None:
 )
 def test_what_makes_no_sense_is_refused_by_name(document: Any, field: str) -> None:
     with pytest.raises(BadInput, match=field) as found:
-        config.load({"alerts": document}, {}, {})
+        load({"alerts": document}, {}, {})
     assert found.value.field == "alerts"

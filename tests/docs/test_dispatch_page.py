@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.scenarios.daemons import daemon, run_command
-from yirangmq import config
+from yirangmq.config.load import load
 from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import MEANING, Strategy
 
@@ -23,7 +23,7 @@ def test_every_strategy_and_every_status_stands_there() -> None:
 
 def test_the_settings_of_the_page_are_settings() -> None:
     [settings] = [one for one in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if '"programs"' in one]
-    found = config.load(json.loads(settings), {}, {})
+    found = load(json.loads(settings), {}, {})
     assert [program.name for program in found.programs] == ["ATMH", "JETCO", "EPSCO"]
 
 

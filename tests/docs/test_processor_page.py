@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import yirangmq
-from yirangmq.config import load
+from yirangmq.config.load import load
 from yirangmq.core.chain import read_chain
 from yirangmq.core.check_documents import COUNTED, READERS, WRITTEN
 from yirangmq.core.checks import KINDS, ROOTS

@@ -14,7 +14,7 @@ from tests.doors.stomp.live import LiveClient
 from tests.processor.hooks import MODULE
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.client.open import connect
-from yirangmq.config import load
+from yirangmq.config.load import load
 from yirangmq.stores.open import open_store
 
 PATIENCE = 60.0

@@ -12,7 +12,7 @@ from tests.topics.live import LOOPS, Follower, dial, live, run, until
 from tests.topics.pipes import Stage, small
 from tests.topics.test_recovering import fill
 from yirangmq.cli.feeding import settings_of
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState
 from yirangmq.doors.topics import LEAST_BUFFER, MOST_WORKERS
 from yirangmq.topics.stage import Settings

@@ -12,7 +12,7 @@ from yirangmq.broker import overview
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.happenings import Happenings
 from yirangmq.clock import SteadyClock
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import DiskFacts, Facts, QueueFacts
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError

@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq.broker.batches import Batches
 from yirangmq.broker.desk import Desk
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.observe.logs import log, values

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.crossing import Means
 from yirangmq.broker.desk import Desk
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock
 from yirangmq.doors.bridges import BridgeCalls

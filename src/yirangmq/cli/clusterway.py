@@ -18,7 +18,7 @@ from yirangmq.broker.wholesale import Wholesale
 from yirangmq.cluster.address import read_address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.cluster.inbox import Put
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.forwarding import Gate, Target

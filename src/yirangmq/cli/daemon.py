@@ -30,7 +30,7 @@ from yirangmq.cli.feeding import publisher_of
 from yirangmq.cli.listener import Listener
 from yirangmq.cli.notify import notify
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id

@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Store, Transaction

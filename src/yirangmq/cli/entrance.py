@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from yirangmq.cli.place import make_folder
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.topics import Cursors, Log, Retention
 from yirangmq.observe.logs import log, values

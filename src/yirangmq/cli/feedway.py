@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from pathlib import Path
 
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
 from yirangmq.doors.listening import clear_socket, shown, sockets_of
 from yirangmq.doors.sockets import Limits

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker.desk import Desk
 from yirangmq.cli.adopting import adopt, overlap
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import PeerFacts, Turn
 from yirangmq.core.errors import NotActive, QueueError, WrongState
 from yirangmq.core.pairing import Pace, Role, Status

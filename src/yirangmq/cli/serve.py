@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from yirangmq import __version__, config
+from yirangmq import __version__
 from yirangmq.cli import exits, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.daemon import Daemon, Secrets
@@ -25,7 +25,9 @@ from yirangmq.cli.dayway import journaled
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
-from yirangmq.config import Config
+from yirangmq.config.config import Config
+from yirangmq.config.load import load
+from yirangmq.config.setting import default_of, flag
 from yirangmq.core.access import Grant, check_token
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
@@ -56,16 +58,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("settings (docs/configuration.md)")
     for setting in fields(Config):
         about = str(setting.metadata["about"]).replace("`", "")
-        text = f"{about} (default: {config.default_of(setting) or 'none'})".replace("%", "%%")
+        text = f"{about} (default: {default_of(setting) or 'none'})".replace("%", "%%")
         if setting.type is bool or setting.type == "bool":
-            group.add_argument(config.flag(setting.name), action="store_const", const=True, default=None, help=text)
+            group.add_argument(flag(setting.name), action="store_const", const=True, default=None, help=text)
         else:
-            group.add_argument(config.flag(setting.name), metavar="VALUE", default=None, help=text)
+            group.add_argument(flag(setting.name), metavar="VALUE", default=None, help=text)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     document = loads(read_input(args.config, MOST_CONFIG)) if args.config else {}
-    chosen = config.load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
+    chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
     logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
     if chosen.syslog:
         logs.begin_syslog(chosen.syslog)

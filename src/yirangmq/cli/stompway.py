@@ -10,7 +10,7 @@ from typing import Any
 
 from yirangmq import __version__
 from yirangmq.broker.verbs import Leases
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id

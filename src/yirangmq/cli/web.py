@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from time import monotonic
 
-from yirangmq.config import Config
+from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.http.assets import add_dashboard

@@ -15,7 +15,7 @@ import uvloop
 
 from tests.patience import PATIENCE
 from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.config import load
+from yirangmq.config.load import load
 from yirangmq.core.access import Grant
 from yirangmq.stores.open import open_store
 
