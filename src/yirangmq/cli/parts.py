@@ -1,0 +1,50 @@
+"""The parts of one server, once they are built: for those that tell of it, look after it, and end it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.ticking import Ticking
+from yirangmq.cli.alerting import Alerting
+from yirangmq.cli.bridging import Bridging
+from yirangmq.cli.dayway import DayWay
+from yirangmq.cli.entrance import Entrance
+from yirangmq.config.config import Config
+from yirangmq.core.ports import Store
+from yirangmq.doors.health import Disk
+from yirangmq.doors.observing import Observing
+from yirangmq.doors.paged import Pages
+from yirangmq.doors.refusing import Refusals
+from yirangmq.doors.session import House
+from yirangmq.doors.topics import TopicCalls
+from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.topics.publisher import Publisher
+
+if TYPE_CHECKING:
+    from yirangmq.cli.clusterway import ClusterWay
+    from yirangmq.cli.pairway import PairWay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerParts:
+    config: Config
+    store: Store
+    started: float
+    """On the monotonic clock."""
+    desk: Desk
+    pages: Pages
+    ticking: Ticking
+    observing: Observing
+    topics: Publisher | None
+    topic_calls: TopicCalls
+    bridging: Bridging
+    webhooks: Webhooks
+    refusals: Refusals
+    house: House
+    entrance: Entrance
+    alerting: Alerting
+    disk: Disk | None
+    """Not every store lies on one."""
+    pair: "PairWay | None"
+    cluster: "ClusterWay | None"
+    day_files: DayWay | None
