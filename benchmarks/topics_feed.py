@@ -97,8 +97,9 @@ def our_server(folder: Path) -> Iterator[OurServer]:
 class Readers:
     """The program ``topics_reader``, from ready to done."""
 
-    def __init__(self, path: str, clients: int, wanted: int, *, ask: bytes = b"", **more: Any) -> None:
-        orders = {"path": path, "clients": clients, "wanted": wanted, "ask": ask.hex(), **more}
+    def __init__(self, path: str, clients: int, wanted: int, *, ask: bytes | list[bytes] = b"", **more: Any) -> None:
+        said = [one.hex() for one in ask] if isinstance(ask, list) else ask.hex()
+        orders = {"path": path, "clients": clients, "wanted": wanted, "ask": said, **more}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "topics_reader.py"), json.dumps(orders)],
             stdin=subprocess.PIPE,
@@ -189,13 +190,33 @@ def _show_recovery(ours: list[float], theirs: list[float]) -> None:
 
 
 def pool(home: Path, sizes: Sizes) -> None:
-    """How much more workers do for four clients at the same time. No target: two cores have clients to run, too."""
-    print("Four clients recover at once, what they take together")
-    for workers in (1, 2, 4):
-        with our_server_in(home, workers) as server:
-            size = sizes.backlog * FRAME
-            seconds = Readers(server.path, 4, size, ask=following("beginning")).result()["seconds"]
-        print(f"  {workers} workers {4 * size / seconds / 1e6:>7,.0f} MB/s", flush=True)
+    """What four clients take together, each a quarter of a history that is not in memory: a worker waits for the disk,
+    so more of them wait for more of it. In turns; what is in memory, one worker sends as fast as memory goes."""
+    print("Four clients recover a quarter each of what is on disk only, and what they take together")
+    asks = [following("sequence", 1 + sizes.backlog * quarter // 4) for quarter in range(4)]
+    rates: dict[int, list[float]] = {workers: [] for workers in (1, 2, 4)}
+    for _ in range(sizes.repeats):
+        for workers, found in rates.items():
+            with our_server_in(home, workers) as server:
+                forget(home / "topics")
+                quarter = sizes.backlog // 4 * FRAME
+                done = Readers(server.path, 4, quarter, ask=asks).result()
+                found.append(done["bytes"] / done["seconds"] / 1e6)
+    for workers, found in rates.items():
+        spread = f"{min(found):,.0f} to {max(found):,.0f}"
+        print(f"  {workers} workers {statistics.median(found):>7,.0f} MB/s ({spread})", flush=True)
+    for workers in (2, 4):
+        share = statistics.median(more / one for more, one in zip(rates[workers], rates[1], strict=True))
+        target(f"four recoveries from disk, {workers} workers beside one", share, ">= 1.2", share >= 1.2)
+
+
+def forget(log: Path) -> None:
+    """The system keeps nothing of these files in memory."""
+    for path in log.glob("*.log"):
+        file = os.open(path, os.O_RDONLY)
+        os.fdatasync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
 
 
 @contextlib.contextmanager

@@ -2,8 +2,9 @@
 is known. A program of its own, so that it has a core of its own.
 
 ``topics_reader.py ORDERS``, a JSON object: ``path`` of a unix socket; ``clients``; ``ask``, hexadecimal, what each says
-first, if anything; ``wanted`` bytes for each; ``pace``, bytes a second of each (0: as they come); ``again``: each
-begins anew when it has all, until stdin ends. Prints ``ready`` when each was answered, and a JSON object at the end."""
+first, if anything (a list: the clients take turns at it); ``wanted`` bytes for each; ``pace``, bytes a second of each
+(0: as they come); ``again``: each begins anew when it has all, until stdin ends. Prints ``ready`` when each was
+answered, and a JSON object at the end."""
 
 import json
 import select
@@ -18,8 +19,9 @@ SLICE = 0.01
 
 
 class Reader:
-    def __init__(self, orders: dict[str, Any]) -> None:
-        self._path, self._ask, self._wanted = orders["path"], bytes.fromhex(orders["ask"]), orders["wanted"]
+    def __init__(self, orders: dict[str, Any], number: int) -> None:
+        asks = orders["ask"] if isinstance(orders["ask"], list) else [orders["ask"]]
+        self._path, self._ask, self._wanted = orders["path"], bytes.fromhex(asks[number % len(asks)]), orders["wanted"]
         self.open()
 
     def open(self) -> int:
@@ -39,7 +41,7 @@ class Reader:
 def run(orders: dict[str, Any]) -> dict[str, float]:
     """All of them, until each has what it wants; ``seconds`` from the first one's connection."""
     begin = time.monotonic()
-    readers = [Reader(orders) for _ in range(orders["clients"])]
+    readers = [Reader(orders, number) for number in range(orders["clients"])]
     print("ready", flush=True)
     poll = select.epoll()
     poll.register(sys.stdin, select.EPOLLIN)

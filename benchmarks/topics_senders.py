@@ -23,8 +23,8 @@ def dial(path: str) -> socket.socket:
     return line
 
 
-def following(start: str) -> bytes:
-    return calls.frame(Kind.TOPIC_SUBSCRIBE, 1, feeds.TopicSubscribe([], start=start, progress_ms=0))
+def following(start: str, at: int = 0) -> bytes:
+    return calls.frame(Kind.TOPIC_SUBSCRIBE, 1, feeds.TopicSubscribe([], start=start, at=at, progress_ms=0))
 
 
 def publishing(payload: bytes, batch: int) -> bytes:
