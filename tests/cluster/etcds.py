@@ -54,7 +54,8 @@ class Member:
     def endpoint(self) -> str:
         return self.client.split("://")[1]
 
-    def start(self) -> None:
+    def start(self, *flags: str) -> None:
+        """``flags`` go over those it was made with."""
         assert self._process is None
         self._folder.mkdir(mode=0o700, exist_ok=True)
         with (self._folder.parent / f"{self.name}.log").open("ab") as log:
@@ -62,6 +63,7 @@ class Member:
                 *self._prefix,
                 program("etcd"),
                 *self._flags,
+                *flags,
                 "--logger",
                 "zap",
                 "--log-level",

@@ -13,12 +13,14 @@ from yirangmq.core.errors import QueueError
 from yirangmq.stores.etcd import who_leads
 
 PATIENCE = 60.0
+ROOT = Path(__file__).parents[2]
 
 
 class Served:
     """Nodes by name; ``url`` is their store."""
 
     def __init__(self, folder: Path, endpoints: Sequence[str], name: str, lease: int) -> None:
+        self.program = "yirangmq"
         self.url = f"etcd://{','.join(endpoints)}?name={name}&lease={lease}"
         self._folder = folder
         self.nodes: dict[str, Daemon] = {}
@@ -28,7 +30,8 @@ class Served:
         home.mkdir(parents=True, exist_ok=True)
         here = "127.0.0.1:0"
         node = Daemon(home, "--store", self.url, "--node", name, "--tcp", here, "--http", here, "--stomp", here)
-        self.nodes[name] = node.start()
+        node.program = self.program
+        self.nodes[name] = node.start(PYTHONPATH=str(ROOT))
         return node
 
     def address(self, name: str, scheme: str) -> str:
@@ -66,9 +69,13 @@ class Served:
 
 
 @contextmanager
-def served(folder: Path, endpoints: Sequence[str], name: str, lease: int) -> Iterator[Served]:
-    """Two nodes, of which one leads."""
+def served(
+    folder: Path, endpoints: Sequence[str], name: str, lease: int, more: str = "", program: str = "yirangmq"
+) -> Iterator[Served]:
+    """Two nodes, of which one leads. ``more`` is said in the address, ``program`` is what they run."""
     made = Served(folder, endpoints, name, lease)
+    made.url += more
+    made.program = program
     try:
         made.start("a")
         made.leader()

@@ -1,13 +1,15 @@
 """Servers before one store in etcd while members of etcd and servers die, freeze and hang under load: nothing that was
 confirmed is lost, nothing that was acked comes back, and the others go on."""
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.load import load
-from tests.cluster.served import served
+from tests.cluster.load import RETRIES, load
+from tests.cluster.served import PATIENCE, served
 from tests.scenarios.daemons import until
 from yirangmq.client.open import connect
 
@@ -29,4 +31,35 @@ def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(etcds: Etcds, 
             until(lambda: client.counts(queue).leased == 0)  # by a call whose answer died with the first
             counts = client.counts(queue)
             assert (counts.ready, counts.dead) == (0, 0)
-            assert counts.acked >= len(set(work.confirmed))
+            assert counts.published == counts.acked == len(set(work.confirmed))
+
+
+def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    more, program = "&watchdog=5", "tests.cluster.hanging"
+    with served(tmp_path, etcd.endpoints, queue, lease=600, more=more, program=program) as nodes:
+        first = nodes.leader()
+        heir = nodes.other(first)
+        told: list[str] = []
+
+        def publish_at_the_one_that_hangs() -> None:
+            with connect(nodes.address(first, "tcp"), retries=RETRIES) as client:
+                told.append(client.publish(queue, {"text": "late"}).id)
+
+        with load(nodes.address(heir, "tcp"), queue) as work:
+            work.goes_on()
+            process = nodes.nodes[first].process
+            assert process is not None
+            process.send_signal(signal.SIGUSR1)
+            until((tmp_path / first / "hangs").exists)
+            late = threading.Thread(target=publish_at_the_one_that_hangs)
+            late.start()
+            assert nodes.leader(first) == heir
+            work.goes_on()
+            (tmp_path / first / "wake").touch()
+            late.join(PATIENCE)
+            work.confirmed += told
+            work.finish()
+        assert len(told) == 1
+        with connect(nodes.addresses, retries=RETRIES) as client:
+            assert client.counts(queue).published == len(set(work.confirmed))
+        assert "hangs, and leaves the lead to others" in [one["event"] for one in nodes.nodes[first].events()]

@@ -148,14 +148,23 @@ def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
     return run_with(args, look)
 
 
+STILL_FULL = (
+    "etcd is still full: all that is in it is in use. Delete keys that nobody needs (those of other programs, or of an "
+    "inbox), or start its members with a larger --quota-backend-bytes, and repair again"
+)
+
+
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.repairing import repair
 
     async def mend(etcd: "Etcd", address: "Address") -> int:
         done = await repair(etcd, address, screen.note)
         freed = sum(done.before.values()) - sum(done.after.values())
-        screen.answer(done._asdict(), f"{freed >> 20} MiB freed, {done.lifted} alarms lifted")
-        return exits.OK
+        text = f"{freed >> 20} MiB freed, {done.lifted} alarms lifted"
+        if done.full:
+            text += f"; {STILL_FULL}"
+        screen.answer(done._asdict(), text)
+        return exits.UNWELL if done.full else exits.OK
 
     return run_with(args, mend)
 
@@ -250,7 +259,8 @@ VERBS: dict[str, tuple[str, Command]] = {
         Command(
             about="When etcd has reached its quota it takes no more writes. This throws history away, defragments one "
             "member after the other (it answers nobody meanwhile), the leader last, and lifts the alarm. Let consumers "
-            "ack what they have first: that still works. With users this needs the role root.",
+            "of dispatched queues ack what they have first: that still works. Exits with 11 if etcd is still full, "
+            "because all that is in it is in use. With users this needs the role root.",
             examples=(
                 ("a cluster of three", "yirangmq cluster repair --store etcd://h1,h2,h3"),
                 ("for programs", "yirangmq cluster repair --json"),

@@ -63,6 +63,7 @@ class ClusterWay:
         self._keys = KeysDoor(parts.desk, parts.clock, parts.full)
         self._store.changed = self._heard
         self._store.arrived = self._arrived
+        self._store.ask_work = self._loop.call_soon_threadsafe
 
     async def open(self, addresses: list[str]) -> None:
         self._store.check_free()

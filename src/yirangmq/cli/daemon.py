@@ -302,10 +302,8 @@ def _disk_of(config: Config, store: Store) -> Disk | None:
     if scheme == "memory":
         return None
     if config.is_clustered:
-        from yirangmq.cluster.producing import NEARLY_FULL
-
-        most = round(NEARLY_FULL * cast("Any", store).address.quota)
-        return Disk(Path(config.data).absolute(), 0, most, cast("Any", store).used_bytes)
+        etcd: Any = store
+        return Disk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
     return Disk(Path(place).absolute().parent, config.disk_low_bytes, config.max_store_bytes, measure)
 

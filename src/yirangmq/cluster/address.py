@@ -11,9 +11,10 @@ from yirangmq.core.errors import BadInput
 
 SCHEME = "etcd://"
 PORT = 2379
-OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota")
+OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota", "watchdog")
 NAME = "main"
 LEASE = 5
+WATCHDOG = 30
 QUOTA = 2 * 1024**3
 """etcd's own, where it was not told another; members of today do not say which they have."""
 PASSWORD = "YIRANGMQ_ETCD_PASSWORD"
@@ -44,6 +45,8 @@ class Address:
     lease: int = LEASE
     """Seconds after which another node may lead it."""
     quota: int = QUOTA
+    watchdog: int = WATCHDOG
+    """Seconds that a leader may hang before another leads."""
 
 
 def read_address(text: str, environment: Mapping[str, str]) -> Address:
@@ -68,6 +71,7 @@ def read_address(text: str, environment: Mapping[str, str]) -> Address:
         name=names.check_queue(options.get("name", NAME), "store"),
         lease=_number(options, "lease", LEASE),
         quota=_number(options, "quota", QUOTA),
+        watchdog=_number(options, "watchdog", WATCHDOG),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 from yirangmq.cluster.etcd import Etcd, created_at, get, put
 from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.pulse import Pulse
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.reign import Reign
 from yirangmq.core.errors import BadInput, QueueError
@@ -36,6 +37,10 @@ class Leader(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
+class Hung(Exception):
+    """The loop that works has not turned for too long."""
+
+
 class Followers(Protocol):
     """Told, in the loop of the campaign, what becomes of it."""
 
@@ -44,6 +49,9 @@ class Followers(Protocol):
     def ended(self, reign: Reign) -> None: ...
 
     def sees(self, leader: Leader | None) -> None: ...
+
+    def fails(self, error: Exception) -> None:
+        """It cannot stand, and tries again."""
 
 
 def prefix_of(name: str) -> bytes:
@@ -79,16 +87,20 @@ class Campaign:
         self._seconds = seconds
         self._followers = followers
         self.me = Leader()
+        self.pulse: Pulse | None = None
+        """Of the loop that works while we lead, where that is another than ours."""
         self.stop = asyncio.Event()
 
     async def run(self) -> None:
         """Until ``stop``; then the lease is revoked, and another leads within a moment."""
         while not self.stop.is_set():
             try:
+                if not await self._is_awake():
+                    return
                 async with await Lease.grant(self._etcd, self._seconds) as lease:
                     await self._stand_on(lease)
             except (QueueError, Compacted, Deposed) as error:
-                self._followers.sees(None)
+                self._followers.fails(error)
                 log.warning("cannot stand", extra={"values": {"node": self.me.node, "error": str(error)}})
                 await _first((self.stop.wait(),), PAUSE_SECONDS)
 
@@ -100,17 +112,28 @@ class Campaign:
             )
             revision = int(answer.header.revision)
             if answer.succeeded:
-                await self._lead(revision, lease)
-                continue
+                if await self._lead(revision, lease):
+                    continue
+                return
             held = answer.responses[0].response_range.kvs[0]
             if held.lease == lease.id:  # won before, and the answer was lost
-                await self._lead(int(held.create_revision), lease)
-                continue
+                if await self._lead(int(held.create_revision), lease):
+                    continue
+                return
             self._followers.sees(read_leader(held.value))
             await _first((self.stop.wait(), lease.lost.wait(), self._gone(revision + 1)))
             self._followers.sees(None)
+            if not await self._is_awake():
+                return
 
-    async def _lead(self, fence: int, lease: Lease) -> None:
+    async def _is_awake(self) -> bool:
+        """Whoever hangs does not stand; False: ``stop`` came first."""
+        if self.pulse is not None:
+            await _first((self.stop.wait(), self.pulse.turns()))
+        return not self.stop.is_set()
+
+    async def _lead(self, fence: int, lease: Lease) -> bool:
+        """Until it ends; whether to stand again on the same lease."""
         reign = Reign(self._etcd, self._prefix, fence, lease)
         told = {"node": self.me.node, "fence": fence}
         try:
@@ -118,7 +141,11 @@ class Campaign:
             await self._followers.leads(reign, found)
             self._followers.sees(self.me)
             log.info("leads the store", extra={"values": told | {"keys": len(found)}})
-            await _first((self.stop.wait(), lease.lost.wait(), reign.over.wait(), self._gone(fence + 1)))
+            ends = (self.stop.wait(), lease.lost.wait(), reign.over.wait(), self._gone(fence + 1), self._hangs())
+            await _first(ends)
+        except Hung:
+            log.error("hangs, and leaves the lead to others", extra={"values": told})
+            return False
         except Deposed:
             pass
         finally:
@@ -127,12 +154,20 @@ class Campaign:
             self._followers.ended(reign)
             log.info("no longer leads the store", extra={"values": told})
         if self.stop.is_set() or lease.lost.is_set():
-            return
+            return False
         kv = await self._etcd.get(self._key)
         if kv is not None and kv.create_revision == fence:  # still ours: begin again, with what etcd has
             await asyncio.sleep(PAUSE_SECONDS)
         else:
             await asyncio.sleep(STEP_ASIDE_SECONDS)
+        return True
+
+    async def _hangs(self) -> None:
+        """It raises when the work has stood still for too long, and never returns."""
+        if self.pulse is not None:
+            await self.pulse.stops()
+            raise Hung
+        await asyncio.Event().wait()
 
     async def _gone(self, revision: int) -> None:
         """Until the key is deleted, or is another's."""

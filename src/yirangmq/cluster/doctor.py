@@ -7,10 +7,13 @@ from typing import NamedTuple
 
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.gauges import ask_gauges
+from yirangmq.cluster.lines import FULL as FULL_TEXT
 from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.maintenance import Health, Maintenance
+from yirangmq.cluster.maintenance import NOSPACE, Health, Maintenance
 from yirangmq.cluster.overview import views
-from yirangmq.core.errors import NotAllowed, QueueError
+from yirangmq.cluster.room import chosen_quota
+from yirangmq.core.errors import NotAllowed, QueueError, StoreFull
 
 FINE, WARN, FAIL = "ok", "warn", "fail"
 LEAST = {(3, 4): 22, (3, 5): 6}
@@ -44,8 +47,9 @@ async def examine(etcd: Etcd, address: Address, quota: int, now: int) -> list[Si
     signs += count(await upkeep.members(), members)
     for member in members:
         signs += judge_version(member.version, member.endpoint, bool(address.user))
-        signs += judge_size(member, quota)
-    signs += [Sign(FAIL, "alarm", f"alarm {alarm.alarm} at {alarm.memberID:x}") for alarm in await upkeep.alarms()]
+        shown = member.quota or (await ask_gauges(member.endpoint, address)).quota
+        signs += judge_size(member, chosen_quota(shown, quota))
+    signs += [judge_alarm(alarm.alarm, alarm.memberID) for alarm in await upkeep.alarms()]
     signs += await _history(etcd)
     signs += await _speed(etcd)
     signs += [
@@ -78,11 +82,16 @@ def judge_version(text: str, endpoint: str, has_users: bool) -> list[Sign]:
 
 
 def judge_size(member: Health, quota: int) -> list[Sign]:
-    most = member.quota or quota
-    part = member.size / most
+    part = member.size / quota
     level = FAIL if part >= FULL else WARN if part >= NEARLY_FULL else FINE
-    text = f"{member.endpoint}: {member.size >> 20} MiB of {most >> 20} ({part:.0%}), {member.in_use >> 20} in use"
+    text = f"{member.endpoint}: {member.size >> 20} MiB of {quota >> 20} ({part:.0%}), {member.in_use >> 20} in use"
     return [Sign(level, "size", text)]
+
+
+def judge_alarm(kind: int, member: int) -> Sign:
+    if kind == NOSPACE:
+        return Sign(FAIL, "alarm", f"member {member:x}: {FULL_TEXT}")
+    return Sign(FAIL, "alarm", f"member {member:x} says that its data is damaged; take it out and make it anew")
 
 
 def count(known: Sequence[object], seen: Sequence[Health]) -> list[Sign]:
@@ -112,7 +121,10 @@ async def _speed(etcd: Etcd) -> list[Sign]:
     taken = []
     for _ in range(5):
         begun = time.perf_counter()
-        lease, _ = await etcd.grant(10)
+        try:
+            lease, _ = await etcd.grant(10)
+        except StoreFull as error:
+            return [Sign(FAIL, "full", str(error))]
         taken.append((time.perf_counter() - begun) * 1000)
         await etcd.revoke(lease)
     middle = sorted(taken)[len(taken) // 2]

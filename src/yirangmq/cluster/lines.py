@@ -47,6 +47,10 @@ ROUNDS = 2
 """How often each member is tried for one call."""
 PAUSE_SECONDS = 0.1
 ELSEWHERE = ("no leader", "leader changed", "timed out", "not capable", "too many requests", "server stopped")
+FULL = (
+    "etcd is full and takes nothing until there is room and its alarm is lifted: `yirangmq cluster repair` does both "
+    '(docs/cluster.md, "When etcd is full")'
+)
 TOKEN_IS_OLD = ("invalid auth token", "revision of auth store is old")
 
 
@@ -210,7 +214,7 @@ def understood(code: Any, details: str, endpoint: str) -> Exception:
     if "has been compacted" in details:
         return Compacted(details)
     if "database space exceeded" in details:
-        return StoreFull(f'{text}; see docs/cluster.md, "When etcd is full"')
+        return StoreFull(f"{endpoint}: {FULL}")
     if "request is too large" in details or "larger than max" in details:
         return TooLarge(text)
     if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED) or "authentication failed" in details:

@@ -28,6 +28,11 @@ class Health(NamedTuple):
     term: int
     errors: tuple[str, ...]
 
+    @property
+    def is_full(self) -> bool:
+        """It takes nothing until somebody lifts the alarm."""
+        return any("NOSPACE" in error for error in self.errors)
+
 
 class Maintenance:
     def __init__(self, address: Address, lines: Lines) -> None:

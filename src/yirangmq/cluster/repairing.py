@@ -9,6 +9,9 @@ from yirangmq.cluster.address import Address
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.maintenance import Maintenance
+from yirangmq.core.errors import StoreFull
+
+PROBE_SECONDS = 10
 
 
 class Repair(NamedTuple):
@@ -16,6 +19,8 @@ class Repair(NamedTuple):
     before: dict[str, int]
     after: dict[str, int]
     lifted: int
+    full: bool
+    """Still: what is in it is in use."""
 
 
 async def repair(etcd: Etcd, address: Address, say: Callable[[str], None]) -> Repair:
@@ -35,4 +40,15 @@ async def repair(etcd: Etcd, address: Address, say: Callable[[str], None]) -> Re
     alarms = await upkeep.alarms()
     for alarm in alarms:
         await upkeep.disarm(alarm)
-    return Repair(revision, {member.endpoint: member.size for member in members}, after, len(alarms))
+    before = {member.endpoint: member.size for member in members}
+    return Repair(revision, before, after, len(alarms), await _is_full(etcd))
+
+
+async def _is_full(etcd: Etcd) -> bool:
+    """A lease is a write like any other."""
+    try:
+        lease, _ = await etcd.grant(PROBE_SECONDS)
+    except StoreFull:
+        return True
+    await etcd.revoke(lease)
+    return False

@@ -12,8 +12,9 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from yirangmq.cluster.address import Address
+from yirangmq.cluster.address import QUOTA, Address
 from yirangmq.cluster.etcd import Etcd, created_at, put
+from yirangmq.cluster.gauges import Gauges, ask_gauges
 from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.maintenance import Health, Maintenance
 from yirangmq.core.errors import NotAllowed, NotFound, QueueError, StoreFull, Unavailable
@@ -28,6 +29,10 @@ SHARE = 4
 """Others write too, pages are never quite full, and holes may be too small: of what there is a quarter is given out
 between two measurements."""
 LEAST_SECONDS = 0.1
+SHOWN_SECONDS = 5.0
+"""How often sizes are read from the page that everybody sees: it is long, and a member makes it anew each time."""
+QUOTA_SECONDS = 300.0
+"""A member that was started anew may have another quota."""
 UPKEEP = b"/yirangmq/upkeep"
 """Held by the node that makes the files smaller, so that never two members are out at once."""
 UPKEEP_LEASE = 150
@@ -40,12 +45,22 @@ class Room:
 
     def __init__(self) -> None:
         self.full = 0.0
+        self.quota = 0
+        """As it was when it was measured."""
+        self.is_full = False
+        """etcd has said so."""
         self.left: float = float("inf")
         """Bytes that may be written before the next measurement."""
         self.wanted = asyncio.Event()
         self.news = asyncio.Event()
 
-    def measured(self, size: int, in_use: int, quota: int) -> None:
+    def measured(self, size: int, in_use: int, quota: int, *, is_full: bool = False) -> None:
+        """``is_full``: etcd has said so, and takes nothing until its alarm is lifted."""
+        self.quota, self.is_full = quota, is_full
+        if is_full:
+            self.full, self.left = 1.0, 0.0
+            self._tell()
+            return
         share = size / quota
         self.full = share if share >= TIGHT else in_use / quota
         holes = max(0, size - in_use)
@@ -90,7 +105,9 @@ class Upkeep:
         self._look = look
         self._compact_seconds = compact
         self._is_busy = is_busy
-        self._may_defragment = True
+        self._address = address
+        self._may_relieve = True
+        self._shown: dict[str, tuple[float, Gauges]] = {}
         self.room = Room()
 
     async def run(self) -> None:
@@ -113,34 +130,62 @@ class Upkeep:
     async def _look_once(self) -> None:
         self.room.wanted.clear()
         fullest = await self._fullest()
-        quota = fullest.quota or self._quota
-        if fullest.size >= TIGHT * quota and self._is_busy() and self._compact_seconds:
+        quota = await self._quota_of(fullest)
+        is_tight = fullest.is_full or fullest.size >= TIGHT * quota
+        if is_tight and fullest.revision and self._is_busy() and self._compact_seconds and self._may_relieve:
             await self._relieve(fullest, quota)
             fullest = await self._fullest()
-        self.room.measured(fullest.size, fullest.in_use or fullest.size, quota)
+        self.room.measured(fullest.size, fullest.in_use or fullest.size, quota, is_full=fullest.is_full)
 
     async def _fullest(self) -> Health:
         """Of the members we can reach; the first of them to be full stops all."""
-        asked = await asyncio.gather(*map(self._calls.health, self._endpoints), return_exceptions=True)
+        asked = await asyncio.gather(*map(self._health, self._endpoints), return_exceptions=True)
         found = [one for one in asked if isinstance(one, Health)]
         if not found:
             raise next(one for one in asked if isinstance(one, BaseException))
-        return max(found, key=lambda one: one.size)
+        return max(found, key=lambda one: (one.is_full, one.size))
+
+    async def _health(self, endpoint: str) -> Health:
+        """Where we may not ask a member, what it shows to everybody."""
+        try:
+            return await self._calls.health(endpoint)
+        except NotAllowed:
+            shown = await self._gauges(endpoint, SHOWN_SECONDS)
+            if not shown.size:
+                raise
+            return unasked(endpoint, shown)
+
+    async def _gauges(self, endpoint: str, seconds: float) -> Gauges:
+        """Not older than that."""
+        now = asyncio.get_running_loop().time()
+        at, known = self._shown.get(endpoint, (-QUOTA_SECONDS, Gauges()))
+        if now - at >= seconds:
+            known = await ask_gauges(endpoint, self._address)
+            self._shown[endpoint] = (now, known)
+        return known
+
+    async def _quota_of(self, member: Health) -> int:
+        return chosen_quota(member.quota or (await self._gauges(member.endpoint, QUOTA_SECONDS)).quota, self._quota)
 
     async def _relieve(self, fullest: Health, quota: int) -> None:
         """All history goes; if the file then has many holes, the files are made smaller, and an alarm is lifted."""
-        await self._compact_to(fullest.revision)
-        fullest = await self._fullest()
-        if not self._may_defragment or fullest.in_use >= HELPS * fullest.size:
-            return
+        try:
+            await self._compact_to(fullest.revision)
+            fullest = await self._fullest()
+            if fullest.size < TIGHT * quota:
+                await self._lift()
+            elif fullest.in_use < HELPS * fullest.size:
+                await self._defragment_in_turn(quota)
+        except NotAllowed:
+            self._may_relieve = False
+            log.warning("may not make room in etcd: yirangmq cluster repair does, asked by an administrator")
+
+    async def _defragment_in_turn(self, quota: int) -> None:
         lease = await self._turn()
         if lease is None:
             return
         try:
             await self._defragment(quota)
-        except NotAllowed:
-            self._may_defragment = False
-            log.warning("may not defragment: yirangmq cluster repair does, asked by an administrator")
         finally:
             if lease:
                 await self._etcd.revoke(lease)
@@ -163,8 +208,11 @@ class Upkeep:
             log.warning("defragments", extra={"values": {"member": member.endpoint, "bytes": member.size}})
             await self._calls.defragment(member.endpoint)
         if (await self._fullest()).size < TIGHT * quota:
-            for alarm in await self._calls.alarms():
-                await self._calls.disarm(alarm)
+            await self._lift()
+
+    async def _lift(self) -> None:
+        for alarm in await self._calls.alarms():
+            await self._calls.disarm(alarm)
 
     async def _compact(self) -> None:
         """History of a while ago; every watch of ours is long past it."""
@@ -186,3 +234,18 @@ class Upkeep:
     async def _compact_to(self, revision: int) -> None:
         with contextlib.suppress(Compacted, NotFound):
             await self._etcd.compact(revision)
+
+
+def chosen_quota(shown: int, told: int) -> int:
+    """What the member shows; less if an operator said less. ``QUOTA`` is what nobody said, ``shown`` 0 what no member
+    did."""
+    if not shown:
+        return told
+    return shown if told == QUOTA else min(shown, told)
+
+
+def unasked(endpoint: str, shown: Gauges) -> Health:
+    return Health(
+        endpoint, 0, "", "", leads=False, learner=False, size=shown.size, in_use=shown.in_use, quota=shown.quota,
+        revision=0, term=0, errors=(),
+    )  # fmt: skip

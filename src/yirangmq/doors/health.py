@@ -32,12 +32,14 @@ class Signs(NamedTuple):
 @dataclass(slots=True)
 class Disk:
     """The disk under the store. ``look`` asks it; ``full`` is what a publisher is told when it is below its mark, or
-    when the store has grown to ``most_bytes`` (0: no limit). ``measure`` says how large it is, where it can tell."""
+    when the store has grown to ``most_bytes`` (0: no limit). ``measure`` says how large it is, where it can tell;
+    ``refuse`` is asked of a store that itself knows when it is full."""
 
     folder: Path
     low_bytes: int
     most_bytes: int = 0
     measure: Callable[[], int] | None = None
+    refuse: Callable[[], QueueError | None] | None = None
     free: int = 0
     size: int = 0
     used: int | None = None
@@ -48,7 +50,7 @@ class Disk:
         self.free = found.f_bavail * found.f_frsize
         self.size = found.f_blocks * found.f_frsize
         self.used = self._measured()
-        self.full = store_refusal(self.most_bytes, self.used)
+        self.full = store_refusal(self.most_bytes, self.used) if self.refuse is None else self.refuse()
         if self.free < self.low_bytes:
             self.full = StoreFull(
                 f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "

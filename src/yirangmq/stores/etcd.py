@@ -17,12 +17,24 @@ from yirangmq.cluster.address import NAME, Address, read_address
 from yirangmq.cluster.campaign import Campaign, Leader, find_leader
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.inbox import Inbox, Put
+from yirangmq.cluster.lines import FULL
 from yirangmq.cluster.node import dispatched
+from yirangmq.cluster.producing import NEARLY_FULL
+from yirangmq.cluster.pulse import Ask, Pulse
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.reign import Reign
 from yirangmq.cluster.room import Room, Upkeep
-from yirangmq.core.errors import NotActive, StoreError, Unavailable, WrongState
+from yirangmq.core.errors import (
+    NotActive,
+    QueueError,
+    QuotaExceeded,
+    StoreError,
+    StoreFull,
+    Unavailable,
+    WrongState,
+)
 from yirangmq.core.ports import Finding
+from yirangmq.core.quota import RETRY_AFTER
 from yirangmq.stores.etcd_rows import EtcdState, EtcdTransaction, RecordingEdit, read_state, writes_of
 
 Answer = TypeVar("Answer")
@@ -47,7 +59,11 @@ class EtcdStore:
         self._news = threading.Condition()
         self._version = self._seen = 0
         self._closed = False
+        self._trouble = ""
+        """Why this process cannot even stand."""
         self.leader: Leader | None = None
+        self.ask_work: Ask | None = None
+        """Has something called in the loop that works while this process leads; if that hangs, another leads."""
         self.arrived: Callable[[list[Put]], None] | None = None
         """Told, in the thread of etcd, what plain clients put into inboxes, while this process leads."""
         self._inbox: asyncio.Task[None] | None = None
@@ -92,6 +108,8 @@ class EtcdStore:
             await etcd.range(b"/yirangmq/", limit=1, keys_only=True)
             self._campaign = Campaign(etcd, self.address.name, self.address.lease, self)
             self._campaign.me = self._me
+            if self.ask_work is not None:
+                self._campaign.pulse = Pulse(self.ask_work, self.address.watchdog)
             upkeep = Upkeep(
                 etcd, self.address, self.address.quota, LOOK_SECONDS, COMPACT_SECONDS, lambda: self._now is not None
             )
@@ -124,7 +142,13 @@ class EtcdStore:
 
     def sees(self, leader: Leader | None) -> None:
         self.leader = leader
+        if leader is not None:
+            self._trouble = ""
         self._tell()
+
+    def fails(self, error: Exception) -> None:
+        self._trouble = str(error)
+        self.sees(None)
 
     def _tell(self) -> None:
         with self._news:
@@ -144,7 +168,8 @@ class EtcdStore:
     def refusal(self) -> NotActive:
         leader = self.leader
         if leader is None or leader is self._me:
-            return NotActive("no node leads this store just now; try again in a moment")
+            why = f" ({self._trouble})" if self._trouble else ""
+            return NotActive(f"no node leads this store just now{why}; try again in a moment")
         far = [one for one in leader.addresses if one.startswith(("tcp:", "tls:", "http:", "https:"))]
         at = f" at {', '.join(far)}" if far else ""
         return NotActive(f"the active node is {leader.node}{at}")
@@ -218,7 +243,16 @@ class EtcdStore:
 
     def used_bytes(self) -> int:
         """As the quota counts."""
-        return round(self.room.full * self.address.quota)
+        return round(self.room.full * self.room.quota)
+
+    def no_room(self) -> QueueError | None:
+        """Why nothing may be published now."""
+        if self.room.is_full:
+            return StoreFull(FULL)
+        if self.room.full >= NEARLY_FULL:
+            text = f"etcd is at {self.room.full:.0%} of its quota, messages are taken below {NEARLY_FULL:.0%}"
+            return QuotaExceeded(f"{text}; consuming goes on, try again in {RETRY_AFTER:g} s")
+        return None
 
     def close(self) -> None:
         """Another may lead at once."""
