@@ -87,6 +87,11 @@ class Member:
         self._process.send_signal(signal.SIGCONT)
 
     @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 

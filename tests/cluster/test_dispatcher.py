@@ -170,8 +170,8 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: Etcds, qu
     class Slow(Etcd):
         """Its answers come when the consumer has long acked."""
 
-        async def txn(self, *words: Any, **more: Any) -> Any:
-            answer = await super().txn(*words, **more)
+        async def send(self, *words: Any, **more: Any) -> Any:
+            answer = await super().send(*words, **more)
             await asyncio.sleep(0.05)
             return answer
 
@@ -390,7 +390,7 @@ def test_what_comes_back_goes_behind_those_that_wait(etcd: Etcds, queue: str) ->
 def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
     etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.planning.AHEAD", 10)  # the rest is read back from etcd
+    monkeypatch.setattr("yirangmq.cluster.settling.AHEAD", 10)  # the rest is read back from etcd
 
     async def game() -> None:
         async with staged(etcd, queue) as stage:

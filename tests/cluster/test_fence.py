@@ -7,7 +7,7 @@ import pytest
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, keys_of, play, running, until
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster import planning
+from yirangmq.cluster import planning, settling
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.dispatcher import Dispatcher, Manner
 from yirangmq.cluster.etcd import Etcd
@@ -113,27 +113,86 @@ def test_a_transaction_keeps_within_etcds_limits() -> None:
     for number in range(1000):
         ledger.removals.append(Removal(number, b"x", True))
     batch = planning.plan(ledger, 1, 0, 0.0)
-    inside = [len(one.request_txn.success) for one in batch.success if one.HasField("request_txn")]
-    assert len(batch.success) + max(inside) <= 128
-    assert len(batch.compare) <= 128
-    assert len(batch.failure) <= 128
+    request = batch.packing.request
+    inside = [len(one.request_txn.success) for one in request.success if one.HasField("request_txn")]
+    assert max(len(request.success), len(request.compare), len(request.failure)) + max(inside) <= 128
     assert len(batch.moves) > 50
-    assert batch.removed > 50
+    assert len(batch.removed) > 50
 
 
 def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() -> None:
     ledger = filled(3)
     home = registered(ledger, "a", b"here")
     batch = planning.plan(ledger, 1, 0, 0.0)
-    ledger.settle_delivery(home, 2, 5)
-    planning.settle(ledger, batch, [])
+    ledger.settle_delivery(home, 2, 8, 5)
+    settling.settle(ledger, batch, [], 7)
     assert sorted(ledger.out) == [1, 3]
     assert [one.number for one in ledger.removals] == [2]
     assert ledger.consumers[home].held == {1, 3}
     again = filled(3)
     home = registered(again, "a", b"here")
-    planning.undo(again, planning.plan(again, 1, 0, 0.0))
+    settling.undo(again, planning.plan(again, 1, 0, 0.0))
     assert (again.out, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
+
+
+def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
+    """The same consumer has the message again when we hear that we took it back."""
+    ledger = filled(1)
+    home = registered(ledger, "a", b"here")
+    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    ledger.tick(10**9)
+    taken = planning.plan(ledger, 1, 10**9, 0.0)
+    was_there: Any = MESSAGES["ResponseOp"](response_txn={"succeeded": True})
+    settling.settle(ledger, taken, [was_there], 8)
+    ledger.tick(2 * 10**9)
+    ledger.bodies[1] = b"v"
+    settling.settle(ledger, planning.plan(ledger, 1, 2 * 10**9, 0.0), [], 9)
+    ledger.settle_delivery(home, 1, 8, 0)
+    assert (sorted(ledger.out), list(ledger.removals)) == ([1], [])
+    ledger.settle_delivery(home, 1, 10, 0)
+    assert (sorted(ledger.out), [one.number for one in ledger.removals]) == ([], [1])
+    assert ledger.taken_at == {}
+
+
+def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
+    ledger = filled(9)
+    home = registered(ledger, "a", b"here")
+    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    for number in (2, 9, 1, 3, 6, 5):
+        ledger.settle_delivery(home, number, 8, 0)
+    batch = planning.plan(ledger, 1, 0, 0.0)
+    assert _deleted(batch) == [(1, 3), (5, 6), (9, 9)]
+    settling.settle(ledger, batch, [], 9)
+    for number in (4, 8):
+        ledger.settle_delivery(home, number, 10, 0)
+    assert _deleted(planning.plan(ledger, 1, 0, 0.0)) == [(4, 4), (8, 8)]
+    ledger.settle_delivery(home, 7, 11, 0)
+    batch = planning.plan(ledger, 1, 0, 0.0)
+    assert _deleted(batch) == [(4, 8)]  # 5 and 6 are gone already
+    settling.settle(ledger, batch, [], 12)
+    assert not ledger.removals
+    assert ledger.tally.acked == 9
+
+
+def test_what_stands_alone_in_line_waits_for_its_neighbours_while_there_is_other_work() -> None:
+    ledger = filled(9)
+    home = registered(ledger, "a", b"here")
+    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    for number in (2, 5, 6, 7, 8):
+        ledger.settle_delivery(home, number, 8, 0)
+    ledger.arrive(Arrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
+    batch = planning.plan(ledger, 1, 0, 0.0)
+    assert _deleted(batch) == [(5, 8)]
+    settling.settle(ledger, batch, [], 10)
+    assert _deleted(planning.plan(ledger, 1, 0, 0.0)) == [(2, 2)]
+
+
+def _deleted(batch: planning.Batch) -> list[tuple[int, int]]:
+    """The numbers in line from which and to which it deletes."""
+    inside = [one for packed in batch.packing.request.success for one in packed.request_txn.success]
+    ranges = [one.request_delete_range for one in inside if one.HasField("request_delete_range")]
+    found = [(KEYS.in_line(one.key), KEYS.in_line(one.range_end)) for one in ranges]
+    return [(first[0], last[0]) for first, last in found if first and last]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import logging
 from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.cluster import planning
+from yirangmq.cluster import planning, settling
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.etcd import Etcd, get
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
@@ -124,25 +124,27 @@ class Dispatcher:
 
     async def _commit(self, ledger: Ledger, batch: Batch, fence: int, full: float) -> None:
         try:
-            answer = await self._etcd.txn(batch.compare, batch.success, batch.failure)
+            answer = await self._etcd.send(batch.packing.request)
         except TooLarge:
-            planning.undo(ledger, batch)
+            settling.undo(ledger, batch)
             self._make_smaller(ledger, batch)
             return
         except StoreFull:
-            planning.undo(ledger, batch)
+            settling.undo(ledger, batch)
             await self._remove_only(ledger, fence)
             return
         self._wrote_at = self._clock.now_ms()
         if answer.succeeded:
-            planning.settle(ledger, batch, answer.responses)
+            settling.settle(ledger, batch, answer.responses, int(answer.header.revision))
             self._most, self._said_full = MOST_MOVES, full
             return
-        planning.undo(ledger, batch)
+        settling.undo(ledger, batch)
         leader = answer.responses[0].response_range.kvs
         if not leader or leader[0].create_revision != fence:
             raise Deposed(self._keys.queue)
-        planning.drop_changed(ledger, batch, list(answer.responses)[1:])
+        looks = [get(one.key, keys_only=True) for one in batch.moves]
+        found = await self._etcd.txn([], looks, repeat=True)
+        settling.drop_changed(ledger, batch, found.responses)
 
     def _make_smaller(self, ledger: Ledger, batch: Batch) -> None:
         """One alone that cannot be moved stays where it is, and the others go on."""
@@ -160,10 +162,10 @@ class Dispatcher:
             log.warning("etcd is full", extra={"values": {"queue": self._keys.queue}})
             await asyncio.sleep(FULL_SECONDS)
             return
-        answer = await self._etcd.txn(batch.compare, batch.success, batch.failure)
+        answer = await self._etcd.send(batch.packing.request)
         if not answer.succeeded:
             raise Deposed(self._keys.queue)
-        planning.settle(ledger, batch, answer.responses)
+        settling.settle(ledger, batch, answer.responses, int(answer.header.revision))
 
     # what must be read
 
@@ -250,7 +252,7 @@ class Dispatcher:
             case Registration(home, _):
                 ledger.unregister(home, kv.key, now)
             case Delivery(home, index, _) if event.type == DELETE:
-                ledger.settle_delivery(home, index, now)
+                ledger.settle_delivery(home, index, kv.mod_revision, now)
             case Refusal(home, index) if event.type == PUT:
                 ledger.refuse(home, index, kv.key, kv.value, now, self._ids.fraction())
             case Definition():

@@ -18,8 +18,9 @@ VERSION, CREATE, MOD = 0, 1, 2
 
 _make = wire.MESSAGES
 Op = _make["RequestOp"]
-_Compare, _Range, _Put, _Delete, _Txn = (
-    _make[name] for name in ("Compare", "RangeRequest", "PutRequest", "DeleteRangeRequest", "TxnRequest")
+Txn = _make["TxnRequest"]
+_Compare, _Range, _Put, _Delete = (
+    _make[name] for name in ("Compare", "RangeRequest", "PutRequest", "DeleteRangeRequest")
 )
 
 
@@ -63,7 +64,7 @@ def get(key: bytes, end: bytes = b"", **how: Any) -> Any:
 
 
 def nested(compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = ()) -> Any:
-    return Op(request_txn=_Txn(compare=compare, success=success, failure=failure))
+    return Op(request_txn=Txn(compare=compare, success=success, failure=failure))
 
 
 class Etcd:
@@ -111,7 +112,11 @@ class Etcd:
         self, compare: Sequence[Any], success: Sequence[Any], failure: Sequence[Any] = (), *, repeat: bool = False
     ) -> Any:
         """``repeat`` only where doing it twice is doing it once."""
-        return await self.lines.call(wire.TXN, _Txn(compare=compare, success=success, failure=failure), repeat=repeat)
+        return await self.send(Txn(compare=compare, success=success, failure=failure), repeat=repeat)
+
+    async def send(self, transaction: Any, *, repeat: bool = False) -> Any:
+        """A transaction that is made already."""
+        return await self.lines.call(wire.TXN, transaction, repeat=repeat)
 
     def watch(self, key: bytes, end: bytes = b"", *, revision: int, deletes: bool = True) -> Watch:
         return Watch(self.lines, key, end, revision, () if deletes else (1,))

@@ -27,6 +27,7 @@ WINDOW = 256
 REMEMBERED = 65_536
 """Keys of the inbox that are known to have been moved: a producer that lost its answer sends the same key again."""
 UNIQUE = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+FAR = 64
 AHEAD = 1_000
 AHEAD_BYTES = 8_000_000
 
@@ -108,6 +109,8 @@ class Ledger:
         self.bodies: dict[int, bytes] = {}
         self.removals: deque[Removal] = deque()
         self.returning: dict[int, Return] = {}
+        self.taken_at: dict[int, int] = {}
+        """The revision at which a copy of what came back was deleted by us: hearing of that is no ack."""
         self.rewrites: dict[bytes, tuple[int, bytes]] = {}
         self.drops: dict[bytes, int] = {}
         self.loose: deque[bytes] = deque()
@@ -158,12 +161,14 @@ class Ledger:
         for index in sorted(known.held):
             self._lapse(index, now)
 
-    def settle_delivery(self, home: bytes, index: int, now: int) -> None:
-        """A consumer deleted its copy: acked. Of a copy that we took back, or never gave, it says nothing."""
+    def settle_delivery(self, home: bytes, index: int, revision: int, now: int) -> None:
+        """A consumer deleted its copy: acked. Of a copy that we took back, or never gave, it says nothing; what we took
+        back may be with the same consumer again by the time we hear of it."""
         card = self.out.get(index)
-        if card is None or cards.home_of(card) != home:
+        if card is None or cards.home_of(card) != home or revision <= self.taken_at.get(index, 0):
             return
         self._release(index)
+        self.taken_at.pop(index, None)
         if (consumer := self.consumers.get(home)) is not None:
             consumer.acked_at = now
         self.removals.append(Removal(index, cards.name_of(card), card.leases > 1))
@@ -200,9 +205,11 @@ class Ledger:
     def next_due(self) -> int | None:
         return min((first[0][0] for first in (self._delays, self._deadlines) if first), default=None)
 
-    def come_back(self, card: Message) -> None:
-        """It waits to be given out again: for its moment, or for its place."""
+    def come_back(self, card: Message, revision: int = 0) -> None:
+        """It waits to be given out again: for its moment, or for its place. ``revision``: when its copy was deleted."""
         self.back[card.seq] = card
+        if revision:
+            self.taken_at[card.seq] = revision
         if card.state is State.DELAYED:
             heapq.heappush(self._delays, (card.due_at, card.seq))
         else:
@@ -224,8 +231,12 @@ class Ledger:
 
     def choose(self) -> Consumer | None:
         """Of those with room one on this node before the others, then the one that has least."""
-        free = [one for one in self.consumers.values() if len(one.held) < self.window]
-        return min(free, key=lambda one: (not one.near, len(one.held), one.home), default=None)
+        best, found = (False, self.window, b""), None
+        for one in self.consumers.values():
+            held = len(one.held)
+            if held < self.window and (found is None or (not one.near, held, one.home) < best):
+                best, found = (not one.near, held, one.home), one
+        return found
 
     def hand_out(self, card: Message, consumer: Consumer, now: int) -> Message:
         """From here on an ack of it counts."""
@@ -249,6 +260,12 @@ class Ledger:
             return
         consumer.held.add(card.seq)
         heapq.heappush(self._deadlines, (given.due_at, given.seq, given.leases))
+
+    def is_clear(self, first: int, end: int) -> bool:
+        """None of these numbers stands in line any longer; where many would have to be looked up we do not know."""
+        if end - first > FAR or end > self.assigned:
+            return False
+        return not any(n in self.out or n in self.back or n in self.returning for n in range(first, end))
 
     def ready_again(self) -> Iterator[Message]:
         """What came back and may be given out, in order of place: all that stood before it have been given out."""

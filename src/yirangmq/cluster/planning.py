@@ -5,23 +5,29 @@ Every transaction is fenced: it does nothing unless the leader's key is still th
 the inbox are done or none is, so that the numbers of the messages in line have no gaps: a producer that writes its
 key anew between our look and our transaction makes us look again. What may be gone meanwhile (a copy that its
 consumer has just acked) is asked in a transaction inside, which says what it found. The state is written on the outer
-level, where etcd's quota counts it."""
+level, where etcd's quota counts it. What became of a transaction is ``settling``'s."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards, etcd
-from yirangmq.cluster.ledger import AHEAD, AHEAD_BYTES, Arrival, Consumer, Ledger, Removal, Return, Waiting
+from yirangmq.cluster.ledger import Arrival, Consumer, Ledger, Removal, Return, Waiting
+from yirangmq.cluster.packing import Packing
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps
 
-MOST_TOP = 100
-MOST_INSIDE = 24
-"""etcd takes 128 operations on a level, and counts those inside with those beside them."""
 MOST_BYTES = 1_000_000
 """Of values in one request; etcd takes 1.5 MiB, keys and all."""
-MOST_MOVES = 90
+MOST_MOVES = 100
+MOST_REMOVED = 400
+LONE_REMOVALS = 200
+"""So many acked messages that stand alone in line wait for their neighbours, while there is other work: a run is
+removed by one operation."""
+RUN = 4
+MOST_LOOSE = 48
 HEARTBEAT_MS = 2_000
 """How often the state is written while something lies in the inbox that cannot be moved, so that nobody thinks we
 sleep."""
@@ -41,9 +47,7 @@ ALL = Most()
 class Batch:
     """A transaction, and what it is about."""
 
-    compare: list[Any]
-    success: list[Any]
-    failure: list[Any]
+    packing: Packing
     next: int
     assigned: int
     at: int = 0
@@ -54,7 +58,7 @@ class Batch:
     from_ahead: int = 0
     handed_out: list[Message] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
-    removed: int = 0
+    removed: set[int] = field(default_factory=set)
     loose: int = 0
     returns: list[tuple[int, int, Return]] = field(default_factory=list)
     """(place among the answers, index, what was to happen)."""
@@ -67,48 +71,50 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        return not self.success
+        return self.packing.is_empty
 
     def room(self, size: int) -> bool:
         """A single thing that is larger than all goes alone."""
         if self.bytes + size > self.most_bytes:
             self.was_short = True
             return False
-        return len(self.success) < MOST_TOP and (self.bytes == 0 or self.bytes + size <= MOST_BYTES)
+        return self.packing.has_room() and (self.bytes == 0 or self.bytes + size <= MOST_BYTES)
 
 
 def plan(ledger: Ledger, fence: int, now: int, full: float, most: Most = ALL) -> Batch:
     """What can be done now, as one transaction; empty if nothing can."""
-    batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned, now)
+    batch = _begun(ledger, fence, now)
     batch.most_bytes = most.bytes
-    _remove(ledger, batch)
     _put_right(ledger, batch)
     _return(ledger, batch)
     if not ledger.policy.paused:
         _hand_out_again(ledger, batch, now)
         _hand_out_waiting(ledger, batch, now)
     _move(ledger, batch, now, most.moves)
-    if batch.success:
-        batch.success.append(etcd.put(ledger.keys.state, state_text(ledger, batch, now, full)))
-        batch.failure = [etcd.get(ledger.keys.leader)]
-        batch.failure += [etcd.get(one.key, keys_only=True) for one in batch.moves]
+    _remove(ledger, batch, is_busy=not batch.is_empty)
+    if not batch.is_empty:
+        batch.packing.put_outside(ledger.keys.state, state_text(ledger, batch, now, full))
     return batch
 
 
 def plan_removals(ledger: Ledger, fence: int) -> Batch:
     """What etcd still does when it is full: deletes alone."""
-    batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned)
-    _remove(ledger, batch)
-    batch.failure = [etcd.get(ledger.keys.leader)]
+    batch = _begun(ledger, fence, 0)
+    _remove(ledger, batch, is_busy=False)
     return batch
 
 
 def heartbeat(ledger: Ledger, fence: int, now: int, full: float) -> Batch:
     """The state alone."""
-    batch = Batch([etcd.created_at(ledger.keys.leader, fence)], [], [], ledger.next, ledger.assigned)
-    batch.success.append(etcd.put(ledger.keys.state, state_text(ledger, batch, now, full)))
-    batch.failure = [etcd.get(ledger.keys.leader)]
+    batch = _begun(ledger, fence, now)
+    batch.packing.put_outside(ledger.keys.state, state_text(ledger, batch, now, full))
     return batch
+
+
+def _begun(ledger: Ledger, fence: int, now: int) -> Batch:
+    packing = Packing(etcd.created_at(ledger.keys.leader, fence))
+    packing.otherwise(etcd.get(ledger.keys.leader))
+    return Batch(packing, ledger.next, ledger.assigned, now)
 
 
 def state_text(ledger: Ledger, batch: Batch, now: int, full: float) -> bytes:
@@ -118,7 +124,7 @@ def state_text(ledger: Ledger, batch: Batch, now: int, full: float) -> bytes:
             "next": batch.next,
             "assigned": batch.assigned,
             "moved": tally.moved + len(batch.moves),
-            "acked": tally.acked + batch.removed,
+            "acked": tally.acked + len(batch.removed),
             "returned": tally.returned,
             "dead": tally.dead,
             "node": ledger.node,
@@ -128,34 +134,41 @@ def state_text(ledger: Ledger, batch: Batch, now: int, full: float) -> bytes:
     )
 
 
-def _remove(ledger: Ledger, batch: Batch) -> None:
-    """Acked messages, many in one inner transaction; so are nacks that nobody waits for."""
-    gone = [(etcd.delete(key),) for key in list(ledger.loose)[: MOST_INSIDE * 2]]
-    batch.loose = len(gone)
-    for one in list(ledger.removals)[: MOST_INSIDE * 10]:
-        gone.append(_removal(ledger, one))
-        batch.removed += 1
-    pack: list[Any] = []
-    for operations in gone:
-        if len(pack) + len(operations) > MOST_INSIDE:
-            batch.success.append(etcd.nested([], pack))
-            pack = []
-        pack += operations
-    if pack:
-        batch.success.append(etcd.nested([], pack))
+def _remove(ledger: Ledger, batch: Batch, *, is_busy: bool) -> None:
+    """Acked messages, runs of them by one operation; and nacks that nobody waits for."""
+    for key in islice(ledger.loose, MOST_LOOSE):
+        batch.packing.delete(key)
+        batch.loose += 1
+    for run in _runs(ledger):
+        if is_busy and len(run) < RUN and len(ledger.removals) < LONE_REMOVALS:
+            continue
+        if not batch.packing.has_room(1 + len(run)):
+            return
+        batch.packing.delete(ledger.keys.ordered(*run[0][:2]), ledger.keys.ordered(*run[-1][:2]) + b"\0")
+        for one in run:
+            batch.removed.add(one.number)
+            if one.noted:
+                batch.packing.delete(ledger.keys.retry(one.number))
 
 
-def _removal(ledger: Ledger, one: Removal) -> tuple[Any, ...]:
-    message = etcd.delete(ledger.keys.ordered(one.number, one.name))
-    return (message, etcd.delete(ledger.keys.retry(one.number))) if one.noted else (message,)
+def _runs(ledger: Ledger) -> Iterator[list[Removal]]:
+    """What was acked, in order, cut where a message stands between that is still wanted."""
+    run: list[Removal] = []
+    for one in sorted(islice(ledger.removals, MOST_REMOVED)):
+        if run and not ledger.is_clear(run[-1].number + 1, one.number):
+            yield run
+            run = []
+        run.append(one)
+    if run:
+        yield run
 
 
 def _put_right(ledger: Ledger, batch: Batch) -> None:
     for key, (revision, host) in list(ledger.rewrites.items())[:10]:
-        batch.success.append(etcd.nested([etcd.changed_at(key, revision)], [etcd.rewrite(key, host)]))
+        batch.packing.add(etcd.nested([etcd.changed_at(key, revision)], [etcd.rewrite(key, host)]))
         batch.rewrites.append(key)
     for key, created in list(ledger.drops.items())[:10]:
-        batch.success.append(etcd.nested([etcd.created_at(key, created)], [etcd.delete(key)]))
+        batch.packing.add(etcd.nested([etcd.created_at(key, created)], [etcd.delete(key)]))
         batch.drops.append(key)
 
 
@@ -169,9 +182,9 @@ def _return(ledger: Ledger, batch: Batch) -> None:
             continue  # its body is still to be read
         copy = cards.home_of(one.card) + b"%020d/" % index + cards.name_of(one.card)
         inside = [etcd.delete(copy), *operations]
-        batch.returns.append((len(batch.success), index, one))
+        batch.returns.append((batch.packing.place, index, one))
         otherwise = [etcd.delete(one.also)] if one.also else []
-        batch.success.append(etcd.nested([etcd.exists(copy)], inside + otherwise, otherwise))
+        batch.packing.add(etcd.nested([etcd.exists(copy)], inside + otherwise, otherwise))
         batch.bytes += size
 
 
@@ -200,10 +213,10 @@ def _hand_out_again(ledger: Ledger, batch: Batch, now: int) -> None:
         if body is None:
             continue
         consumer = ledger.choose()
-        if consumer is None or len(batch.success) + 1 >= MOST_TOP or not batch.room(len(body)):
+        if consumer is None or not batch.room(len(body)):
             return
-        _copy(ledger, batch, ledger.hand_out(card, consumer, now), consumer, body)
-        batch.success.append(etcd.put(ledger.keys.retry(card.seq), cards.note(card, out=True)))
+        _copy(batch, ledger.hand_out(card, consumer, now), consumer, body)
+        batch.packing.put(ledger.keys.retry(card.seq), cards.note(card, out=True))
         batch.again.append(card.seq)
 
 
@@ -212,13 +225,13 @@ def _hand_out_waiting(ledger: Ledger, batch: Batch, now: int) -> None:
         if (consumer := ledger.choose()) is None or not batch.room(len(one.value)):
             return
         card = cards.fresh(ledger.keys.queue, one.number, one.name)
-        _copy(ledger, batch, ledger.hand_out(card, consumer, now), consumer, one.value)
+        _copy(batch, ledger.hand_out(card, consumer, now), consumer, one.value)
         batch.from_ahead += 1
         batch.assigned = one.number
 
 
-def _copy(ledger: Ledger, batch: Batch, card: Message, consumer: Consumer, body: bytes) -> None:
-    batch.success.append(etcd.put(copy_key(consumer.home, card), body))
+def _copy(batch: Batch, card: Message, consumer: Consumer, body: bytes) -> None:
+    batch.packing.put(copy_key(consumer.home, card), body)
     batch.handed_out.append(card)
     batch.bytes += len(body)
 
@@ -240,7 +253,7 @@ def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
             return
         if ledger.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
             gone = etcd.nested([etcd.changed_at(arrival.key, arrival.revision)], [etcd.delete(arrival.key)])
-            batch.success.append(gone)
+            batch.packing.add(gone)
             batch.repeats.append(arrival)
             continue
         seen[arrival.sender, arrival.name] = arrival.value
@@ -248,91 +261,19 @@ def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
 
 
 def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now: int) -> None:
-    index = batch.next
-    batch.compare.append(etcd.changed_at(arrival.key, arrival.revision))
-    inside = [etcd.delete(arrival.key), etcd.put(ledger.keys.ordered(index, arrival.name), value)]
+    index, packing = batch.next, batch.packing
+    packing.only_if(arrival.key, arrival.revision)
+    packing.delete(arrival.key)
+    packing.put(ledger.keys.ordered(index, arrival.name), value)
     batch.bytes += len(value)
     is_first = batch.assigned + 1 == index and not ledger.policy.paused
     fits = batch.bytes + len(value) <= min(MOST_BYTES, batch.most_bytes)
     consumer = ledger.choose() if is_first and fits else None
     if consumer is not None:
-        card = ledger.hand_out(cards.fresh(ledger.keys.queue, index, arrival.name), consumer, now)
-        inside.append(etcd.put(copy_key(consumer.home, card), value))
-        batch.handed_out.append(card)
-        batch.bytes += len(value)
+        card = cards.fresh(ledger.keys.queue, index, arrival.name)
+        _copy(batch, ledger.hand_out(card, consumer, now), consumer, value)
         batch.assigned = index
     else:
         batch.lined_up.append(Waiting(index, arrival.name, value))
-    batch.success.append(etcd.nested([], inside))
     batch.moves.append(arrival)
     batch.next = index + 1
-
-
-def settle(ledger: Ledger, batch: Batch, responses: Any) -> None:
-    """It was done: what it did away with leaves the ledger."""
-    for arrival in (*batch.moves, *batch.repeats):
-        if (known := ledger.inbox.get(arrival.key)) is not None and known.revision == arrival.revision:
-            del ledger.inbox[arrival.key]
-    for arrival in batch.moves:
-        ledger.remember(arrival, batch.at)
-    for _ in range(batch.from_ahead):
-        ledger.ahead_bytes -= len(ledger.ahead.popleft().value)
-    _line_up(ledger, batch)
-    for _ in range(batch.removed):
-        ledger.removals.popleft()
-    for _ in range(batch.loose):
-        ledger.loose.popleft()
-    for index in batch.again:
-        ledger.leave_again(index)
-        ledger.bodies.pop(index, None)
-    for place, index, one in batch.returns:
-        _came_back(ledger, index, one, responses[place].response_txn.succeeded)
-    for key in batch.rewrites:
-        ledger.rewrites.pop(key, None)
-    for key in batch.drops:
-        ledger.drops.pop(key, None)
-    ledger.next, ledger.assigned = batch.next, batch.assigned
-    ledger.unsaid = bool(batch.returns)
-    ledger.tally.moved += len(batch.moves)
-    ledger.tally.acked += batch.removed
-
-
-def _line_up(ledger: Ledger, batch: Batch) -> None:
-    """Kept at hand while it follows what is at hand already, and little enough."""
-    for one in batch.lined_up:
-        follows = ledger.ahead[-1].number + 1 if ledger.ahead else batch.assigned + 1
-        if one.number != follows or len(ledger.ahead) >= AHEAD or ledger.ahead_bytes + len(one.value) > AHEAD_BYTES:
-            return
-        ledger.ahead.append(one)
-        ledger.ahead_bytes += len(one.value)
-
-
-def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool) -> None:
-    ledger.returning.pop(index, None)
-    if not was_there:  # acked at the last moment
-        ledger.removals.append(Removal(index, cards.name_of(one.card), one.card.leases > 1))
-        ledger.bodies.pop(index, None)
-        return
-    ledger.tally.returned += 1
-    card = one.outcome.message
-    if card.state in (State.READY, State.DELAYED):
-        ledger.come_back(card)
-    else:
-        ledger.bodies.pop(index, None)
-        ledger.tally.dead += card.state is not State.DROPPED
-
-
-def undo(ledger: Ledger, batch: Batch) -> None:
-    """Nothing of it was done."""
-    for card in batch.handed_out:
-        ledger.take_back(card)
-
-
-def drop_changed(ledger: Ledger, batch: Batch, found: list[Any]) -> None:
-    """Moves whose key is not as it was: it is gone, or the watch brings its new content."""
-    for arrival, answer in zip(batch.moves, found, strict=True):
-        kvs = answer.response_range.kvs
-        known = ledger.inbox.get(arrival.key)
-        is_old = not kvs or kvs[0].mod_revision != arrival.revision
-        if is_old and known is not None and known.revision == arrival.revision:
-            del ledger.inbox[arrival.key]
