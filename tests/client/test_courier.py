@@ -8,7 +8,9 @@ import pytest
 from yirangmq.client.address import Address, read_addresses
 from yirangmq.client.blocking import Turn, run
 from yirangmq.client.core import Lost, Reply, Slot
-from yirangmq.client.courier import FIRST_PAUSE, LONGEST_PAUSE, Courier, Errand, Pipeline, Terms
+from yirangmq.client.courier import FIRST_PAUSE, LONGEST_PAUSE, Courier, Pipeline
+from yirangmq.client.errand import Errand
+from yirangmq.client.wires import Terms
 from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, read_chain, read_chains, show_chain
 from yirangmq.core.check_documents import READERS, read_check
-from yirangmq.core.checks import Complaint, Schema, Subject, first_complaint
+from yirangmq.core.checks import Complaint, Subject, first_complaint
+from yirangmq.core.content_checks import Schema
 from yirangmq.core.errors import BadInput, BadPolicy
 
 

@@ -13,7 +13,8 @@ import yirangmq
 from yirangmq.config.load import load
 from yirangmq.core.chain import read_chain
 from yirangmq.core.check_documents import COUNTED, READERS, WRITTEN
-from yirangmq.core.checks import KINDS, ROOTS
+from yirangmq.core.checks import KINDS
+from yirangmq.core.content_checks import ROOTS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "processor.md").read_text()

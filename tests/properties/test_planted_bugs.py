@@ -19,11 +19,12 @@ from yirangmq.core.names import line_of
 from yirangmq.core.policy import Chance, QueuePolicy, Retry
 from yirangmq.core.ports import Stored, Transaction
 from yirangmq.core.states import WAITING, State
-from yirangmq.stores import memory
+from yirangmq.stores import memory_transaction
 from yirangmq.stores.files_keyring import Keyring
 from yirangmq.stores.files_sight import Sight
-from yirangmq.stores.memory import MemoryStore, MemoryTransaction
+from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.memory_state import MemoryState
+from yirangmq.stores.memory_transaction import MemoryTransaction
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -170,7 +171,7 @@ def a_target_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def the_bytes_of_dead_letters_count(patch: pytest.MonkeyPatch) -> None:
     states = WAITING | {State.DEAD}
-    patch.setattr(memory, "_weight", lambda message: message.size if message.state in states else 0)
+    patch.setattr(memory_transaction, "_weight", lambda message: message.size if message.state in states else 0)
 
 
 def a_header_weighs_nothing(patch: pytest.MonkeyPatch) -> None:

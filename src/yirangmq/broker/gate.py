@@ -16,7 +16,8 @@ from yirangmq.broker import offspring
 from yirangmq.broker.offspring import Child, Made, at_once
 from yirangmq.broker.room import make_room, newcomers
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
-from yirangmq.core.checks import Schema, Subject, first_complaint
+from yirangmq.core.checks import Subject, first_complaint
+from yirangmq.core.content_checks import Schema
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope

@@ -12,6 +12,7 @@ from yirangmq.broker import dispatches, policies, trial
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
+from yirangmq.broker.looks import check_state, looks, one, page
 from yirangmq.broker.schedules import listed
 from yirangmq.broker.subscription import Subscription, Terms
 from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
@@ -19,14 +20,13 @@ from yirangmq.broker.waiters import Waiters
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.clock import default_consumer
 from yirangmq.core import decide, names
-from yirangmq.core.errors import BadInput, NotFound, Unavailable
+from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import Steered
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, Message, new_envelope
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, new_envelope
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.roster import Roster
-from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -244,9 +244,8 @@ class Queues(AbstractContextManager["Queues"]):
         names.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
-            page = self._lane.read(partial(_page, queue=queue, state=wanted, limit=batch, cursor=cursor))
-            yield from page[1]
-            cursor = page[0]
+            cursor, found = self._lane.read(partial(page, queue=queue, state=wanted, limit=batch, cursor=cursor))
+            yield from found
             if not cursor:
                 return
 
@@ -254,14 +253,7 @@ class Queues(AbstractContextManager["Queues"]):
         """One message, wherever it stands."""
         names.check_queue(queue)
         names.check_id(id)
-
-        def work(transaction: Transaction) -> Look:
-            message = transaction.by_id(queue, [id])[0]
-            if message is None:
-                raise NotFound(f"queue {queue!r} has no message {id!r}")
-            return looks(transaction, [message])[0]
-
-        return self._lane.read(work)
+        return self._lane.read(partial(one, queue=queue, id=id))
 
     def queues(self) -> list[str]:
         return self._lane.read(lambda transaction: transaction.queues())
@@ -423,23 +415,6 @@ class Queues(AbstractContextManager["Queues"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def check_state(state: str) -> State:
-    try:
-        return State(state)
-    except ValueError:
-        raise BadInput(f"{state!r} is not one of {', '.join(State)}", field="state") from None
-
-
-def looks(transaction: Transaction, messages: Sequence[Message]) -> list[Look]:
-    parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-    return [Look(message, envelope, failure, transaction.policy(message.queue)) for message, envelope, failure in parts]
-
-
-def _page(transaction: Transaction, queue: str, state: State, limit: int, cursor: str) -> tuple[str, list[Look]]:
-    page = transaction.scan(queue, state, limit, cursor)
-    return page.cursor, looks(transaction, page.messages)
 
 
 def _raise_first(errors: Results) -> None:

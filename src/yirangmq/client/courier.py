@@ -1,22 +1,17 @@
 """Keeps one connection alive and sees each request through to its answer: connect, greet, send, wait; after a loss
 connect again, to the next address if need be, and ask again, a bounded number of times.
 
-Written as coroutines over two ports, ``Line`` and ``Wires``. Over asyncio they wait as coroutines do; over blocking
-sockets they never wait at all but block, and are run to their end in one step (``client.blocking``)."""
+Written as coroutines over two ports, ``Line`` and ``Wires`` (``client.wires``)."""
 
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
-
-import msgspec
+from dataclasses import replace
 
 from yirangmq.client.address import Address, named
-from yirangmq.client.core import Lost, News, Reply, Slot, Stream
-from yirangmq.client.feed import Feed
+from yirangmq.client.core import Lost
+from yirangmq.client.errand import Errand
+from yirangmq.client.wires import Line, Terms, Wires
 from yirangmq.core.errors import NotActive, QueueError, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -31,124 +26,6 @@ it may take to say so. A node that is frozen, or whose cable is cut, is left aft
 SHORTER_PAUSE = 1.0
 """The longest pause where there are several addresses: the one that takes over is found within five seconds."""
 MOST_ADDRESSES = 16
-
-
-class Line(Protocol):
-    """One connection. Every method raises ``Lost`` when it is gone."""
-
-    process: int
-    """The process that opened it: a child must not speak on its parent's connection."""
-
-    @property
-    def is_alive(self) -> bool: ...
-
-    def greeted(self, welcome: calls.Welcome) -> None:
-        """The server has said what it takes."""
-
-    async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
-        """Send a request; ``answer`` waits for what comes back."""
-
-    async def answer(self, slot: Slot, seconds: float) -> Reply:
-        """A server that does not answer in time is lost."""
-
-    def forget(self, slot: Slot) -> None:
-        """Nobody waits for it any more."""
-
-    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
-
-    def cancelled(self, number: int) -> None: ...
-
-    def follow(self, feed: Feed) -> None:
-        """From now on records of topics go there."""
-
-    def taken(self) -> None:
-        """Some of the feed was taken: there is room for more."""
-
-    async def listen(self, one: News, seconds: float) -> bool:
-        """Wait until there is something for it; False if there was nothing in all this time."""
-
-    async def close(self) -> None: ...
-
-
-class Wires(Protocol):
-    """What a face brings: connections, sleep, and a turn-taking among callers."""
-
-    def turn(self) -> AbstractAsyncContextManager[Any]: ...
-
-    async def dial(self, address: Address, seconds: float, patience: float) -> Line:
-        """``OSError`` if there is nobody within ``seconds``; ``patience``: how long there may be no room to send."""
-
-    async def sleep(self, seconds: float) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How a client behaves: whom it calls, by which name, and how long it tries."""
-
-    addresses: tuple[Address, ...]
-    name: str
-    timeout: float
-    retries: int
-
-
-class Errand:
-    """One request until it is answered, on as many connections as that takes."""
-
-    __slots__ = ("body", "kind", "line", "losses", "reply", "sent", "slot")
-
-    def __init__(self, kind: Kind, body: msgspec.Struct) -> None:
-        self.kind = kind
-        self.body = body
-        self.line: Line | None = None
-        self.slot: Slot | None = None
-        self.sent = 0
-        self.losses = 0
-        self.reply: Reply | None = None
-
-    async def send(self, line: Line) -> None:
-        if self.slot is not None and self.slot.has_news:
-            return
-        self.slot, self.line = None, line
-        self.sent += 1
-        try:
-            self.slot = await line.ask(self.kind, self.body)
-        except Lost as lost:
-            self.sent -= lost.is_unsent
-            raise
-
-    async def answer(self, seconds: float, quiet: float) -> Reply:
-        """Within ``seconds``, but for a call, which may take long; a server that is silent for ``quiet`` is asked
-        whether it is there."""
-        slot, line = self.slot, self.line
-        if slot is None or line is None:
-            raise Lost("not sent yet")
-        if quiet < seconds or self.kind is Kind.CALL:
-            try:
-                await self._hear(line, slot, seconds, quiet)
-            except BaseException:
-                line.forget(slot)
-                raise
-            seconds = quiet
-        reply = await line.answer(slot, seconds)
-        if reply.kind == Kind.ERROR and isinstance(error := reply.error(), Unavailable):
-            raise Lost(str(error)) from error  # nothing was done, and asking later may help
-        return reply
-
-    async def _hear(self, line: Line, slot: Slot, seconds: float, quiet: float) -> None:
-        until = time.monotonic() + seconds
-        while not await line.listen(slot, quiet) and (self.kind is Kind.CALL or time.monotonic() < until):
-            await line.answer(await line.ask(Kind.PING, calls.Empty()), quiet)
-
-    def value(self, wanted: Kind) -> Any:
-        """Its answer of this kind, or the error that came instead."""
-        if self.reply is None:
-            raise QueueError("not answered yet")
-        return self.reply.wanted(wanted)
-
-    @property
-    def resent(self) -> bool:
-        """An earlier sending may have been heard although its answer was not."""
-        return self.sent > 1
 
 
 class Courier:

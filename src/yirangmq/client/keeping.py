@@ -7,8 +7,8 @@ import time
 from typing import Protocol
 
 from yirangmq.client.core import Slot
-from yirangmq.client.courier import Line
 from yirangmq.client.cursor_file import CursorFile, Place
+from yirangmq.client.wires import Line
 from yirangmq.wire import feeds
 from yirangmq.wire.frames import Kind
 

@@ -3,9 +3,10 @@
 import random
 
 from yirangmq.client.address import read_addresses
-from yirangmq.client.courier import Courier, Terms, Wires
+from yirangmq.client.courier import Courier
 from yirangmq.client.faces import Client
 from yirangmq.client.verbs import AsyncClient
+from yirangmq.client.wires import Terms, Wires
 from yirangmq.clock import TimeOrderedIds, default_consumer
 from yirangmq.core import names
 from yirangmq.core.ports import Ids

@@ -6,7 +6,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from yirangmq.client.courier import Courier, Errand, Pipeline
+from yirangmq.client.courier import Courier, Pipeline
+from yirangmq.client.errand import Errand
 from yirangmq.core.errors import QueueError, Unreachable
 from yirangmq.wire.frames import Kind
 

@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import Any
 
 from yirangmq.client.core import Lost, Stream
-from yirangmq.client.courier import Courier, Errand, Line, Pipeline
+from yirangmq.client.courier import Courier, Pipeline
+from yirangmq.client.errand import Errand
 from yirangmq.client.values import Batch, Delivery, new_delivery
+from yirangmq.client.wires import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.format.delivery import Leased, lease_ids
 from yirangmq.format.jsontext import loads

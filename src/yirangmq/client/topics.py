@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from yirangmq.client import topic_sending as sending
-from yirangmq.client.courier import Courier, Errand
+from yirangmq.client.courier import Courier
 from yirangmq.client.cursor_file import CursorFile
+from yirangmq.client.errand import Errand
 from yirangmq.client.following import FOREVER, AsyncTopicSubscription
 from yirangmq.client.keeping import AtServer, InFile, Keeping, Nowhere
 from yirangmq.client.named import Caller

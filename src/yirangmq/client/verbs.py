@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Any
 
 from yirangmq.client import named, sending
-from yirangmq.client.courier import Courier, Errand
+from yirangmq.client.courier import Courier
+from yirangmq.client.errand import Errand
 from yirangmq.client.named import MOST_PER_CALL, Results
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from yirangmq.client.core import Lost
-from yirangmq.client.courier import Courier, Line
+from yirangmq.client.courier import Courier
 from yirangmq.client.feed import Feed
 from yirangmq.client.keeping import Keeping
 from yirangmq.client.topic_values import Event, Moved
 from yirangmq.client.tracking import Tracker
+from yirangmq.client.wires import Line
 from yirangmq.core.errors import (
     NotActive,
     QueueError,

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
-from yirangmq.broker.queues import Queues, check_state
+from yirangmq.broker.looks import check_state
+from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import search_page
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput

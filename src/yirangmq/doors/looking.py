@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker import overview, policies
-from yirangmq.broker.queues import check_state, looks
+from yirangmq.broker.looks import check_state, looks
 from yirangmq.broker.schedules import listed
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import NotFound

@@ -15,8 +15,8 @@ from yirangmq.core.message import Counts, Envelope, Failure, Message, new_envelo
 from yirangmq.core.ports import Change, Page, Stored
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.stores.memory import MemoryTransaction, listed_at, read_cursor, remembered
 from yirangmq.stores.memory_state import ABSENT, Edit, MemoryState
+from yirangmq.stores.memory_transaction import MemoryTransaction, listed_at, read_cursor, remembered
 
 _LAST = (2**63,)
 MOST_BODY = 1_310_720

@@ -28,7 +28,7 @@ class Recovery:
         for problem in survey.problems(contents=False):
             if problem.mend is not None:
                 problem.mend()
-        survey.restore_keys()
+        survey.keyless.restore()
         for path in survey.spares:
             survey.deeds.discard(path)  # a power cut may have given one another name as well
         self._settle(survey)

@@ -1,13 +1,11 @@
 """Looks a files store over, from the names up, and knows how to mend each thing that is wrong. On the way it makes
 the index anew.
 
-Where a message has two names, because after a power cut the old one came back, the later state stays: more leases,
-then the later change, then done before dead before parked before waiting before leased. Only a change that nobody was
-told of can leave two names, so either would do. Does not know: when to mend (files_recover.py, files_check.py)."""
+Does not know: when to mend (files_recover.py, files_check.py), which of two names of a message stays
+(files_rivals.py)."""
 
 import os
 import re
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -23,8 +21,8 @@ from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_c
 from yirangmq.stores.files_deeds import Deeds, Home, is_blank
 from yirangmq.stores.files_due import Stretch, stretch_of
 from yirangmq.stores.files_groups import Muster, freed, held
-from yirangmq.stores.files_index import Key, key_print
-from yirangmq.stores.files_keys import KeyFile, read_key
+from yirangmq.stores.files_keyless import Keyless
+from yirangmq.stores.files_keys import read_key
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import Mender, Problem, by_settling, path_of
 from yirangmq.stores.files_notes import FOLDER as NOTES
@@ -33,6 +31,7 @@ from yirangmq.stores.files_notes import unfinished
 from yirangmq.stores.files_pending import is_counted, weight
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_reading import listdir, read_bytes, subfolders
+from yirangmq.stores.files_rivals import age, claim
 from yirangmq.stores.files_spares import FOLDER as SPARES
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import (
@@ -46,17 +45,6 @@ from yirangmq.stores.files_walk import (
     walk_keys,
 )
 
-LATER = (
-    State.DRAFT,
-    State.CLAIMED,
-    State.LEASED,
-    State.HELD,
-    State.READY,
-    State.DELAYED,
-    State.PARKED,
-    State.DEAD,
-    State.DONE,
-)
 STUCK = ("stuck", "is held, and nobody of its group is before it")
 OUT_OF_TURN = ("out of turn", "is not held, and others of its group come first")
 _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
@@ -75,8 +63,7 @@ class Survey:
         """Folders with nothing in them."""
         self.spares: list[str] = []
         """Files kept to be written again."""
-        self.keyless: list[Card] = []
-        """New messages that came with a deduplication key, of which there is no trace."""
+        self.keyless = Keyless(home.root, self._policies, self.deeds, self.made)
         self.reserved = 0
         self._counts: dict[str, int] = {}
         self._keyed: dict[int, Card] = {}
@@ -176,7 +163,7 @@ class Survey:
             if other is None or there.queue != self._queue:
                 yield self._mender.rejected("same number", path, f"queue {there.queue} has a message of this number")
                 return
-            winner, loser = sorted((other, card), key=_age, reverse=True)
+            winner, loser = sorted((other, card), key=age, reverse=True)
             yield self._mender.unlinked("twice", path_of(loser), f"is also {winner.message.state}, which is later")
             if winner is other:
                 return
@@ -184,7 +171,7 @@ class Survey:
         else:
             rival = self._rival(card)
             if rival is not None:
-                winner, loser = sorted((rival, card), key=_claim, reverse=True)
+                winner, loser = sorted((rival, card), key=claim, reverse=True)
                 yield self._mender.rejected("same id", path_of(loser), f"message {winner.message.seq} has the same id")
                 if winner is rival:
                     return
@@ -341,27 +328,7 @@ class Survey:
                         self.made.set_until(file.key.seq, file.key.until)
                 self.made.add_key(file.key)
                 self.made.last = max(self.made.last, file.key.seq)
-        self.keyless += [card for card in self._keyed.values() if _is_new(card.message)]
-
-    def restore_keys(self) -> None:
-        """A power cut may have kept a message and lost its key. Nobody was told of that message, and whoever sends it
-        again must find it: the key is read from the content."""
-        for card in self.keyless:
-            message = card.message
-            try:
-                window = self._policies.policy(message.queue, self._policies.text(message.queue)).dedup_ms
-                text = read_bytes(f"{self._root}/{message.queue}/{path_of(card)}")
-                key = read_envelope(text or b"", message, 0).dedup_key
-            except (BadPolicy, Broken):
-                continue
-            until = message.changed_at + window
-            if key is None or self.made.has_key(key_print(message.queue, key)):
-                continue  # somebody else has it by now
-            if until > time.time() * 1000:
-                file = KeyFile(Key(key_print(message.queue, key), message.seq, until), message.id)
-                self.deeds.create(f"{self._root}/{message.queue}/{file.path}")
-                self.made.set_until(message.seq, until)
-                self.made.add_key(file.key)
+        self.keyless.add(self._keyed.values())
 
     def _survey_totals(self, folder: str) -> Iterator[Problem]:
         names = listdir(f"{folder}/meta/totals")
@@ -390,19 +357,3 @@ class Survey:
         elif self.reserved < self.made.last:
             text = f"is at {self.reserved}, the names are at {self.made.last}"
             yield Problem("counter", COUNTER, text, by_settling)
-
-
-def _is_new(message: Message) -> bool:
-    return message.leases == 0 and message.state in (State.READY, State.DELAYED, State.HELD, State.DRAFT)
-
-
-def _age(card: Card) -> tuple[int, int, int, int]:
-    message = card.message
-    state = LATER.index(message.state) if message.state in LATER else len(LATER)
-    return message.leases, message.changed_at, state, message.place
-
-
-def _claim(card: Card) -> tuple[bool, int]:
-    """Who keeps an id: one that lives before one that is over, then the older one."""
-    over = card.message.state in (State.DONE, State.DROPPED)
-    return not over, -card.message.seq
