@@ -3,14 +3,14 @@
 Knows: the layout (docs/pair.md) and the key handed in. Does not know: sockets, time, whether it was heard before."""
 
 import hmac
+from dataclasses import MISSING, Field, fields, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
-from yirangmq.core.beat import Beat, Load
+from yirangmq.core.beat import Beat
 from yirangmq.core.errors import BadInput, NotAllowed
-from yirangmq.core.pairing import Role, Status
 
 MAGIC = b"YRHB"
 VERSION = 1
@@ -21,50 +21,19 @@ MOST_BYTES = 1200
 LONGEST_TEXT = 200
 
 
-class _Load(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    cpu: float
-    memory: int
-    depth: int
+def _field(one: "Field[Any]") -> Any:
+    kind = get_type_hints(Beat)[one.name]
+    return (one.name, kind) if one.default is MISSING else (one.name, kind, one.default)
 
 
-class _Body(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """In the order in which they are written. Members that a later version adds are passed over."""
-
-    node: str
-    boot: str
-    sequence: int
-    at: int
-    running: int
-    active: int
-    role: Role
-    status: Status
-    term: int
-    claim: int = 0
-    grant: int = 0
-    grantBoot: str = ""
-    wish: bool = False
-    address: str = ""
-    heardBoot: str = ""
-    heardSequence: int = 0
-    heardAge: int = 0
-    load: _Load = _Load(0.0, 0, 0)
-
-
+_Body: Any = msgspec.defstruct("_Body", map(_field, fields(Beat)), frozen=True, rename="camel")
+"""The members of a ``Beat`` in their order, spelled as in our JSON. Those that a later version adds are passed over."""
 _decode = msgspec.json.Decoder(_Body).decode
-_NAMES = {
-    "grantBoot": "grant_boot",
-    "heardBoot": "heard_boot",
-    "heardSequence": "heard_sequence",
-    "heardAge": "heard_age",
-}
 
 
 def write(beat: Beat, key: bytes) -> bytes:
-    load = _Load(round(beat.load.cpu, 3), beat.load.memory, beat.load.depth)
-    members: dict[str, Any] = {
-        name: getattr(beat, _NAMES.get(name, name)) for name in _Body.__struct_fields__ if name != "load"
-    }
-    body = msgspec.json.encode(_Body(**members, load=load))
+    rounded = replace(beat, load=replace(beat.load, cpu=round(beat.load.cpu, 3)))
+    body = msgspec.json.encode(_Body(**_members(rounded)))
     data = MAGIC + bytes([VERSION]) + _tag(body, key) + body
     if len(data) > MOST_BYTES:
         raise BadInput(f"a heartbeat of {len(data)} bytes, at most {MOST_BYTES}", field="heartbeat")
@@ -85,13 +54,15 @@ def read(data: bytes, key: bytes) -> Beat:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadInput(f"cannot be read: {error}", field="heartbeat") from None
     _check(found)
-    members = {_NAMES.get(name, name): getattr(found, name) for name in _Body.__struct_fields__ if name != "load"}
-    return Beat(**members, load=Load(cpu=found.load.cpu, memory=found.load.memory, depth=found.load.depth))
+    return Beat(**_members(found))
 
 
-def _check(found: _Body) -> None:
-    for name in _Body.__struct_fields__:
-        value = getattr(found, name)
+def _members(one: Any) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in _Body.__struct_fields__}
+
+
+def _check(found: Any) -> None:
+    for name, value in _members(found).items():
         if isinstance(value, str) and len(value) > LONGEST_TEXT:
             raise BadInput(f"longer than {LONGEST_TEXT}", field=name)
         if type(value) is int and not 0 <= value < 2**63:

@@ -16,7 +16,7 @@ from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.stomp import VERSIONS
 
-SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "3"))
+SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "60")) / 20
 
 
 def test_a_paused_queue_takes_in_and_hands_out_nothing(server: StompServer) -> None:
