@@ -1,18 +1,16 @@
-"""ActiveMQ from Debian's package, unpacked beside the project: nothing is installed, no service is set up, and no root
-is needed unless apt knows no packages yet. Started on a free port of this machine with a folder of its own.
+"""ActiveMQ from Debian's package, unpacked beside the project, and started on a free port of this machine with a folder
+of its own.
 
 Run as a program it fetches; imported it starts the broker, and our server beside it."""
 
 import json
-import os
-import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from debian import check_tools, known, unpack, would_install
 from peers_process import Server, free_port
 
 ROOT = Path(__file__).resolve().parent.parent / ".bench-activemq"
@@ -31,32 +29,9 @@ MEMORY = ("-Xms512M", "-Xmx512M")
 
 def fetch() -> None:
     """Download the package and what it depends on, and unpack them."""
-    for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
-            sys.exit(f"{program} is needed to fetch ActiveMQ: this comparison runs on Debian and Ubuntu")
-    names = _packages()
-    shutil.rmtree(ROOT, ignore_errors=True)
-    archives = ROOT / "archives"
-    archives.mkdir(parents=True)
-    archives.chmod(0o777)  # apt downloads as a user of its own when root runs it
-    subprocess.run(["apt-get", "download", "-qq", *names], cwd=archives, check=True)
-    for archive in sorted(archives.glob("*.deb")):
-        subprocess.run(["dpkg-deb", "-x", str(archive), str(ROOT / "root")], check=True)
-    shutil.rmtree(archives)
+    check_tools("ActiveMQ")
+    unpack(known(lambda: would_install("activemq"), "activemq") or ["activemq"], ROOT)
     print(f"ActiveMQ is in {ROOT}")
-
-
-def _packages() -> list[str]:
-    """What apt would install for it, without installing it."""
-    for _ in range(2):
-        command = ["apt-get", "install", "--simulate", "--no-install-recommends", "activemq"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-        found = re.findall(r"^Inst (\S+)", done.stdout, re.MULTILINE)
-        if done.returncode == 0:
-            return found or ["activemq"]
-        if os.geteuid() == 0:
-            subprocess.run(["apt-get", "update", "-qq"], check=True)
-    sys.exit("apt knows no package activemq: run 'apt-get update' as root, then try again")
 
 
 def _java() -> str:

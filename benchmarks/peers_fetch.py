@@ -1,15 +1,13 @@
-"""The brokers we compare with, from Debian's packages, unpacked beside the project: nothing is installed, no service is
-set up, and no root is needed unless apt knows no packages yet.
+"""The brokers we compare with, from Debian's packages, unpacked beside the project.
 
 Run as a program it fetches; imported it says where things are."""
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from debian import check_tools, known, unpack, would_install
 
 ROOT = Path(__file__).resolve().parent.parent / ".bench-peers"
 WANTED = ("redis-server", "rabbitmq-server")
@@ -56,39 +54,16 @@ def find() -> Packages:
 
 def fetch() -> None:
     """Download the packages and what they depend on, and unpack them."""
-    for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
-            sys.exit(f"{program} is needed to fetch the brokers: this comparison runs on Debian and Ubuntu")
-    names = _missing_packages()
-    shutil.rmtree(ROOT, ignore_errors=True)
-    archives = ROOT / "archives"
-    archives.mkdir(parents=True)
-    archives.chmod(0o777)  # apt downloads as a user of its own when root runs it
-    subprocess.run(["apt-get", "download", "-qq", *names], cwd=archives, check=True)
-    for archive in sorted(archives.glob("*.deb")):
-        subprocess.run(["dpkg-deb", "-x", str(archive), str(ROOT / "root")], check=True)
-    shutil.rmtree(archives)
+    check_tools("the brokers")
+    unpack(known(_packages, "redis-server or rabbitmq-server"), ROOT)
     _write_starter()
     print(f"Redis and RabbitMQ are in {ROOT}")
 
 
-def _missing_packages() -> list[str]:
-    """What apt would install for them, without installing it."""
-    asked = _simulate()
-    if asked is None and os.geteuid() == 0:
-        subprocess.run(["apt-get", "update", "-qq"], check=True)
-        asked = _simulate()
-    if asked is None:
-        sys.exit("apt knows no package redis-server or rabbitmq-server: run 'apt-get update' as root, then try again")
-    return asked
-
-
-def _simulate() -> list[str] | None:
+def _packages() -> list[str] | None:
     names = [*WANTED, *(f"erlang-{part}" for part in ERLANG)]
-    command = ["apt-get", "install", "--simulate", "--reinstall", "--no-install-recommends", *names]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
-    found = re.findall(r"^Inst (\S+)", done.stdout, re.MULTILINE)
-    return found if done.returncode == 0 and set(names) <= set(found) else None
+    found = would_install("--reinstall", *names)
+    return found if found is not None and set(names) <= set(found) else None
 
 
 def _write_starter() -> None:
