@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,6 +21,8 @@ class Served:
 
     def __init__(self, folder: Path, endpoints: Sequence[str], name: str, lease: int) -> None:
         self.program = "yirangmq"
+        self.options: Callable[[str], Sequence[str]] = lambda name: ()
+        """More that a node of that name is started with."""
         self.url = f"etcd://{','.join(endpoints)}?name={name}&lease={lease}"
         self._folder = folder
         self.nodes: dict[str, Daemon] = {}
@@ -29,7 +31,8 @@ class Served:
         home = self._folder / name
         home.mkdir(parents=True, exist_ok=True)
         here = "127.0.0.1:0"
-        node = Daemon(home, "--store", self.url, "--node", name, "--tcp", here, "--http", here, "--stomp", here)
+        doors = ("--tcp", here, "--http", here, "--stomp", here)
+        node = Daemon(home, "--store", self.url, "--node", name, *doors, *self.options(name))
         node.program = self.program
         self.nodes[name] = node.start(PYTHONPATH=str(ROOT))
         return node

@@ -2,14 +2,24 @@
 
 import asyncio
 import hashlib
+import json
 import ssl
+from http.client import HTTPSConnection
 from pathlib import Path
 
 import pytest
 
 from tests.certificates import certificate, server_context
+from tests.cluster.etcds import Etcds
 from tests.cluster.parts import until
+from tests.cluster.served import Served
+from tests.doors.stomp.live import LiveClient
+from tests.scenarios.daemons import until as wait_until
+from yirangmq.client.open import connect
+from yirangmq.cluster.address import read_address
+from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.forwarding import Gate, Passage, Target
+from yirangmq.stores.etcd import who_leads
 
 PATIENCE = 60.0
 
@@ -129,6 +139,65 @@ def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
             one.close()
 
     asyncio.run(game())
+
+
+@pytest.mark.process
+def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+    """By socket, HTTP and STOMP through the node that does not lead, whose certificate clients see; what is between the
+    nodes is encrypted with the leader's."""
+    (tmp_path / "token").write_text("s3cret\n")
+    pairs = {name: certificate(_folder(tmp_path / f"of-{name}")) for name in "ab"}
+
+    def options(name: str) -> list[str]:
+        cert, key = map(str, pairs[name])
+        return ["--tls-cert", cert, "--tls-key", key, "--token-file", str(tmp_path / "token")]
+
+    nodes = Served(tmp_path, etcd.endpoints, queue, lease=60)
+    nodes.options = options
+    try:
+        nodes.start("a")
+        first = nodes.leader()
+        nodes.start("b")
+        cert = pairs["b"][0]
+        with connect(f"{nodes.address('b', 'tls')}?token=s3cret&ca={cert}", retries=100) as client:
+            client.publish(queue, {"n": 1})
+            with pytest.raises(NotAllowed):
+                connect(f"{nodes.address('b', 'tls')}?token=guess&ca={cert}", retries=0)
+            context = ssl.create_default_context(cafile=str(cert))
+            web = HTTPSConnection("127.0.0.1", nodes.port("b", "https"), timeout=PATIENCE, context=context)
+            web.request("GET", f"/v1/queues/{queue}", headers={"Authorization": "Bearer s3cret"})
+            answer = web.getresponse()
+            assert (answer.status, json.loads(answer.read())["queue"]) == (200, queue)
+            web.close()
+            port = nodes.port("b", "stomp")
+            stomp = LiveClient(port)
+            stomp.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
+            stomp.connect(username="any", passcode="s3cret")
+            stomp.confirm(stomp.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
+            [message] = stomp.messages(1)
+            assert message.body == b'{"n":1}'
+            stomp.ack(message)
+            wait_until(lambda: client.counts(queue).acked == 1)
+            stomp.close()
+        leader = who_leads(read_address(nodes.url, {}))
+        assert leader is not None
+        assert (leader.node, leader.pin) == (first, _digest(pairs[first][0]))
+        assert not asyncio.run(said(int(leader.forward.rpartition(":")[2]), _opening(leader.secret), 20)).startswith(
+            b"HTTP"
+        )
+    finally:
+        nodes.kill()
+
+
+def _opening(secret: str) -> bytes:
+    """What a node would say first, in the clear, before a request for a page that everybody may see."""
+    line = json.dumps({"door": "http", "secret": secret}).encode()
+    return line + b"\nGET /v1/health HTTP/1.1\r\nHost: here\r\n\r\n"
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    return path
 
 
 def _digest(path: Path) -> str:

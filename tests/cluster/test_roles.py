@@ -8,7 +8,11 @@ import pytest
 
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import play, until
+from tests.cluster.served import served
 from tests.patience import PATIENCE
+from tests.scenarios.daemons import run_command
+from yirangmq.cli import exits
+from yirangmq.client.open import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
@@ -16,7 +20,7 @@ from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys
 from yirangmq.cluster.node import Node, Settings
 from yirangmq.cluster.producing import Producer
-from yirangmq.cluster.roles import as_commands, roles_of
+from yirangmq.cluster.roles import as_commands, roles_of, server_role
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process
@@ -88,7 +92,47 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
         play(game(cluster))
 
 
+def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> None:
+    with Etcds(tmp_path / "etcd") as cluster:
+        cli(cluster, "apply", "--server", "main", "--server", "shop")
+        for user, role in (("root", "root"), ("server", "yirangmq-server"), ("keeper", "yirangmq-server-shop")):
+            cluster.ctl("user", "add", f"{user}:{user}-word")
+            if user == "root":
+                cluster.ctl("role", "add", "root")
+            cluster.ctl("user", "grant-role", user, role)
+            (tmp_path / user).write_text(f"{user}-word\n")
+        cluster.ctl("auth", "enable")
+        word = f"&user=server&password-file={tmp_path / 'server'}"
+        with (
+            served(tmp_path / "nodes", cluster.endpoints, "main", lease=60, more=word) as nodes,
+            connect(nodes.addresses, retries=300) as client,
+        ):
+            client.publish(queue, "one")
+            cluster.ctl("put", f"/q/{queue}/p/ann/k", "two", "--user", "root:root-word")
+            got = [client.lease(queue, wait=PATIENCE)[0] for _ in range(2)]
+            assert {one.payload for one in got} == {b'"one"', b"two"}
+            first = nodes.leader()
+            assert nodes.nodes[first].stop() == 0
+            assert nodes.leader(first) == nodes.other(first)
+            assert client.ack_many([one.lease_id for one in got]) == [None] * 2
+        shop = f"etcd://{cluster.endpoints[0]}?user=keeper&password-file={tmp_path / 'keeper'}"
+        done = run_command(tmp_path, "publish", "-q", queue, "1", "--store", f"{shop}&name=shop")
+        assert done.returncode == exits.OK, done.stderr
+        for words, name in ((["publish", "-q", queue, "1"], "main"), (["serve"], "other")):
+            refused = run_command(tmp_path, *words, "--store", f"{shop}&name={name}")
+            assert refused.returncode == exits.EXIT_OF["not_allowed"], (words, refused.stderr)
+            assert "permission denied" in refused.stderr
+
+
 def test_the_commands_of_etcdctl() -> None:
+    assert as_commands([server_role("main"), server_role("shop")]) == [
+        "etcdctl role add yirangmq-server",
+        "etcdctl role grant-permission --prefix=true yirangmq-server readwrite /yirangmq/main/",
+        "etcdctl role grant-permission --prefix=true yirangmq-server readwrite /q/",
+        "etcdctl role grant-permission --prefix=true yirangmq-server readwrite /queue/",
+        "etcdctl role add yirangmq-server-shop",
+        "etcdctl role grant-permission --prefix=true yirangmq-server-shop readwrite /yirangmq/shop/",
+    ]
     assert as_commands(roles_of("jobs", ["ann"], [])) == [
         "etcdctl role add yirangmq-node",
         "etcdctl role grant-permission --prefix=true yirangmq-node readwrite /q/",

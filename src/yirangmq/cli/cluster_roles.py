@@ -8,34 +8,51 @@ from yirangmq.cli.cluster_options import etcd_options, run_with
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.core import names
+from yirangmq.core.errors import BadInput
 
 if TYPE_CHECKING:
     from yirangmq.cluster.address import Address
     from yirangmq.cluster.etcd import Etcd
+    from yirangmq.cluster.roles import Role
 
 ABOUT = (
     "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
-    "deletes under its own path, a node does all. 'print' shows the commands of etcdctl, 'apply' makes the "
-    "roles; users and their passwords are yours to make (etcdctl user add, user grant-role, auth enable). With "
-    "etcd below 3.5.28 (3.4: below 3.4.42) users can pass by their roles."
+    "deletes under its own path, a node does all; with --server a server has a served store. 'print' shows "
+    "the commands of etcdctl, 'apply' makes the roles; users and their passwords are yours to make (etcdctl user "
+    "add, user grant-role, auth enable). With etcd below 3.5.28 (3.4: below 3.4.42) users can pass by their roles."
 )
 
 
 def options(parser: argparse.ArgumentParser) -> None:
     etcd_options(parser)
     parser.add_argument("act", choices=("print", "apply"), help="show the commands of etcdctl, or make the roles")
-    parser.add_argument("queue", metavar="QUEUE", help="of which queue")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="of which queue")
+    parser.add_argument(
+        "--server", metavar="STORE", action="append", default=[],
+        help="for servers (yirangmq serve --store etcd://…?name=STORE) before this store; main: the one without name",
+    )  # fmt: skip
     for name, what in (("--producer", "sends"), ("--consumer", "takes")):
         parser.add_argument(name, metavar="NAME", action="append", default=[], help=f"a client that {what}; repeat it")
 
 
-def run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.roles import apply, as_commands, roles_of
+def _chosen(args: argparse.Namespace) -> "list[Role]":
+    from yirangmq.cluster.roles import roles_of, server_role
 
-    queue = names.check_queue(args.queue, "QUEUE")
-    for client in (*args.producer, *args.consumer):
+    roles = [server_role(names.check_queue(name, "--server")) for name in args.server]
+    clients = (*args.producer, *args.consumer)
+    if args.queue is None:
+        if not roles or clients:
+            raise BadInput("name a queue, or with --server a served store", field="QUEUE")
+        return roles
+    for client in clients:
         names.check_consumer(client, "--producer/--consumer")
-    roles = roles_of(queue, args.producer, args.consumer)
+    return roles + roles_of(names.check_queue(args.queue, "QUEUE"), args.producer, args.consumer)
+
+
+def run(args: argparse.Namespace, screen: Screen) -> int:
+    from yirangmq.cluster.roles import apply, as_commands
+
+    roles = _chosen(args)
     if args.act == "print":
         lines = as_commands(roles)
         screen.answer({"commands": lines}, "\n".join(lines))
@@ -57,6 +74,7 @@ VERBS: dict[str, tuple[str, Command]] = {
             about=ABOUT,
             examples=(
                 ("the commands", "yirangmq cluster roles print jobs --producer ann --consumer bob"),
+                ("for the servers before a store in etcd", "yirangmq cluster roles print --server main"),
                 ("make them", "yirangmq cluster roles apply jobs --producer ann --store 'etcd://h1?user=root'"),
             ),
             options=options,

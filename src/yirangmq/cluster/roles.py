@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import NAME
-from yirangmq.cluster.campaign import leader_key
+from yirangmq.cluster.campaign import leader_key, prefix_of
 from yirangmq.cluster.etcd import Etcd, end_of
 from yirangmq.cluster.keys import ROOTS, Keys
 from yirangmq.core.errors import QueueError
@@ -50,6 +50,14 @@ def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> 
             )
         )
     return made
+
+
+def server_role(name: str) -> Role:
+    """For servers before the served store of that name: its keys, and the inboxes of plain clients where it takes them
+    in."""
+    own = Grant("readwrite", prefix_of(name), True)
+    inboxes = tuple(Grant("readwrite", root, True) for root in ROOTS) if name == NAME else ()
+    return Role("yirangmq-server" if name == NAME else f"yirangmq-server-{name}", (own, *inboxes))
 
 
 def as_commands(roles: Sequence[Role]) -> list[str]:

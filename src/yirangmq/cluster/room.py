@@ -109,6 +109,8 @@ class Upkeep:
         self._may_relieve = True
         self._shown: dict[str, tuple[float, Gauges]] = {}
         self.room = Room()
+        self.probe = b"/q/"
+        """A key that we may read: any answer tells the revision."""
 
     async def run(self) -> None:
         await asyncio.gather(self._measure(), self._compact())
@@ -222,7 +224,7 @@ class Upkeep:
         while True:
             try:
                 with contextlib.suppress(Unavailable):
-                    now = int((await self._etcd.range(b"/q", limit=1, keys_only=True)).header.revision)
+                    now = int((await self._etcd.range(self.probe, limit=1, keys_only=True)).header.revision)
                     if before and self._is_busy():
                         await self._compact_to(before)
                     before = now

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from yirangmq.cluster.address import NAME, Address, read_address
-from yirangmq.cluster.campaign import Campaign, Leader, find_leader
+from yirangmq.cluster.campaign import Campaign, Leader, find_leader, leader_key
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.inbox import Inbox, Put
 from yirangmq.cluster.lines import FULL
@@ -86,10 +86,16 @@ class EtcdStore:
     # -- leading ------------------------------------------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Queues are served by servers or dispatched by nodes of ``cluster serve``, never both."""
+        """We may read the store; its queues are served by servers or dispatched by nodes of ``cluster serve``, never
+        both."""
+        self._ask(self._look())
         if self.address.name == NAME and (queues := self._ask(self._dispatched())):
             text = f"queues of this etcd are dispatched by nodes of `yirangmq cluster serve`: {', '.join(queues[:5])}"
             raise WrongState(f"{text}; let them run empty, delete their keys under /q/, or add ?name=…", field="store")
+
+    async def _look(self) -> None:
+        async with Etcd(self.address) as etcd:
+            await find_leader(etcd, self.address.name)
 
     async def _dispatched(self) -> list[str]:
         async with Etcd(self.address) as etcd:
@@ -105,7 +111,7 @@ class EtcdStore:
     async def _work(self) -> None:
         async with Etcd(self.address) as etcd:
             self._etcd = etcd
-            await etcd.range(b"/yirangmq/", limit=1, keys_only=True)
+            await find_leader(etcd, self.address.name)
             self._campaign = Campaign(etcd, self.address.name, self.address.lease, self)
             self._campaign.me = self._me
             if self.ask_work is not None:
@@ -113,6 +119,7 @@ class EtcdStore:
             upkeep = Upkeep(
                 etcd, self.address, self.address.quota, LOOK_SECONDS, COMPACT_SECONDS, lambda: self._now is not None
             )
+            upkeep.probe = leader_key(self.address.name)
             self.room = upkeep.room
             chores = asyncio.ensure_future(upkeep.run())
             try:
