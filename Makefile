@@ -92,8 +92,9 @@ bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=-
 	$(BIN)/python benchmarks/http_door.py $(BENCH_FLAGS)
 
 .PHONY: bench-cluster
-bench-cluster: setup etcd ## how fast queues on etcd are, about five minutes (BENCH_FLAGS=--quick: one)
+bench-cluster: setup etcd ## how fast queues on etcd are, about eight minutes (BENCH_FLAGS=--quick: two)
 	$(BIN)/python benchmarks/cluster.py $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/served.py $(BENCH_FLAGS)
 
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
