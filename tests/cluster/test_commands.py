@@ -12,7 +12,7 @@ from tests.cluster.parts import at, play, until
 from tests.cluster.troupe import Troupe
 from tests.patience import PATIENCE
 from yirangmq.cli import exits
-from yirangmq.cluster.doctor import judge_version
+from yirangmq.cluster.doctor import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
 from yirangmq.format.jsontext import loads
 
@@ -112,17 +112,51 @@ def test_nobody_there(queue: str) -> None:
 @pytest.mark.parametrize(
     ("version", "users", "codes"),
     [
+        ("3.5.0", False, ["loses_data"]),
         ("3.5.1", False, ["loses_data"]),
+        ("3.5.2", False, ["loses_data"]),
+        ("3.5.3", False, ["known_bad"]),
         ("3.5.5", False, ["known_bad"]),
+        ("3.5.6", False, ["version"]),
+        ("3.4.20", False, ["known_bad", "end_of_life"]),
         ("3.4.21", False, ["known_bad", "end_of_life"]),
+        ("3.4.22", False, ["end_of_life"]),
         ("3.4.23", False, ["end_of_life"]),
         ("3.4.23", True, ["roles_void", "end_of_life"]),
+        ("3.4.41", True, ["roles_void", "end_of_life"]),
+        ("3.4.42", True, ["roles_leak", "end_of_life"]),
+        ("3.4.44", True, ["end_of_life"]),
         ("3.5.16", True, ["roles_void"]),
         ("3.5.16", False, ["version"]),
-        ("3.5.28", True, ["version"]),
-        ("3.6.0-rc.1", True, ["version"]),
+        ("3.5.27", True, ["roles_void"]),
+        ("3.5.28", True, ["roles_leak"]),
+        ("3.5.29", True, ["roles_leak"]),
+        ("3.5.30", True, ["version"]),
+        ("3.6.0-rc.1", True, ["roles_void"]),
+        ("3.6.8", True, ["roles_void"]),
+        ("3.6.9", True, ["roles_leak"]),
+        ("3.6.11", True, ["version"]),
+        ("3.7.1", True, ["version"]),
+        ("4.0.0", True, ["version"]),
         ("3.3.25", True, ["known_bad", "roles_void"]),
+        ("2.3.8", False, ["known_bad"]),
+        ("", False, ["known_bad"]),
     ],
 )
 def test_releases_that_hurt(version: str, users: bool, codes: list[str]) -> None:
-    assert [sign.code for sign in judge_version(version, "h1", users)] == codes
+    signs = judge_version(version, "h1", users)
+    assert [sign.code for sign in signs] == codes
+    assert all("h1" in sign.text for sign in signs)
+
+
+@pytest.mark.parametrize(
+    ("version", "says"),
+    [("3.3.25", "take 3.5.30"), ("3.4.23", "take 3.4.44"), ("3.5.16", "take 3.5.30"), ("3.6.1", "take 3.6.11")],
+)
+def test_which_release_to_take_instead(version: str, says: str) -> None:
+    assert any(says in sign.text for sign in judge_version(version, "h1", has_users=True) if sign.code == "roles_void")
+
+
+def test_an_alarm_says_what_to_do() -> None:
+    assert "yirangmq cluster repair" in judge_alarm(1, 7).text
+    assert "damaged" in judge_alarm(2, 7).text

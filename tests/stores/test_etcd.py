@@ -14,6 +14,7 @@ from yirangmq.cluster.address import Address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.cluster.etcd import Etcd, end_of
 from yirangmq.cluster.reign import Reign
+from yirangmq.cluster.wire import TXN
 from yirangmq.core.errors import NotActive, TooLarge, Unavailable, Unreachable
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
@@ -140,6 +141,31 @@ def test_who_is_deposed_writes_nothing_and_stands_again(address: Address) -> Non
     with store.transaction(write=False) as transaction:
         assert transaction.by_id(QUEUE, ["m"]) == [card]
     bring(store, card, State.DEAD)
+    store.close()
+
+
+def test_leasing_and_acking_send_no_payload(address: Address) -> None:
+    """One call for a hundred messages, with their cards and without their bodies."""
+    store = opened(address)
+    made = put(store, *[envelope(f"m{number}", payload=bytes(10_000)) for number in range(100)])
+    etcd, sizes = store._etcd, list[int]()
+    assert etcd is not None
+    call = etcd.lines.call
+
+    async def noted(method: Any, request: Any, **more: Any) -> Any:
+        if method is TXN:
+            sizes.append(request.ByteSize())
+        return await call(method, request, **more)
+
+    etcd.lines.call = noted  # type: ignore[method-assign]
+    leased = [card._replace(state=State.LEASED, consumer="ann", leases=1) for card in made]
+    done = [card._replace(state=State.DONE, body=False) for card in leased]
+    for before, after in ((made, leased), (leased, done)):
+        with store.transaction() as transaction:
+            transaction.swap([Change(*pair) for pair in zip(before, after, strict=True)])
+            assert transaction.counts(QUEUE).published == 100  # reading asks nobody
+    assert len(sizes) == 2
+    assert max(sizes) < 100 * 1_000
     store.close()
 
 

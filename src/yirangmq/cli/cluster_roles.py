@@ -19,7 +19,8 @@ ABOUT = (
     "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
     "deletes under its own path, a node does all; with --server a server has a served store. 'print' shows "
     "the commands of etcdctl, 'apply' makes the roles; users and their passwords are yours to make (etcdctl user "
-    "add, user grant-role, auth enable). With etcd below 3.5.28 (3.4: below 3.4.42) users can pass by their roles."
+    "add, user grant-role, auth enable). With etcd below 3.5.30 (3.6: 3.6.11; 3.4: 3.4.44) users can pass by their "
+    "roles."
 )
 
 

@@ -18,8 +18,10 @@ from yirangmq.core.errors import NotAllowed, QueueError, StoreFull
 FINE, WARN, FAIL = "ok", "warn", "fail"
 LEAST = {(3, 4): 22, (3, 5): 6}
 """The first release of each line without a known loss of data or a crash while it is defragmented."""
-GUARDED = {(3, 4): 42, (3, 5): 28}
+GUARDED = {(3, 4): 42, (3, 5): 28, (3, 6): 9}
 """The first release in which a transaction inside a transaction does not pass by a user's role."""
+TIGHT = {(3, 4): 44, (3, 5): 30, (3, 6): 11}
+"""The first release in which a put inside a transaction shows nobody what it may not read."""
 LOSES = ((3, 5, 0), (3, 5, 2))
 NEARLY_FULL, FULL = 0.6, 0.9
 SLOW_MS = 50.0
@@ -74,11 +76,19 @@ def judge_version(text: str, endpoint: str, has_users: bool) -> list[Sign]:
     elif line < (3, 4) or patch < LEAST.get(line, 0):
         signs.append(Sign(FAIL, "known_bad", f"{endpoint}: etcd {text} has known faults; take 3.4.22, 3.5.6 or later"))
     if has_users and (line < (3, 4) or patch < GUARDED.get(line, 0)):
-        least = "3.4.42" if line == (3, 4) else "3.5.28"
-        signs.append(Sign(FAIL, "roles_void", f"{endpoint}: in etcd {text} users pass by their roles; take {least}"))
+        signs.append(Sign(FAIL, "roles_void", f"{endpoint}: in etcd {text} users pass by their roles; {_take(line)}"))
+    elif has_users and patch < TIGHT.get(line, 0):
+        what = "users who may only write a key can read what was there, and use leases of others"
+        signs.append(Sign(WARN, "roles_leak", f"{endpoint}: in etcd {text} {what}; {_take(line)}"))
     if line == (3, 4):
         signs.append(Sign(WARN, "end_of_life", f"{endpoint}: etcd {text} is of a line that is no longer mended"))
     return signs or [Sign(FINE, "version", f"{endpoint}: etcd {text}")]
+
+
+def _take(line: tuple[int, int]) -> str:
+    """Which release of this line does it right; of a line that was never mended, one of the next."""
+    major, minor = line if line in TIGHT else (3, 5)
+    return f"take {major}.{minor}.{TIGHT[major, minor]} or later"
 
 
 def judge_size(member: Health, quota: int) -> list[Sign]:

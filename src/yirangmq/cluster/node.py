@@ -18,6 +18,7 @@ from yirangmq.cluster.etcd import Etcd, created_at, delete, get, put
 from yirangmq.cluster.keys import ROOTS, Keys, queue_of
 from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.nearness import becomes_near
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.room import Upkeep
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
@@ -37,13 +38,15 @@ class Settings:
     """Seconds. ``watchdog``: how long a leader may leave the inbox as it is before another deposes it. ``compact``:
     how often history older than that is thrown away, and files made smaller that are nearly as large as the quota; 0:
     never. ``quota``: etcd's, in bytes, where the members do not
-    tell it."""
+    tell it. ``near``: the lead of a queue goes to the node where all its consumers are, when they have been there for
+    so long and there was nothing to do."""
 
     name: str
     lease: int = 5
     look: float = 1.0
     watchdog: float = 10.0
     compact: float = 30.0
+    near: float = 30.0
     quota: int = 2 * 1024**3
     manner: Manner = field(default_factory=Manner)
 
@@ -168,21 +171,33 @@ class Node:
         """Until the leader's key is gone. A leader that does nothing about its inbox is deposed: the fence makes that
         safe."""
         waiting = asyncio.ensure_future(self._gone(keys, revision))
+        nearing = asyncio.ensure_future(becomes_near(self._etcd, keys, self._settings.name, self._settings.near))
         seen: Any = None
         try:
             while not waiting.done():
-                await asyncio.wait((waiting,), timeout=self._settings.watchdog)
+                awaited = {waiting, nearing} if not nearing.done() else {waiting}
+                await asyncio.wait(awaited, timeout=self._settings.watchdog, return_when=asyncio.FIRST_COMPLETED)
                 if waiting.done():
                     break
+                if nearing.done() and nearing in awaited:
+                    nearing.result()
+                    log.info("takes the lead to its consumers", extra={"values": {"queue": keys.queue}})
+                    await self._depose(keys, created)
+                    continue
                 look = await self._look(keys)
                 if look is not None and look == seen:
                     log.warning("deposes a leader that sleeps", extra={"values": {"queue": keys.queue}})
-                    await self._etcd.txn([created_at(keys.leader, created)], [delete(keys.leader)], repeat=True)
+                    await self._depose(keys, created)
                 seen = look
             waiting.result()
         finally:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+            for task in (waiting, nearing):
+                task.cancel()
+            await asyncio.gather(waiting, nearing, return_exceptions=True)
+
+    async def _depose(self, keys: Keys, created: int) -> None:
+        """Whoever has led since then, and nobody else."""
+        await self._etcd.txn([created_at(keys.leader, created)], [delete(keys.leader)], repeat=True)
 
     async def _gone(self, keys: Keys, revision: int) -> None:
         async for events in self._etcd.watch(keys.leader, revision=revision):

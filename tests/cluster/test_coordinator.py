@@ -1,0 +1,171 @@
+"""What the leader of a queue knows of consumers, and what handing out and acking cost: calls and bytes, counted where
+they leave for etcd."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, keys_of, play, running, until
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.consuming import Consumer, Given
+from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.node import Node, Settings
+from yirangmq.cluster.producing import Producer
+from yirangmq.cluster.wire import DELETE, PUT, TXN
+
+pytestmark = pytest.mark.process
+COUNT = 100
+BODY = bytes(5_000)
+
+
+class Counting(Etcd):
+    """Notes each call that may change something, with its size."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address)
+        self.calls: list[int] = []
+        call = self.lines.call
+
+        async def noted(method: Any, request: Any, **more: Any) -> Any:
+            if method in (PUT, DELETE) or (method is TXN and _writes(request)):
+                self.calls.append(request.ByteSize())
+            return await call(method, request, **more)
+
+        self.lines.call = noted  # type: ignore[method-assign]
+
+
+def _writes(request: Any) -> bool:
+    return any(not one.HasField("request_range") for one in request.success)
+
+
+@asynccontextmanager
+async def counted(etcds: Etcds) -> AsyncIterator[Counting]:
+    """A node whose calls are counted, beside those it makes to find queues."""
+    address = Address(endpoints=tuple(etcds.endpoints))
+    settings = Settings(name="here", lease=60, look=60.0, compact=0)
+    stop = asyncio.Event()
+    etcd = Counting(address)
+    async with etcd:
+        task = asyncio.ensure_future(Node(etcd, address, SystemClock(), TimeOrderedIds(), settings).run(stop))
+        try:
+            yield etcd
+        finally:
+            stop.set()
+            await task
+
+
+def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: Etcds, queue: str) -> None:
+    """What moves a message into the line gives it to its consumer too, in one transaction for many of them; nobody
+    calls a consumer. What was acked is removed by its number."""
+
+    async def game() -> None:
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client:
+            await client.put(keys.home("bob"), b"host")  # before the node looks for queues
+            async with counted(etcd) as calls:
+
+                async def is_led() -> bool:
+                    return await client.get(keys.leader) is not None
+
+                await until(is_led)
+                before = len(calls.calls)
+                await Producer(client, queue, "me", TimeOrderedIds()).publish_many([BODY] * COUNT)
+
+                async def has(prefix: bytes, count: int) -> bool:
+                    return len(await keys_of(client, prefix)) == count
+
+                await until(lambda: has(keys.home("bob") + b"0", COUNT), "all with bob")
+                spent = calls.calls[before:]
+                assert len(spent) <= COUNT // 10
+                assert sum(spent) < 2.5 * COUNT * len(BODY)  # in line and with the consumer, and no third time
+                before = len(calls.calls)
+                await client.delete(keys.home("bob") + b"0", keys.home("bob") + b":")
+                await until(lambda: has(keys.base + b"0", 0), "none in line")
+                assert sum(calls.calls[before:]) < COUNT * len(BODY) / 10
+
+    play(game())
+
+
+def test_an_ack_is_one_call_and_waits_for_nobody(etcd: Etcds, queue: str) -> None:
+    """Nobody leads the queue while it is acked; whoever leads next removes it from the line."""
+
+    async def game() -> None:
+        keys = Keys(queue)
+        client = Counting(Address(endpoints=tuple(etcd.endpoints)))
+
+        async def has_in_line(count: int) -> bool:
+            found = await client.range(keys.base + b"0", keys.ordered_end, count_only=True)
+            return bool(found.count == count)
+
+        async with client, Consumer(client, queue, "bob", seconds=600) as consumer:
+            batches, given = consumer.batches(), list[Given]()
+            async with running(etcd.endpoints):
+                await Producer(client, queue, "me", TimeOrderedIds()).publish_many([b"1"] * COUNT)
+                while len(given) < COUNT:
+                    given += await anext(batches)
+            assert await client.get(keys.leader) is None
+            before = len(client.calls)
+            await consumer.ack(given)
+            assert len(client.calls) - before == 1
+            assert await keys_of(client, keys.home("bob") + b"0") == []
+            assert await has_in_line(COUNT)
+            async with running(etcd.endpoints):
+                await until(lambda: has_in_line(0), "none in line")
+
+    play(game())
+
+
+def test_every_leader_has_a_copy_of_each_consumers_key(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client, Consumer(client, queue, "bob", host="machine-1"):
+            found = await client.get(keys.home("bob"))
+            assert found is not None
+            assert (found.value, found.lease > 0) == (b"machine-1", True)
+
+            def knows(node: Node) -> dict[bytes, bytes]:
+                dispatcher = node.leads.get(queue)
+                ledger = None if dispatcher is None else dispatcher.ledger
+                return {} if ledger is None else {home: one.host for home, one in ledger.consumers.items()}
+
+            both = {keys.home("bob"): b"machine-1", keys.home("cid"): b"machine-2"}
+            async with running(etcd.endpoints, "first") as first:
+                await until(lambda: knows(first) == {keys.home("bob"): b"machine-1"}, "it is known")
+                await client.put(keys.home("cid"), b"machine-2")
+                await until(lambda: knows(first) == both, "both are known")
+            async with running(etcd.endpoints, "second") as second:
+                await until(lambda: knows(second) == both, "the next leader knows both")
+                await client.delete(keys.home("cid"))
+                await until(lambda: knows(second) == {keys.home("bob"): b"machine-1"}, "one left")
+
+    play(game())
+
+
+def test_the_lead_goes_to_the_node_where_all_consumers_are(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        async with (
+            at(*etcd.endpoints) as client,
+            running(etcd.endpoints, "far", near=0.5, lease=60) as far,
+            Consumer(client, queue, "bob", host="close", seconds=600) as consumer,
+        ):
+            await until(lambda: queue in far.leads, "somebody leads")
+            producer = Producer(client, queue, "me", TimeOrderedIds())
+            await producer.publish(b"1")
+            batches = consumer.batches()
+            [one] = await anext(batches)
+            async with running(etcd.endpoints, "close", near=0.5, lease=60) as close:
+                await asyncio.sleep(2)  # something is outstanding: nothing changes, however long one waits
+                assert queue in far.leads
+                await consumer.ack([one])
+                await until(lambda: queue in close.leads, "it leads where its consumer is")
+                await until(lambda: queue not in far.leads, "and there alone")
+                await producer.publish(b"2")
+                assert [one.value for one in await anext(batches)] == [b"2"]
+
+    play(game())
