@@ -80,7 +80,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"node": "a b"}, {}, {}, "node", "not allowed"),
         ({"tcp": "7411"}, {}, {}, "tcp", "HOST:PORT"),
         ({"syslog": "localhost"}, {}, {}, "syslog", "unix:PATH or udp:HOST:PORT"),
-        ({"tcp": "localhost:99999"}, {}, {}, "tcp", "HOST:PORT"),
+        ({"tcp": "localhost:99999"}, {}, {}, "tcp", "at most 65535"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
         ({"token": "a", "token_file": "b"}, {}, {}, "token", "one of them"),
         ({"socket": "off", "http": "off"}, {}, {}, "socket", "nobody could reach"),

@@ -10,6 +10,7 @@ import pytest
 from tests.cli.parts import Cli
 from yirangmq.cli import exits
 from yirangmq.cli.exits import EXIT_OF, MEANING, exit_code
+from yirangmq.cli.remote import RETRIES, retries_for
 from yirangmq.core.errors import QueueError, every_error
 
 
@@ -28,7 +29,10 @@ def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None
         ("publish -q mail 1 --prioity 3", "unrecognized arguments: --prioity 3; did you mean '--priority'?"),
         ("consume -q mail --limit 3", "unrecognized arguments: --limit 3; see 'yirangmq consume --help'"),
         ("dlq list -q mail --loud", "see 'yirangmq dlq list --help'"),
-        ("publish -q mail 1 --priority high", "argument --priority: invalid int value: 'high'"),
+        ("publish -q mail 1 --priority high", "argument --priority: must be a whole number, not 'high'"),
+        ("publish -q mail 1 --delay soon", "argument --delay: must be a number, not 'soon'"),
+        ("publish -q mail hello", "payload: malformed JSON"),
+        ("publish -q mail hello", "what is not JSON goes with --raw"),
         ("consume -q mail --foll", "unrecognized arguments: --foll"),
         ("dlq lst -q mail", "did you mean 'list'?"),
         ("status --durability maybe", "known: full, os"),
@@ -188,3 +192,12 @@ def test_programs_see_no_progress(cli: Cli, tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.usefixtures("impatient")
 def test_a_stream_is_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "publishing 10  10 lines" in drawn(cli, monkeypatch, "publish -q mail --lines --file -", b"1\n" * 10)
+
+
+def test_a_command_gives_up_soon_unless_another_node_may_take_over(cli: Cli) -> None:
+    people = cli("status --store unix:nowhere.sock")
+    assert people.code == EXIT_OF["unreachable"]
+    assert f"tried {RETRIES + 1} times" in people.err
+    assert "is a server running there? 'yirangmq serve' starts one" in people.err
+    assert retries_for("unix:nowhere.sock") == RETRIES
+    assert retries_for("tcp://a:7411,b:7411") is None

@@ -48,9 +48,20 @@ def test_who_speaks_in_the_clear_is_not_heard(secret: RunningServer, connecting:
         connecting(secret.tcp.replace("tls:", "tcp:"), token="sesame", retries=0)
 
 
+def test_who_speaks_tls_to_a_server_without_is_told_so(tmp_path: Path, connecting: Connect) -> None:
+    plain = RunningServer(MemoryStore(), tmp_path).start()
+    try:
+        with pytest.raises(Unreachable, match="no TLS is spoken there"):
+            connecting(plain.tcp.replace("tcp:", "tls:"), retries=0)
+    finally:
+        plain.stop()
+
+
 def test_the_token_is_wanted_here_too(secret: RunningServer, connecting: Connect, ca: Path) -> None:
-    with pytest.raises(NotAllowed):
+    with pytest.raises(NotAllowed, match=r"\?token=TOKEN"):
         connecting(f"{secret.tcp}?ca={ca}")
+    with pytest.raises(NotAllowed, match="not the token of this server"):
+        connecting(f"{secret.tcp}?ca={ca}&token=guess")
 
 
 def test_threads_write_and_read_at_once(secret: RunningServer, ca: Path) -> None:

@@ -182,10 +182,10 @@ def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
     ("words", "code", "says"),
     [
         (("--tcp", "0.0.0.0:0"), 2, "tcp: 0.0.0.0:0 can be reached from other machines"),
-        (("--config", "none.json"), 2, "none.json"),
+        (("--config", "none.json"), 2, "config: none.json: No such file"),
         (("--config", "typo.json"), 2, "max_conections: is not a setting; did you mean 'max_connections'?"),
-        (("--config", "broken.json"), 2, "malformed JSON"),
-        (("--token-file", "none"), 2, "none"),
+        (("--config", "broken.json"), 2, "config: broken.json: malformed JSON"),
+        (("--token-file", "none"), 2, "token_file: none: No such file"),
         (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
         (("--socket", "typo.json"), 2, "no socket"),
         (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),

@@ -1,10 +1,12 @@
 """Who holds a store: one server, known by its lock, forgotten when it is gone."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
 from yirangmq.stores.holder import Holder, StoreLock, lock_path, who_serves
 
 HOLDER = Holder(4711, "unix:/run/y.sock", "north", "2026-01-13T09:21:00Z")
@@ -61,3 +63,17 @@ def test_where_nothing_can_be_written_there_is_no_lock(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be made"):
         StoreLock(f"sqlite:{tmp_path / 'none' / 'queue.db'}", HOLDER)
     assert who_serves(f"sqlite:{tmp_path / 'none' / 'queue.db'}") is None
+
+
+def test_a_disk_without_room_for_the_name_of_the_holder_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes, at: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    url = f"sqlite:{tmp_path / 'q.db'}"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFull, match="no space left"):
+            StoreLock(url, HOLDER)
+    StoreLock(url, HOLDER).close()

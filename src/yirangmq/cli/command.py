@@ -13,6 +13,8 @@ from yirangmq.core.errors import BadInput
 
 Run = Callable[[argparse.Namespace, Screen], int]
 LINE = 90
+NUMBERS = {"invalid int value:": "must be a whole number, not", "invalid float value:": "must be a number, not"}
+"""What argparse says, and what it means."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -22,6 +24,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
+        for said, meant in NUMBERS.items():
+            message = message.replace(said, meant)
         raise BadInput(f"{message}; see '{self.prog} --help'")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:

@@ -8,7 +8,7 @@ from yirangmq import __version__
 from yirangmq.cli import exits
 from yirangmq.cli.parser import build
 from yirangmq.cli.screen import Screen
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, Unreachable
 
 
 def run(argv: Sequence[str] | None = None) -> int:
@@ -61,6 +61,8 @@ def _failed(screen: Screen, error: QueueError) -> int:
     except BrokenPipeError:
         _forget_stdout()
     screen.problem(error)
+    if isinstance(error, Unreachable):
+        screen.note("is a server running there? 'yirangmq serve' starts one")
     return exits.exit_code(error.code)
 
 

@@ -81,7 +81,13 @@ def _check(args: argparse.Namespace) -> None:
 
 def _publish_one(args: argparse.Namespace, queues: Queues, screen: Screen) -> int:
     text = read_input(args.file, LONGEST) if args.file is not None else (args.payload or args.text or "").encode()
-    receipt = _sent(args, queues, [text])[0]
+    try:
+        receipt = _sent(args, queues, [text])[0]
+    except BadInput as error:
+        if error.field != "document":
+            raise
+        text = str(error).removeprefix("document: ")
+        raise BadInput(f"{text}; what is not JSON goes with --raw", field="payload") from None
     value = {
         "queue": args.queue,
         "messageId": receipt.id,

@@ -19,7 +19,8 @@ from yirangmq.wire.looks import Parts, unpack
 
 Answer = TypeVar("Answer")
 RETRIES = 3
-"""A command gives up sooner than a program that has run for days."""
+"""A command gives up sooner than a program that has run for days; not so where there are two nodes, of which one may be
+about to take over."""
 TIMEOUT = 3600.0
 """Moving a million dead letters takes its time; a server that died is noticed at once all the same."""
 MOST_PER_CALL = 10_000
@@ -28,8 +29,13 @@ NEEDS_FILES = "this needs the files of the store: run it on the server's machine
 
 def connect(address: str, consumer: str | None, token: str) -> Queues:
     """A stand-in: it has every method that the commands use."""
-    client = yirangmq.connect(address, consumer=consumer, token=token, timeout=TIMEOUT, retries=RETRIES)
+    client = yirangmq.connect(address, consumer=consumer, token=token, timeout=TIMEOUT, retries=retries_for(address))
     return cast("Queues", RemoteQueues(client, address))
+
+
+def retries_for(address: str) -> int | None:
+    """None: as long as a takeover of a pair may take."""
+    return None if "," in address else RETRIES
 
 
 class RemoteQueues:

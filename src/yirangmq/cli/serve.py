@@ -24,7 +24,7 @@ from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.cli.dayway import journaled
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
-from yirangmq.cli.values import read_input
+from yirangmq.cli.values import read_input, read_json
 from yirangmq.config.config import Config
 from yirangmq.config.load import load
 from yirangmq.config.setting import default_of, flag
@@ -32,7 +32,6 @@ from yirangmq.core.access import Grant, check_token
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.core.programs import grants
-from yirangmq.format.jsontext import loads
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
 from yirangmq.stores.holder import Holder, StoreLock
@@ -66,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    document = loads(read_input(args.config, MOST_CONFIG)) if args.config else {}
+    document = read_json(args.config, MOST_CONFIG, "config") if args.config else {}
     chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
     logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
     if chosen.syslog:
@@ -169,7 +168,7 @@ def _pair_key(chosen: Config) -> str:
 
 
 def _first_line(path: str, field: str) -> str:
-    text = read_input(path, MOST_TOKEN).decode("utf-8", "replace").strip().partition("\n")[0].strip()
+    text = read_input(path, MOST_TOKEN, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
     if not text:
         raise BadInput(f"{path} is empty", field=field)
     return text

@@ -35,7 +35,7 @@ def opened(args: argparse.Namespace) -> Iterator[Topics]:
     if address:
         token = os.environ.get("YIRANGMQ_TOKEN", "")
         try:
-            client = connect(address, token=token, timeout=TIMEOUT, retries=remote.RETRIES)
+            client = connect(address, token=token, timeout=TIMEOUT, retries=remote.retries_for(address))
         except Unavailable:
             if place.of(args).is_server or address_of(args):
                 raise

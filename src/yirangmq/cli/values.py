@@ -10,26 +10,35 @@ from yirangmq.format.envelope import iso
 from yirangmq.format.jsontext import loads
 
 
-def open_input(name: str) -> AbstractContextManager[BinaryIO]:
-    """A file, or stdin for ``-``."""
+def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:
+    """A file, or stdin for ``-``; ``field`` is what was to be read, for complaints."""
     if name == "-":
         return nullcontext(sys.stdin.buffer)
     try:
         return Path(name).open("rb")
     except OSError as error:
-        raise BadInput(f"{name}: {error.strerror}", field="file") from None
+        raise BadInput(f"{name}: {error.strerror}", field=field) from None
 
 
-def read_input(name: str, most: int) -> bytes:
+def read_input(name: str, most: int, field: str = "file") -> bytes:
     """The whole of it, up to ``most`` bytes."""
-    with open_input(name) as stream:
+    with open_input(name, field) as stream:
         try:
             text = stream.read(most + 1)
         except OSError as error:
-            raise BadInput(f"{name}: {error.strerror}", field="file") from None
+            raise BadInput(f"{name}: {error.strerror}", field=field) from None
     if len(text) > most:
-        raise TooLarge(f"{name} has more than {most} bytes", field="file")
+        raise TooLarge(f"{name} has more than {most} bytes", field=field)
     return text
+
+
+def read_json(name: str, most: int, field: str) -> Any:
+    """A file, or stdin, that is one JSON document."""
+    text = read_input(name, most, field)
+    try:
+        return loads(text)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}", field=field) from None
 
 
 def attribute(text: str) -> tuple[str, Any]:

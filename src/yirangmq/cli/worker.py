@@ -14,7 +14,7 @@ from typing import Any
 
 from yirangmq.cli import exits, place
 from yirangmq.cli.screen import Screen
-from yirangmq.cli.values import read_input
+from yirangmq.cli.values import read_json
 from yirangmq.cli.working import DRAIN_SECONDS, GRACE_SECONDS
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.program import Program
@@ -22,7 +22,6 @@ from yirangmq.consumer.route import Route
 from yirangmq.consumer.tally import Summary
 from yirangmq.consumer.validation import Validation
 from yirangmq.core.errors import BadInput
-from yirangmq.format.jsontext import loads
 from yirangmq.observe import logs
 
 MOST_SCHEMA = 1024 * 1024
@@ -125,7 +124,7 @@ def _function(text: str) -> Callable[..., Any]:
 def _schema(args: argparse.Namespace) -> Any:
     if args.schema is None:
         return None
-    schema = loads(read_input(args.schema, MOST_SCHEMA))
+    schema = read_json(args.schema, MOST_SCHEMA, "--schema")
     if not isinstance(schema, dict | bool):
         raise BadInput("must be an object", field="--schema")
     return schema

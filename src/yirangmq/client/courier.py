@@ -254,4 +254,6 @@ class Pipeline:
 def _why(error: Exception) -> str:
     if type(error) in (ConnectionRefusedError, FileNotFoundError, PermissionError):
         return os.strerror(error.errno)  # type: ignore[attr-defined]
+    if getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
+        return "no TLS is spoken there; an address with tcp:// does without"
     return str(error) or type(error).__name__

@@ -33,6 +33,8 @@ LARGEST_GREETING = 8192
 """Bytes of the first frame of somebody who has not shown the token yet."""
 FOR_PROGRAMS = frozenset({"consumer_beat"})
 """Methods that a program may call which is let in to send and to take, and for nothing else."""
+NOT_OURS = "this is not the token of this server"
+NO_TOKEN = "this server wants one; show it behind the address: ?token=TOKEN"
 CALL_WEIGHT = 16
 """Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
 
@@ -229,7 +231,7 @@ class Session:
         if not self.is_greeted and not (self._house.token and _same(body.token, self._house.token)):
             self.grant = self._house.gate.find(body.token, self._peer())
             if self.grant is None:
-                raise Stranger("this is not the token of this server", field="token")
+                raise Stranger(NOT_OURS if body.token else NO_TOKEN, field="token")
         self.is_greeted = True
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.stores.files_errors import as_store_error
 
 PATIENCE = 0.5
 """Seconds to try: somebody who only asks who holds the store has the lock for a moment."""
@@ -51,7 +52,11 @@ class StoreLock:
             os.close(self._fd)
             self._fd = -1
             raise StoreBusy(_complaint(url, found))
-        self.tell(holder)
+        try:
+            self.tell(holder)
+        except OSError as error:
+            os.close(self._fd)
+            raise as_store_error(error, path) from error
 
     def tell(self, holder: Holder) -> None:
         """Write who holds it."""

@@ -104,7 +104,8 @@ class FrameReader:
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:
     if version != VERSION:
-        raise BadInput(f"frame version {version}, this side speaks {VERSION}", field="version")
+        text = f"frame version {version}, this side speaks {VERSION}: another protocol, or another release"
+        raise BadInput(text, field="version")
     if flags:
         raise BadInput(f"flags {flags:#06x} are not known in version {VERSION}", field="flags")
     if length > most:
