@@ -24,6 +24,10 @@ HEAD = 48
 LENGTH_FROM = 12
 CRC_FROM = 16
 SIGN = bytes((1, 20, 0, 0, 0, 0, 0, 0))
+HEAD_COLUMNS = [
+    ("length", ">u4"), ("sign", ">u8"), ("crc", ">u4"), ("sequence", ">u8"), ("topic_sequence", ">u8"),
+    ("at_ns", ">u8"), ("marks", ">u2"), ("topic_size", ">u2"), ("key_size", ">u2"), ("headers_size", ">u2"),
+]  # fmt: skip
 HAS_KEY = 1
 MOST_RECORD = (16 << 20) + LENGTH_FROM
 WORTH_A_GUESS = 16
@@ -78,9 +82,11 @@ def _size_at(buffer: "bytes | memoryview", at: int) -> int:
 
 def _alike(raw: "Numbers", at: int, size: int) -> int:
     """How many frames of this size lie in a row."""
+    import numpy as np
+
     count = (len(raw) - at) // size
-    heads = raw[at : at + count * size].reshape(count, size)[:, :4]
-    differ = (heads != heads[0]).any(axis=1).nonzero()[0]
+    lengths: Numbers = np.ndarray((count,), ">u4", raw, at, (size,))
+    differ = (lengths != lengths[0]).nonzero()[0]
     return int(differ[0]) if len(differ) else count
 
 
@@ -96,6 +102,16 @@ def _step(buffer: "bytes | memoryview", at: int, most: int) -> tuple[list[int], 
     return starts, at
 
 
+def gather(buffer: "bytes | memoryview", begin: "Numbers", size: int) -> "Numbers":
+    """So many bytes from each of these places, as rows."""
+    import numpy as np
+
+    if not len(begin) or not size:
+        return np.empty((len(begin), size), np.uint8)
+    everywhere: Numbers = np.ndarray((len(buffer) - size + 1,), f"V{size}", buffer, 0, (1,))
+    return everywhere[begin].view(np.uint8).reshape(-1, size)
+
+
 class Frames:
     """The heads of a run as columns of numbers."""
 
@@ -104,54 +120,46 @@ class Frames:
 
         self.buffer = memoryview(run.buffer)
         self.starts = run.starts
-        self._raw = np.frombuffer(self.buffer, np.uint8)
-        heads = self._gather(self.starts, HEAD)
-        if not (heads[:, 4:12] == np.frombuffer(SIGN, np.uint8)).all():
+        heads = gather(self.buffer, self.starts, HEAD).view(HEAD_COLUMNS).reshape(-1)
+        if not (heads["sign"] == int.from_bytes(SIGN)).all():
             raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
 
-        def column(at: int, kind: str, size: int) -> "Numbers":
-            return np.ascontiguousarray(heads[:, at : at + size]).view(kind).reshape(-1).astype(np.int64)
+        def column(name: str) -> "Numbers":
+            return heads[name].astype(np.int64)
 
-        self.ends = self.starts + column(0, ">u4", 4) + LENGTH_FROM
-        self.sequence = column(16, ">u8", 8)
-        self.topic_sequence = column(24, ">u8", 8)
-        self.at_ns = column(32, ">u8", 8)
-        self.has_key = (column(40, ">u2", 2) & HAS_KEY).astype(bool)
-        self.topic_size = column(42, ">u2", 2)
-        self.key_size = column(44, ">u2", 2)
-        self.headers_size = column(46, ">u2", 2)
+        self.ends = self.starts + column("length") + LENGTH_FROM
+        self.sequence = column("sequence")
+        self.topic_sequence = column("topic_sequence")
+        self.at_ns = column("at_ns")
+        self.has_key = (column("marks") & HAS_KEY).astype(bool)
+        self.topic_size = column("topic_size")
+        self.key_size = column("key_size")
+        self.headers_size = column("headers_size")
         self._payload_from = self.starts + HEAD + self.topic_size + self.key_size + self.headers_size
         if (self._payload_from > self.ends).any():
             raise SourceError("the parts of a record are longer than the record; run 'yirangmq log check'")
-        self._sums = column(12, ">u4", 4)
+        self._sums = column("crc")
         self._topics: tuple[Numbers, list[str]] | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
 
-    def _gather(self, begin: "Numbers", size: int) -> "Numbers":
-        """So many bytes from each of these places, as rows."""
-        import numpy as np
-
-        return self._raw[begin[:, None] + np.arange(size)] if len(begin) else np.empty((0, size), np.uint8)
-
     def verify(self) -> None:
         """Each holds what was written."""
-        import numpy as np
-
-        parts = map(slice, (self.starts + CRC_FROM).tolist(), self.ends.tolist())
-        sums = np.fromiter(map(crc32, map(self.buffer.__getitem__, parts)), np.int64, len(self))
-        differ = (sums != self._sums).nonzero()[0]
-        if len(differ):
+        buffer, wanted = self.buffer, self._sums.tolist()
+        parts = zip((self.starts + CRC_FROM).tolist(), self.ends.tolist(), strict=True)
+        sums = [crc32(buffer[begin:end]) for begin, end in parts]
+        if sums != wanted:
+            row = next(row for row, (sum, stored) in enumerate(zip(sums, wanted, strict=True)) if sum != stored)
             raise SourceError(
-                f"record {self.sequence[differ[0]]} does not hold what was written: its checksum differs; "
+                f"record {self.sequence[row]} does not hold what was written: its checksum differs; "
                 "run 'yirangmq log check'"
             )
 
     def chosen(self, rows: "Numbers") -> "Frames":
         """Only these."""
         made = object.__new__(Frames)
-        made.buffer, made._raw = self.buffer, self._raw
+        made.buffer = self.buffer
         for name in ("starts", "ends", "sequence", "topic_sequence", "at_ns", "has_key", "topic_size", "key_size",
                      "headers_size", "_payload_from", "_sums"):  # fmt: skip
             setattr(made, name, getattr(self, name)[rows])
@@ -171,9 +179,9 @@ class Frames:
 
         codes = np.zeros(len(self), np.int32)
         names: list[str] = []
-        for size in np.unique(self.topic_size).tolist():
+        for size in _sizes(self.topic_size):
             rows = (self.topic_size == size).nonzero()[0]
-            letters = self._gather(self.starts[rows] + HEAD, size)
+            letters = gather(self.buffer, self.starts[rows] + HEAD, size)
             found, which = [bytes(letters[0])], cast("Numbers", np.zeros(len(rows), np.int32))
             if size and not (letters == letters[0]).all():
                 unique, which = np.unique(
@@ -185,13 +193,20 @@ class Frames:
         return codes, names
 
     def _slices(self, begin: "Numbers", end: "Numbers") -> "pyarrow.Array[Any]":
-        """Parts of the buffer: each and the gap behind it as one long array, of which every second is taken. One copy,
-        made by Arrow."""
+        """Parts of the buffer. Those of one size are gathered; others come with the gaps between them as one long
+        array, of which every second is taken. One copy either way."""
         import numpy as np
         import pyarrow as pa
 
         if not len(begin):
             return pa.array([], pa.binary())
+        [size, *others] = _sizes(end - begin)
+        if not others:
+            bounds = np.arange(len(begin) + 1, dtype=np.int32) * np.int32(size)
+            parts = gather(self.buffer, begin, size)
+            return pa.BinaryArray.from_buffers(
+                pa.binary(), len(begin), [None, pa.py_buffer(bounds), pa.py_buffer(parts)]
+            )
         edges = np.empty(2 * len(begin), np.int32)
         edges[0::2] = begin
         edges[1::2] = end
@@ -241,7 +256,7 @@ class Frames:
         known: dict[bytes, int] = {}
         found: list[dict[str, str]] = []
         begin = self._payload_from - self.headers_size
-        for size in np.unique(self.headers_size).tolist():
+        for size in _sizes(self.headers_size):
             rows = (self.headers_size == size).nonzero()[0]
             for first, last in self._alike_runs(begin[rows], size):
                 start = int(begin[rows[first]])
@@ -261,10 +276,17 @@ class Frames:
             return [(0, len(begin))]
         if size > WIDEST_COMPARED:
             return [(row, row + 1) for row in range(len(begin))]
-        letters = self._gather(begin, size)
+        letters = gather(self.buffer, begin, size)
         edges = np.flatnonzero((letters[1:] != letters[:-1]).any(axis=1)) + 1
         bounds = [0, *edges.tolist(), len(begin)]
         return list(pairwise(bounds))
+
+
+def _sizes(found: "Numbers") -> list[int]:
+    """Those that occur; mostly there is one."""
+    import numpy as np
+
+    return [int(found[0])] if len(found) and (found == found[0]).all() else np.unique(found).tolist()
 
 
 def _headers_of(raw: bytes) -> dict[str, str]:
