@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -19,6 +20,7 @@ from yirangmq.core.errors import (
     NotFound,
     QueueError,
     QuotaExceeded,
+    StoreFull,
     TooLarge,
     Unavailable,
     Unfit,
@@ -374,6 +376,51 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
     bad = house.stage(1, "0-0", *more, row("topic:.t", 1), pieces=5)
     with pytest.raises(BadInput, match=r"rows\[100\].target"):
         house.commit(1, bad)
+
+
+def test_others_publish_between_the_parts_of_a_long_commit(house: House) -> None:
+    """Each part is a turn of its own, and nobody waits for more than one of them."""
+    stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
+    told: list[Any] = []
+    taken: list[int] = []
+    house.batches.commit(QUERY, 0, [stage], lambda *answer: told.append(answer))
+    assert house.topics is not None
+    while not told:
+        house._soon.pop(0)()
+        house.topics.publish([NewRecord("other", b"")], lambda *answer: None)
+        house.desk.submit(
+            lambda transaction: house.desk.verbs.publish(transaction, "a", [plain("a", str(len(taken)), b"x", 1)]),
+            lambda value, error: taken.append(len(told)),
+        )
+    [((entry, _), error)] = told
+    assert (error, entry.topic_rows) == (None, 60)
+    assert taken.count(0) >= 6, "queues were written to before the commit was answered"
+    lots = [(topic, len(list(lot))) for topic, lot in groupby(topic for topic, _ in house.topics.seen())]
+    assert [lot for lot in lots if lot[0] == "t"] == [("t", 10)] * 6
+    assert [payload for topic, payload in house.topics.seen() if topic == "t"] == [b"%d" % n for n in range(60)]
+
+
+def test_a_disk_that_is_full_half_way_is_told_and_the_rest_comes_with_the_next_try(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)
+    assert house.topics is not None
+    publish, calls = house.topics.publish, []
+
+    def full_once(records: Sequence[NewRecord], done: Done) -> None:
+        calls.append(len(records))
+        if len(calls) == 3:
+            done(None, StoreFull("no room"))
+        else:
+            publish(records, done)
+
+    monkeypatch.setattr(house.topics, "publish", full_once)
+    with pytest.raises(StoreFull):
+        house.commit(0, stage)
+    assert calls == [10] * 3
+    entry, is_first = house.commit(0, stage)
+    assert (entry.topic_rows, is_first) == (60, False)
+    assert [payload for _, payload in house.topics.seen()] == [b"%d" % n for n in range(60)]
 
 
 @pytest.mark.parametrize("told", ["yes", "maybe", ""])

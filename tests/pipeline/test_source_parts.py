@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord, Record
+from yirangmq.pipeline.source import rows
 from yirangmq.pipeline.source.access import Place
 from yirangmq.pipeline.source.choice import matches
 from yirangmq.pipeline.source.errors import Retired, SourceError
-from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.pipeline.source.frames import MOST_RECORD, Frames, walk
 from yirangmq.pipeline.source.options import OPTIONS, SOURCES, Options
 from yirangmq.pipeline.source.ranges import split
 from yirangmq.pipeline.source.rows import RowEncoder
@@ -277,7 +278,7 @@ def encoded(columns: dict[str, list[Any]], kinds: dict[str, str], **options: str
 
     made = RowEncoder(Options(options, "w"), kinds)
     batch = pa.RecordBatch.from_pydict(columns)
-    return list(RecordReader().feed(b"".join(made.frames(batch))))
+    return list(RecordReader().feed(b"".join(part for block in made.blocks(batch) for part in block.parts)))
 
 
 def test_rows_become_frames_that_the_broker_reads() -> None:
@@ -296,6 +297,37 @@ def test_rows_become_frames_that_the_broker_reads() -> None:
 def test_bytes_stay_bytes_and_a_row_without_a_target_goes_where_the_option_says() -> None:
     [one] = encoded({"value": [b"\x00\xff"], "queue": [None]}, {"value": "binary", "queue": "string"}, topic="t")
     assert (one.topic, one.payload, dict(one.headers)) == ("topic:t", b"\x00\xff", {})
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.binary(max_size=300), min_size=1, max_size=40), st.integers(0, 5), st.sampled_from([1, 500, 1 << 20])
+)
+def test_values_alone_become_the_same_frames_as_rows_one_by_one(values: list[bytes], cut: int, room: int) -> None:
+    """However many are looked at together, and wherever in a column they lie."""
+    import pyarrow as pa
+
+    made = RowEncoder(Options({"topic": "t"}, "w"), {"value": "binary"})
+    batch = pa.RecordBatch.from_pydict({"value": pa.array(values, pa.binary())}).slice(cut)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows, "BLOCK_BYTES", room)
+        blocks = list(made.blocks(batch))
+    kinds = {"value": "binary", "key": "string"}
+    one_by_one = encoded({"value": values[cut:], "key": [None] * len(values[cut:])}, kinds, topic="t")
+    data = b"".join(part for block in blocks for part in block.parts)
+    assert list(RecordReader().feed(data)) == one_by_one
+    assert (sum(block.rows for block in blocks), sum(block.size for block in blocks)) == (len(one_by_one), len(data))
+
+
+def test_a_null_or_too_large_value_among_others_is_told_of_or_buried_and_the_others_pass() -> None:
+    huge = b"y" * MOST_RECORD
+    columns, kinds = {"value": [b"a", None, huge, b"b"]}, {"value": "binary"}
+    with pytest.raises(SourceError, match="the value is null"):
+        encoded(columns, kinds, topic="t")
+    found = encoded(columns, kinds, topic="t", onbadrow="dlq")
+    assert [(one.topic, one.payload[:1]) for one in found] == [
+        ("topic:t", b"a"), ("dlq:t", b""), ("dlq:t", b"y"), ("topic:t", b"b"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import re
 import struct
 from itertools import pairwise
+from zlib import crc32
 
 import pytest
 from hypothesis import given
@@ -14,7 +15,8 @@ from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
 from yirangmq.wire import records
 from yirangmq.wire.frames import MAX_FRAME, FrameReader
-from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head, read_many
+from yirangmq.wire.many import Survey, read_bare, read_many, survey
+from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head
 
 WRITTEN = dict(re.split(r" {2,}", line, maxsplit=1) for line in golden("wire/records.txt").decode().splitlines())
 STREAM = b"".join(frame_of(name) for name in EXAMPLES)
@@ -192,3 +194,34 @@ def test_records_that_share_their_headers_are_written_as_those_that_do_not() -> 
     assert encode_batch(some, 1, 1, {}, synced=True) == encode_batch(apart, 1, 1, {}, synced=True)
     with pytest.raises(BadInput, match="headers"):
         records.check_batch([NewRecord("t", b"x", None, {"a": 1})] * 2, {"t"})  # type: ignore[dict-item]
+
+
+def test_a_survey_tells_what_lies_there_and_bare_records_are_read_as_they_are() -> None:
+    records = [NewRecord("topic:a", b"1"), NewRecord("topic:a", b"", "k"), NewRecord("topic:bé", b"x" * 3000, "")]
+    data = encode_batch(records, 1, 1, {}, synced=False).data
+    assert survey(data) == Survey(3, frozenset((b"topic:a", "topic:bé".encode())), True, 48 + 9 + 3000)
+    told = {"from": "here"}
+    assert read_bare(data, len("topic:"), told) == [
+        (topic.removeprefix("topic:"), payload, key, told) for topic, payload, key, _ in records
+    ]
+    assert survey(b"") == Survey(0, frozenset(), True, 12)
+    assert not survey(encode_batch([NewRecord("t", b"", None, told)], 1, 1, {}, synced=False).data).is_bare
+
+
+def test_a_survey_refuses_what_is_not_whole_or_not_sound() -> None:
+    data = encode_batch([NewRecord("t", b"payload")] * 2, 1, 1, {}, synced=False).data
+    for cut in (1, 30, 60, len(data) - 1):
+        with pytest.raises(BadInput, match="no whole record"):
+            survey(data[:cut])
+    for at in (0, 4, 12, 20, 44, 49, -1):
+        broken = bytearray(data)
+        broken[at] ^= 1
+        with pytest.raises(BadInput, match="no whole record"):
+            survey(bytes(broken))
+
+
+def test_a_key_that_is_no_text_is_not_bare() -> None:
+    data = bytearray(encode_batch([NewRecord("t", b"", "k")], 1, 1, {}, synced=False).data)
+    data[49] = 0xFF
+    data[12:16] = crc32(bytes(data[16:])).to_bytes(4)
+    assert not survey(bytes(data)).is_bare

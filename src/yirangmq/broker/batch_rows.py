@@ -3,17 +3,18 @@
 Knows: stages, record frames, how rows are sorted. Does not know: the store, the log, the ledger. Reads piece by piece;
 rows for queues are kept until they are stored together, those for topics only while there are few."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
-from zlib import crc32
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, TypeVar
 
 from yirangmq.core.batches import MARK, Entry, Stage, check_rows
-from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.core.topics import NewRecord
-from yirangmq.format.rows import LARGE, Rows, Sorter, are_for_topics
-from yirangmq.wire.records import HEAD, check_record, is_sound, read_head, read_many
+from yirangmq.format.rows import LARGE, TOPIC, Rows, Sorter, are_for_topics
+from yirangmq.wire.checksum import crc32
+from yirangmq.wire.many import read_bare, read_many, survey
+from yirangmq.wire.records import check_record
 
+Read = TypeVar("Read")
 KEPT_BYTES = 32 << 20
 """Payloads for topics that are kept in memory between the two halves of a commit; more are read again."""
 
@@ -120,23 +121,41 @@ class StagedRows:
         """Those for topics, piece by piece, without the first so many."""
         sorter = self._sorter()
         for stage in self._entry.stages:
-            for rows in self._sorted(sorter, stage):
-                if passed < len(rows.records):
-                    yield rows.records[passed:]
-                passed = max(0, passed - len(rows.records))
+            for records in self._records(sorter, stage):
+                if passed < len(records):
+                    yield records[passed:]
+                passed = max(0, passed - len(records))
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._entry.query}/{self._entry.batch}"
 
     def _sorter(self) -> Sorter:
-        mark = MARK, f"{self._entry.query}/{self._entry.batch}"
+        mark = MARK, self._mark
         return Sorter(self._ids, self._clock.now_ms(), mark, check_record, self._entry.bad_queue)
 
+    def _records(self, sorter: Sorter, stage: Stage) -> Iterator[list[NewRecord]]:
+        if not self._laid.is_plain(self._entry.query, self._entry.batch, stage):
+            for rows in self._sorted(sorter, stage):
+                yield rows.records
+            return
+        headers = {MARK: self._mark}
+        yield from self._read(stage, lambda data: read_bare(data, len(TOPIC), headers))
+        sorter.passed(stage.rows)
+
     def _sorted(self, sorter: Sorter, stage: Stage) -> Iterator[Rows]:
+        for found in self._read(stage, read_many):
+            yield sorter.sort(found)
+
+    def _read(self, stage: Stage, read: Callable[[bytes], list[Read]]) -> Iterator[list[Read]]:
+        """Piece by piece; at the end it is known whether that was all of it, as it was sent."""
         rows = checksum = 0
         for piece in range(stage.pieces):
             data = self._stages.read(self._entry.query, self._entry.batch, stage.id, piece)
             checksum = crc32(data, checksum)
-            found = read_many(data)
+            found = read(data)
             rows += len(found)
-            yield sorter.sort(found)
+            yield found
         check_rows(stage, rows, checksum)
 
     def _check_there(self, stage: Stage) -> None:
@@ -151,16 +170,5 @@ class Scanned(NamedTuple):
 
 def scan(data: bytes) -> Scanned:
     """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
-    at, rows, end = 0, 0, len(data)
-    view = memoryview(data)
-    targets: set[bytes] = set()
-    is_plain = True
-    while at < end:
-        head = read_head(view, at) if end - at >= HEAD else None
-        if head is None or at + head.size > end or not is_sound(view, at, head):
-            raise BadInput(f"no whole record begins at byte {at}", field="body")
-        targets.add(data[at + HEAD : at + HEAD + head.topic_size])
-        is_plain = is_plain and not head.headers_size and head.size <= LARGE
-        at += head.size
-        rows += 1
-    return Scanned(rows, is_plain and are_for_topics(targets))
+    found = survey(data)
+    return Scanned(found.records, found.is_bare and found.largest <= LARGE and are_for_topics(found.topics))

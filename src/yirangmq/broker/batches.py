@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from yirangmq.broker import ledger
 from yirangmq.broker.batch_rows import LaidDown, Loaded, Received, StagedRows, Stages, scan
+from yirangmq.broker.by_parts import ByParts
 from yirangmq.broker.desk import Aside, Desk, Done
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
@@ -24,7 +25,8 @@ from yirangmq.core.ports import Change, Clock, Ids, Transaction
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
 
-MOST_PER_APPEND = 5_000
+MOST_PER_APPEND = 2_500
+"""Records for topics that are written at one go: some milliseconds of the loop's time, then others have their turn."""
 MANY = 1_000
 """Rows for queues from which on a batch is stored off the loop's thread: some hundredths of a second."""
 
@@ -193,34 +195,27 @@ class Batches:
     def _append(self, entry: Entry, parts: Iterator[list[NewRecord]], *, is_first: bool) -> None:
         """Part by part; the last one is followed by the ledger's last word."""
 
-        def read(records: list[NewRecord] | None, error: QueueError | None) -> None:
+        def over(error: QueueError | None) -> None:
             if error is not None:
                 self._end(entry.query, entry.batch, None, error)
-            elif records is None:
+            else:
                 self._settle(entry, is_first=is_first)
-            else:
-                self._publish(entry, records, next_part)
 
-        def next_part() -> None:
-            self._aside(lambda: next(parts, None), read)
+        ByParts(parts, self._aside, self._publish, over).begin()
 
-        next_part()
-
-    def _publish(self, entry: Entry, records: list[NewRecord], then: Callable[[], None]) -> None:
+    def _publish(self, records: list[NewRecord], done: Done) -> None:
         def told(_: Any, error: QueueError | None) -> None:
-            if error is not None:
-                self._end(entry.query, entry.batch, None, error)
-            elif len(records) > MOST_PER_APPEND:
-                self._publish(entry, records[MOST_PER_APPEND:], then)
+            if error is not None or len(records) <= MOST_PER_APPEND:
+                done(None, error)
             else:
-                then()
+                self._publish(records[MOST_PER_APPEND:], done)
 
         try:
             if self.topics is None:
                 raise Unavailable("this server has no topics", field="target")
             self.topics.publish(records[:MOST_PER_APPEND], told)
         except QueueError as error:
-            self._end(entry.query, entry.batch, None, error)
+            done(None, error)
 
     def _settle(self, entry: Entry, *, is_first: bool) -> None:
         done = entry._replace(step=Step.DONE, stages=())

@@ -30,6 +30,8 @@ ATTRIBUTES = "attributes"
 """A header with a JSON object; headers of other names are attributes too, each a text."""
 REASON = "reason"
 """The header of a dead letter that says why."""
+TOPIC = b"topic:"
+"""How the target of a row for a topic begins."""
 IS_JSON = "isJson"
 """A header of a row for a queue: ``yes``, the payload is JSON; ``maybe``: it is if it can be read as such."""
 MAX_REASON = 1000

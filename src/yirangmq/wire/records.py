@@ -43,6 +43,8 @@ MOST_PART = 2**16 - 1
 PLAIN = MAX_FRAME - 2 * MOST_PART
 """A payload so small fits with any topic."""
 MOST_RECORD = MAX_FRAME + LENGTH_FROM
+BYTES: frozenset[type] = frozenset((bytes, memoryview))
+"""What a payload mostly is."""
 
 _pack_outer = OUTER.pack
 _pack_inner = INNER.pack
@@ -103,7 +105,7 @@ def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
     same: Mapping[str, str] = NO_HEADERS  # records made together may share their headers
     for record in batch:
         topic, payload, key, headers = record
-        if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None:
+        if type(topic) is not str or type(payload) not in BYTES or len(payload) > PLAIN or key is not None:
             check_record(record)
         elif headers and headers is not same:
             check_record(record)
@@ -155,17 +157,20 @@ def encode_batch(
     marks = SYNCED if synced else 0
     same, told = NO_HEADERS, b""
     current, name, number = "", b"", 0  # records made together are mostly of one topic
+    tail, name_size, told_size = b"", 0, 0
     for topic, payload, key, headers in records:
-        if topic != current:
-            topics[current] = number
-            current, name, number = topic, topic.encode(), topics.get(topic) or known.get(topic, 0)
-        number += 1
-        if key is None and not headers:
-            inner = _pack_inner(sequence, number, at_ns, marks, len(name), 0, 0) + name
-        else:
+        if topic != current or headers is not same:
+            if topic != current:
+                topics[current] = number
+                current, name, number = topic, topic.encode(), topics.get(topic) or known.get(topic, 0)
             if headers is not same:
                 same, told = headers, _encode_headers(dict(headers)) if headers else b""
-            inner = _inner_of_more(sequence, number, at_ns, marks, name, key, told)
+            tail, name_size, told_size = name + told, len(name), len(told)
+        number += 1
+        if key is None:
+            inner = _pack_inner(sequence, number, at_ns, marks, name_size, 0, told_size) + tail
+        else:
+            inner = _inner_with_key(sequence, number, at_ns, marks, name, key, told)
         size = CRC_FROM + len(inner) + len(payload)
         parts += (_pack_outer(size - LENGTH_FROM, SIGN, crc32(payload, crc32(inner))), inner, payload)
         offsets.append(at)
@@ -177,12 +182,9 @@ def encode_batch(
     return Batch(b"".join(parts), offsets, topics)
 
 
-def _inner_of_more(
-    sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str | None, told: bytes
-) -> bytes:
-    spelt = b"" if key is None else key.encode()
-    marks |= 0 if key is None else HAS_KEY
-    head = _pack_inner(sequence, number, at_ns, marks, len(name), len(spelt), len(told))
+def _inner_with_key(sequence: int, number: int, at_ns: int, marks: int, name: bytes, key: str, told: bytes) -> bytes:
+    spelt = key.encode()
+    head = _pack_inner(sequence, number, at_ns, marks | HAS_KEY, len(name), len(spelt), len(told))
     return b"".join((head, name, spelt, told))
 
 
@@ -246,37 +248,6 @@ def _decode(
     except (UnicodeDecodeError, msgspec.MsgspecError) as error:
         raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
     return make((sequence, number, at_ns, topic, key, headers, data[payload_from:end].tobytes()))
-
-
-def read_many(data: bytes) -> list[Record]:
-    """Frames in a row whose bytes are known to be what was written: no checksum is compared. Those with the same
-    headers share them. ``BadInput`` where it is not whole records."""
-    at, end = 0, len(data)
-    found: list[Record] = []
-    topics: dict[bytes, str] = {}
-    maps: dict[bytes, Mapping[str, str]] = {b"": NO_HEADERS}
-    while at < end:
-        head = read_head(data, at) if end - at >= HEAD else None
-        if head is None or at + head.size > end:
-            raise BadInput(f"no whole record begins at byte {at}", field="body")
-        size, _, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
-        key_from = at + HEAD + topic_size
-        headers_from = key_from + key_size
-        payload_from = headers_from + headers_size
-        name, raw = data[at + HEAD : key_from], data[headers_from:payload_from]
-        try:
-            topic = topics.get(name)
-            if topic is None:
-                topic = topics[name] = name.decode()
-            headers = maps.get(raw)
-            if headers is None:
-                headers = maps[raw] = _decode_headers(raw)
-            key = data[key_from:headers_from].decode() if marks & HAS_KEY else None
-        except (UnicodeDecodeError, msgspec.MsgspecError) as error:
-            raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
-        at += size
-        found.append(new_record((sequence, number, at_ns, topic, key, headers, data[payload_from:at])))
-    return found
 
 
 class RecordReader:

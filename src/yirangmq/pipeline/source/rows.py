@@ -4,10 +4,11 @@
 Knows: columns, frames. Does not know: servers, stages, Spark's writers."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from struct import pack
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from struct import calcsize, pack
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.errors import SourceError
@@ -17,6 +18,8 @@ from yirangmq.pipeline.source.texts import MOST_PART, write_map
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from yirangmq.pipeline.source.frames import Numbers
 
 MEMBERS = {
     "message_id": "messageId",
@@ -43,6 +46,17 @@ IS_JSON = "isJson"
 KEPT_PREFIXES = 1000
 OUTER = ">I8sI"
 """Length, sign, checksum."""
+OUTER_SIZE = calcsize(OUTER)
+BLOCK_BYTES = 1 << 20
+"""Bytes of rows that are looked at together."""
+
+
+class Block(NamedTuple):
+    """Frames in a row, in parts that are to be joined; how many they are, and their bytes."""
+
+    parts: "Sequence[bytes | memoryview]"
+    rows: int
+    size: int
 
 
 class Bad(Exception):
@@ -71,6 +85,18 @@ class Prefix:
             raise Bad(f"a value of {len(value)} bytes, there is room for {self.room}")
         size = len(self.data) + len(value) + 4
         return b"".join((pack(OUTER, size, SIGN, crc32(value, self.crc)), self.data, value))
+
+    def heads(self, values: list[memoryview], sizes: "Numbers") -> bytes:
+        """What stands before each of these, one after the other."""
+        import numpy as np
+
+        crc = self.crc
+        made = np.empty((len(values), OUTER_SIZE + len(self.data)), np.uint8)
+        made[:] = np.frombuffer(pack(OUTER, 0, SIGN, 0) + self.data, np.uint8)
+        made[:, :4] = (sizes + (len(self.data) + 4)).astype(">u4").view(np.uint8).reshape(-1, 4)
+        sums = np.array([crc32(value, crc) for value in values])
+        made[:, OUTER_SIZE - 4 : OUTER_SIZE] = sums.astype(">u4").view(np.uint8).reshape(-1, 4)
+        return made.tobytes()
 
 
 class RowEncoder:
@@ -115,26 +141,37 @@ class RowEncoder:
                 "or set ignoreUnknownColumns=true"
             )
 
-    def frames(self, found: "pyarrow.RecordBatch") -> Iterator[bytes]:
-        columns = {name: found.column(name).to_pylist() for name in found.schema.names if name in KNOWN}
-        values = columns.pop("value")
-        if not columns and self._default is not None:
-            yield from self._plain_frames(values, self._default)
+    def blocks(self, found: "pyarrow.RecordBatch") -> Iterator[Block]:
+        """The rows in their order; a block has at most ``BLOCK_BYTES``, or one row."""
+        names = [name for name in found.schema.names if name in KNOWN]
+        if names == ["value"] and self._default is not None:
+            yield from self._plain_blocks(found.column("value"), self._default)
         else:
-            for number, value in enumerate(values):
-                yield self._frame({name: cells[number] for name, cells in columns.items()}, value)
+            yield from _gathered(self._frames(found, names))
 
-    def _plain_frames(self, values: list[Any], target: str) -> Iterator[bytes]:
-        """Rows that are a value and nothing else, all for one place."""
+    def _frames(self, found: "pyarrow.RecordBatch", names: list[str]) -> Iterator[bytes]:
+        columns = {name: found.column(name).to_pylist() for name in names}
+        for number, value in enumerate(columns.pop("value")):
+            yield self._frame({name: cells[number] for name, cells in columns.items()}, value)
+
+    def _plain_blocks(self, values: "pyarrow.Array[Any]", target: str) -> Iterator[Block]:
+        """Rows that are a value and nothing else, all for one place: what stands before the values is written at one
+        go, and the values are taken as they lie there."""
         is_told = self._is_json and not target.startswith("topic:")
         prefix = Prefix(target, None, {IS_JSON: self._is_json} if is_told else {})
-        data, crc, outer, inner = prefix.data, prefix.crc, OUTER, len(prefix.data) + 4
-        for value in values:
-            raw = value.encode() if type(value) is str else value
-            if type(raw) is bytes and len(raw) <= prefix.room:
-                yield b"".join((pack(outer, inner + len(raw), SIGN, crc32(raw, crc)), data, raw))
-            else:
-                yield self._frame({}, value)
+        found = edges_of(values)
+        if found is None or (found[1:] - found[:-1]).max(initial=0) > prefix.room:
+            yield from _gathered(self._frame({}, value) for value in values.to_pylist())
+            return
+        data = memoryview(values.buffers()[2] or b"")
+        size = OUTER_SIZE + len(prefix.data)
+        for edges in _cut(found, BLOCK_BYTES):
+            raw = [data[begin:end] for begin, end in pairwise(edges.tolist())]
+            heads = prefix.heads(raw, edges[1:] - edges[:-1])
+            parts: list[bytes | memoryview] = [b""] * (2 * len(raw))
+            parts[0::2] = [heads[at : at + size] for at in range(0, len(heads), size)]
+            parts[1::2] = raw
+            yield Block(parts, len(raw), len(heads) + int(edges[-1] - edges[0]))
 
     def _frame(self, row: dict[str, Any], value: Any) -> bytes:
         target = ""
@@ -182,6 +219,41 @@ class RowEncoder:
         if self._default is None:
             raise Bad("the row has no target: the columns target, queue and topic are null, and no option says it")
         return self._default
+
+
+def edges_of(values: "pyarrow.Array[Any]") -> "Numbers | None":
+    """Where each value begins in the bytes of a column, and where the last one ends; None: some are null, or it is a
+    column of another kind."""
+    import numpy as np
+    import pyarrow as pa
+
+    if values.null_count or not (pa.types.is_binary(values.type) or pa.types.is_string(values.type)):
+        return None
+    if not len(values):
+        return np.zeros(1, np.int32)
+    return np.frombuffer(values.buffers()[1], np.int32)[values.offset : values.offset + len(values) + 1]
+
+
+def _cut(edges: "Numbers", most: int) -> "Iterator[Numbers]":
+    """Parts of so many bytes at most, or of one value."""
+    begin = 0
+    while begin < len(edges) - 1:
+        end = max(begin + 1, int(edges.searchsorted(int(edges[begin]) + most, "right")) - 1)
+        yield edges[begin : end + 1]
+        begin = end
+
+
+def _gathered(frames: Iterable[bytes]) -> Iterator[Block]:
+    parts: list[bytes] = []
+    size = 0
+    for frame in frames:
+        if parts and size + len(frame) > BLOCK_BYTES:
+            yield Block(parts, len(parts), size)
+            parts, size = [], 0
+        parts.append(frame)
+        size += len(frame)
+    if parts:
+        yield Block(parts, len(parts), size)
 
 
 def _place_by_option(options: Options) -> str | None:

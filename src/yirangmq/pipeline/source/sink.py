@@ -5,8 +5,8 @@ Knows: stages and commits of the broker (docs/http.md). Does not know: what is i
 
 import json
 import uuid
-import zlib
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.errors import Refused, SourceError, say
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.rows import RowEncoder
@@ -23,8 +24,8 @@ from yirangmq.pipeline.source.ways import broker_of
 if TYPE_CHECKING:
     import pyarrow
 
-PIECE_BYTES = 4 << 20
-"""Bytes of rows a task sends at once."""
+PIECE_BYTES = 8 << 20
+"""Bytes of rows a task sends at once, if it is not a single row; each is synced by itself."""
 RECORDS_TYPE = "application/vnd.yirangmq.records"
 PASSING = "write-"
 """How the names of batch writes begin that nobody named."""
@@ -66,29 +67,39 @@ class Stager:
         """Every row on the broker's disk, none of them visible yet."""
         id, pieces, rows, checksum = task_name(), 0, 0, 0
         path = f"/v1/batches/{quote(query)}/{batch}/stages/{id}"
+        sent: Future[None] | None = None
         try:
-            for data, count in self._pieces(batches):
-                got = json.loads(self._broker.ask("PUT", f"{path}/{pieces}", data, RECORDS_TYPE))
-                if got["rows"] != count or got["checksum"] != zlib.crc32(data):
-                    raise SourceError(f"the broker got {got['rows']} rows, {count} were sent, or not as they were sent")
-                checksum = zlib.crc32(data, checksum)
-                pieces, rows = pieces + 1, rows + count
+            with ThreadPoolExecutor(1) as sender:
+                for data, count in self._pieces(batches):
+                    if sent is not None:
+                        sent.result()
+                    sent = sender.submit(self._put, f"{path}/{pieces}", data, count)
+                    checksum = crc32(data, checksum)
+                    pieces, rows = pieces + 1, rows + count
+            if sent is not None:
+                sent.result()
         finally:
             self._broker.close()
         return StageMessage(query, Staged(id, pieces, rows, checksum))
 
+    def _put(self, path: str, data: bytes, count: int) -> None:
+        """While it is on its way the next one is made."""
+        got = json.loads(self._broker.ask("PUT", path, data, RECORDS_TYPE))
+        if got["rows"] != count or got["checksum"] != crc32(data):
+            raise SourceError(f"the broker got {got['rows']} rows, {count} were sent, or not as they were sent")
+
     def _pieces(self, batches: Iterator["pyarrow.RecordBatch"]) -> Iterator[tuple[bytes, int]]:
-        parts: list[bytes] = []
-        size = 0
+        parts: list[bytes | memoryview] = []
+        rows = size = 0
         for found in batches:
-            for part in self._encoder.frames(found):
-                parts.append(part)
-                size += len(part)
-                if size >= PIECE_BYTES:
-                    yield b"".join(parts), len(parts)
-                    parts, size = [], 0
+            for block in self._encoder.blocks(found):
+                if parts and size + block.size > PIECE_BYTES:
+                    yield b"".join(parts), rows
+                    parts, rows, size = [], 0, 0
+                parts += block.parts
+                rows, size = rows + block.rows, size + block.size
         if parts:
-            yield b"".join(parts), len(parts)
+            yield b"".join(parts), rows
 
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> None:
         """Once, whatever is repeated: the broker's ledger sees to it."""
