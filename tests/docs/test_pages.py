@@ -29,6 +29,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize("page", ["docs/architecture.md", "CONTRIBUTING.md"])
+def test_every_module_that_is_named_is_there(page: str) -> None:
+    named = set(re.findall(r"\b((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)\b", (ROOT / page).read_text()))
+    assert len(named) > 10
+    places = (ROOT / "src" / "yirangmq", ROOT)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
 @pytest.mark.parametrize("number", range(len(blocks("docs/python.md", "python"))))
 def test_the_programs_of_the_python_page_run(number: int, tmp_path: Path) -> None:
     program = blocks("docs/python.md", "python")[number]
