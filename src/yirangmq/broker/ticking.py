@@ -3,14 +3,13 @@
 Knows: the desk, the clock. Does not know: cron, asyncio."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
+from yirangmq.broker.alarm import Alarm
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.schedules import Tick, all_schedules, envelope_of, zone_of
 from yirangmq.core import cron
 from yirangmq.core.errors import BadInput, QueueError, StoreError
-from yirangmq.core.events import Event, Steered
 from yirangmq.core.ports import Clock, Transaction
 
 GRACE_MS = 60_000
@@ -28,44 +27,25 @@ class Ticking:
         self._desk = desk
         self._clock = clock
         self._seen = clock.now_ms()
-        self._round = 0
-        self._stopped = True
-        self._listens = False
+        self._alarm = Alarm(desk, self._look)
 
     def start(self) -> None:
         """From now on; what was due before is skipped."""
-        self._stopped = False
         self._seen = self._clock.now_ms()
-        if not self._listens:
-            self._listens = True
-            self._desk.verbs.happened.listen(self.hear)
-        self._look()
+        self._alarm.start()
 
     def stop(self) -> None:
-        self._stopped = True
-
-    def hear(self, events: Sequence[Event]) -> None:
-        """A policy was changed here: look at once."""
-        if any(isinstance(event, Steered) for event in events):
-            self._wake_in(0.0)
-
-    def _wake_in(self, seconds: float) -> None:
-        """The latest call counts; earlier alarms find that they are out of date."""
-        self._round += 1
-        number = self._round
-        self._desk.later(seconds, lambda: self._look() if number == self._round else None)
+        self._alarm.stop()
 
     def _look(self) -> None:
-        if self._stopped:
-            return
         now = self._clock.now_ms()
         try:
             ticks, soonest = self._desk.read(lambda transaction: self._due(transaction, now))
         except QueueError as error:
             log.warning("schedules cannot be read: %s", error)
-            self._wake_in(RETRY_SECONDS)
+            self._alarm.set(RETRY_SECONDS)
             return
-        self._wake_in(max(0, min(soonest, now + LOOK_MS) - self._clock.now_ms()) / 1000)
+        self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.now_ms()) / 1000)
         if not ticks:
             self._seen = now
             return
@@ -74,7 +54,7 @@ class Ticking:
             if error is None:
                 self._seen = max(self._seen, now)
             else:
-                self._wake_in(RETRY_SECONDS)
+                self._alarm.set(RETRY_SECONDS)
 
         self._desk.submit(lambda transaction: self._publish(transaction, ticks), done)
 

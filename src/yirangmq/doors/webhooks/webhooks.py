@@ -4,12 +4,12 @@ Knows: which queue has one. Does not know: how a message is pushed."""
 
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.broker.alarm import Alarm
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadPolicy, QueueError
-from yirangmq.core.events import Event, Steered
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
@@ -45,9 +45,7 @@ class Webhooks:
         self._ending: list[Pusher] = []
         self._troubles: dict[str, tuple[str, str]] = {}
         """Of queues whose webhook cannot be begun: its address, and why."""
-        self._round = 0
-        self._is_stopped = True
-        self._listens = False
+        self._alarm = Alarm(desk, self._look)
 
     def begin(self, calls: Calls, consumers: set[str]) -> None:
         """From here on it can be asked; ``consumers`` learns the name under which we lease."""
@@ -56,15 +54,11 @@ class Webhooks:
 
     def start(self) -> None:
         """From now on messages are pushed."""
-        self._is_stopped = False
-        if not self._listens:
-            self._listens = True
-            self._desk.verbs.happened.listen(self._hear)
-        self._look()
+        self._alarm.start()
 
     def stop(self) -> None:
         """Take nothing more; what is on its way is seen through."""
-        self._is_stopped = True
+        self._alarm.stop()
         for pusher in self._all:
             pusher.stop()
         self._ending = [one for one in self._all if not one.is_idle]
@@ -84,20 +78,8 @@ class Webhooks:
 
     # -- policies -------------------------------------------------------------------------------------------------
 
-    def _hear(self, events: Sequence[Event]) -> None:
-        if any(isinstance(event, Steered) for event in events):
-            self._wake_in(0.0)
-
-    def _wake_in(self, seconds: float) -> None:
-        """The latest call counts; earlier alarms find that they are out of date."""
-        self._round += 1
-        number = self._round
-        self._desk.later(seconds, lambda: self._look() if number == self._round else None)
-
     def _look(self) -> None:
-        if self._is_stopped:
-            return
-        self._wake_in(LOOK_SECONDS)
+        self._alarm.set(LOOK_SECONDS)
         try:
             found = self._desk.read(_hooked)
         except QueueError as error:
