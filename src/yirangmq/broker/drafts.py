@@ -13,9 +13,9 @@ from yirangmq.broker.verbs import Results, Verbs
 from yirangmq.core import decide, names
 from yirangmq.core import orders as rules
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
-from yirangmq.core.message import RANK_LAST, Envelope, Message, new_envelope
+from yirangmq.core.message import RANK_LAST, Envelope, Message, new_envelope, new_message
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Change, Clock, Stored, Transaction
+from yirangmq.core.ports import Clock, Stored, Transaction, new_change
 from yirangmq.core.quota import Load
 from yirangmq.core.states import State
 from yirangmq.format.content import with_content
@@ -96,7 +96,10 @@ class Drafts:
         """Each of another message; in a queue where messages depend on each other, of one."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
-        most = self._verbs.defaults.set_body_in(policy)
+        defaults = self._verbs.defaults
+        most = defaults.set_body_in(policy)
+        is_passed = defaults.chain_in(policy, queue) is not None
+        is_checked = defaults.unique_in(policy) or policy.quota.is_set
         cards = cards_of(self._verbs, transaction, queue, [id for id, _ in contents], now)
         envelopes = iter(transaction.envelopes([card for card in cards.values() if card is not None]))
         errors: Results = []
@@ -104,8 +107,11 @@ class Drafts:
         for (_, content), card in zip(contents, cards.values(), strict=True):
             old = next(envelopes) if card is not None else None
             try:
-                writing = self._passed(transaction, policy, _writing(card, old, content, most), now)
-                self._check(transaction, policy, writing, now)
+                writing = _writing(card, old, content, most)
+                if is_passed:
+                    writing = self._passed(transaction, policy, writing, now)
+                if is_checked:
+                    self._check(transaction, policy, writing, now)
             except QueueError as error:
                 errors.append(error)
                 continue
@@ -158,13 +164,12 @@ class Drafts:
         place = transaction.places(len(drafts))
         changes = []
         for offset, (card, _, new, _) in enumerate(drafts):
-            before = card._replace(size=new.size)
-            changes.append(Change(before, decide.set_content(before, policy, now, place + offset)))
+            before = new_message((*card[:17], new.size))
+            changes.append(new_change((before, decide.set_content(before, policy, now, place + offset), None)))
         verbs.swap(transaction, changes, now)
         verbs.touched.add(queue)
-        sent = [one.new for one in drafts]
-        stored = [Stored(one.card.seq, one.card.id, False) for one in drafts]
-        verbs.happened.published(queue, sent, [len(new.payload) for new in sent], stored, now)
+        sent = [new for _, _, new, _ in drafts]
+        verbs.happened.published(queue, sent, [len(new[8]) for new in sent], (), now)
 
 
 def cards_of(

@@ -90,7 +90,7 @@ class Happenings:
     def published(
         self, queue: str, envelopes: Sequence[Envelope], sizes: Sequence[int], stored: Sequence[Stored], now: int
     ) -> None:
-        """``sizes``: of their payloads."""
+        """``sizes``: of their payloads. ``stored``: what became of each, where some may be duplicates."""
         if not self.is_watched:
             return
         if any(map(_is_duplicate, stored)):

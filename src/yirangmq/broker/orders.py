@@ -16,7 +16,7 @@ from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Steered
 from yirangmq.core.message import Counts, Envelope, Message
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Change, Clock, Transaction
+from yirangmq.core.ports import Change, Clock, Transaction, new_change
 from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 
@@ -52,7 +52,7 @@ class Orders:
             return []
         until = now + self._verbs.defaults.claim_in(transaction.policy(queue))
         claimed = [decide.claim(message, now, until, rules.ORDERER) for message in found]
-        transaction.swap([Change(before, after) for before, after in zip(found, claimed, strict=True)])
+        transaction.swap([new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)])
         self._verbs.happened.claimed(queue, found, now)
         if dispatch is not None:
             self._verbs.happened.deliveries.begun(claimed)
@@ -89,7 +89,7 @@ class Orders:
                 claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
         started = {card.id: decide.start(card, now, until) for card in claimed}
         if claimed:
-            transaction.swap([Change(card, started[card.id]) for card in claimed])
+            transaction.swap([new_change((card, started[card.id], None)) for card in claimed])
         return self._shown(transaction, ids, {**cards, **started})
 
     def look(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
@@ -106,11 +106,13 @@ class Orders:
                 readable.append(rules.readable(card))
             except QueueError as error:
                 found[id] = error
+        is_checked = bool(readable) and self._damage.is_looked_for(transaction, readable[0].queue)
         for card, envelope in zip(readable, transaction.envelopes(readable), strict=True):
             if envelope is None:
                 found[card.id] = NotFound(rules.UNHEARD)
-            else:
-                found[card.id] = self._damage.error_of(transaction, card, envelope) or Fetched(card, envelope)
+                continue
+            trouble = self._damage.error_of(transaction, card, envelope) if is_checked else None
+            found[card.id] = trouble or Fetched(card, envelope)
         return [found[id] for id in ids]
 
     # -- settling -------------------------------------------------------------------------------------------------
@@ -120,7 +122,7 @@ class Orders:
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
             after = rules.complete(card, policy, now)
-            return None if after is None or card is None else Change(card, after)
+            return None if after is None or card is None else new_change((card, after, None))
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
         self._verbs.happened.settled("ack", changes, now)

@@ -66,7 +66,8 @@ def set_content(message: Message, policy: QueuePolicy, now: int, place: int) -> 
     """The content of a draft has come: in line, behind those waiting in its rank. From here on it ages."""
     expires = message.expires_at or (now + policy.ttl_ms if policy.ttl_ms else 0)
     state = _follow(message.state, Verb.SET)
-    return message._replace(state=state, place=place, due_at=expires, expires_at=expires, changed_at=now)
+    seq, queue, id, _, rank, _, attempt, leases, _, _, _, *rest = message
+    return new_message((seq, queue, id, state, rank, place, attempt, leases, expires, expires, now, *rest))
 
 
 def refuse(message: Message, policy: QueuePolicy, now: int, text: str) -> Outcome:
@@ -85,7 +86,11 @@ def set_aside(message: Message, policy: QueuePolicy, now: int, text: str) -> Out
 
 def lease(message: Message, now: int, until: int, consumer: str) -> Message:
     """Hand it out: one more attempt, a new fence."""
-    state = _follow(message.state, Verb.LEASE)
+    return _handed_out(message, Verb.LEASE, now, until, consumer)
+
+
+def _handed_out(message: Message, verb: Verb, now: int, until: int, consumer: str) -> Message:
+    state = _follow(message.state, verb)
     seq, queue, id, _, rank, place, attempt, leases, _, expires_at, _, _, reason, repeats, *rest = message
     attempt, leases = attempt + 1, leases + 1
     card = (seq, queue, id, state, rank, place, attempt, leases, until, expires_at, now, consumer, reason, repeats)
@@ -94,15 +99,13 @@ def lease(message: Message, now: int, until: int, consumer: str) -> Message:
 
 def claim(message: Message, now: int, until: int, consumer: str) -> Message:
     """The first half of a lease: its id is given out, and that is the attempt. Its content is fetched by ``start``."""
-    state, attempt, leases = _follow(message.state, Verb.CLAIM), message.attempt + 1, message.leases + 1
-    return message._replace(
-        state=state, attempt=attempt, leases=leases, due_at=until, changed_at=now, consumer=consumer
-    )
+    return _handed_out(message, Verb.CLAIM, now, until, consumer)
 
 
 def start(message: Message, now: int, until: int) -> Message:
     """The second half of a lease."""
-    return message._replace(state=_follow(message.state, Verb.START), due_at=until, changed_at=now)
+    state = _follow(message.state, Verb.START)
+    return new_message((*message[:3], state, *message[4:8], until, message[9], now, *message[11:]))
 
 
 def unclaim(message: Message, now: int) -> Message:

@@ -35,6 +35,7 @@ class Changing(Reading):
             self._count_changes(*kind, len(alike))
             self._weigh(kind, alike)
             self._remember(kind[1], kind[3], alike)
+            self._known.recent.moved(kind[1], kind[3], alike)
         if any(after[15] for _, after, _ in changes):
             self._regroup(changes)
 
@@ -177,16 +178,18 @@ class Changing(Reading):
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
         contents, sizes, places = [], [], []
         for message, envelope in zip(messages, envelopes, strict=True):
-            queue = self._made_queue(message.queue)
-            body = envelope.payload.decode() if envelope.is_json else envelope.payload
-            contents.append((envelope.header, body, message.seq))
-            if message.state is State.READY:
-                places.append((envelope.size, queue, message.target, message.rank, message.place))
+            header, payload, is_json = envelope[7:10]
+            size, state = len(header) + len(payload), message[3]
+            contents.append((header, payload.decode() if is_json else payload, message[0]))
+            if state is State.READY:
+                queue = self._made_queue(message[1])
+                places.append((size, queue, message.target, message.rank, message.place))
             else:
-                sizes.append((envelope.size, message.seq))
-            if message.state in WAITING:
-                self._deltas_of(queue)["bytes"] += envelope.size - message.size
-            self._known.leased.pop(message.seq, None)
+                sizes.append((size, message[0]))
+            if state in WAITING:
+                self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
+            self._known.leased.pop(message[0], None)
+        self._known.recent.rewritten(messages, envelopes)
         self._db.executemany(sql.REWRITE, contents)
         self._db.executemany(sql.RESIZE_LIFE, sizes)
         self._db.executemany(sql.RESIZE_READY, places)
@@ -195,6 +198,7 @@ class Changing(Reading):
         if not messages:
             return
         self._known.due = None
+        self._known.recent.forget(messages)
         for message in messages:
             self._known.leased.pop(message.seq, None)
             if is_counted(message.state, message.body):

@@ -14,6 +14,7 @@ from yirangmq.core.message import Counts, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
+from yirangmq.stores.sqlite_recent import Recent
 from yirangmq.stores.sqlite_runs import Runs, Span
 
 AHEAD = 1000
@@ -34,6 +35,7 @@ class Known:
     leased: dict[int, Message] = field(default_factory=dict)
     """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
     process has written, or a transaction of ours failed."""
+    recent: Recent = field(default_factory=Recent)
     tails: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By queue and rank the last run in line."""
     due: tuple[int | None] | None = None
@@ -109,10 +111,9 @@ class Ledger:
     def flush(self) -> None:
         """Write what was counted up in memory; called once, just before the commit."""
         for queue, deltas in self._deltas.items():
-            changed = {name: delta for name, delta in deltas.items() if delta}
-            if changed:
-                sets = ", ".join(f"{name} = {name} + ?" for name in changed)
-                self._db.execute(f"UPDATE queue SET {sets} WHERE n = ?", (*changed.values(), queue))
+            changed = [deltas.get(name, 0) for name in sql.COUNTED]
+            if any(changed):
+                self._db.execute(sql.ADD_COUNTS, (*changed, queue))
 
     def counts(self, queue: str) -> Counts:
         row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
@@ -160,6 +161,7 @@ class Ledger:
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
         self._known.leased.clear()
+        self._known.recent.clear()
         self._known.tails.clear()
         self._known.due = None
         self._known.numbers.pop(queue, None)

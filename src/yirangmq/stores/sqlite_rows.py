@@ -14,6 +14,8 @@ from yirangmq.format.jsontext import dumps
 
 COUNTED = Counts._fields
 _IS_READY = State.READY
+ADD_COUNTS = f"UPDATE queue SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)} WHERE n = ?"
+"""All of them each time: one statement for each set of counters would be prepared anew more often than not."""
 
 
 class _States(dict[str, State]):

@@ -6,7 +6,6 @@ from yirangmq.core.errors import QueueError
 from yirangmq.doors.http.connection import Connection, Shared
 from yirangmq.doors.http.exchange import Exchange, Outlet, Request, Response
 from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.quick import Blocks
 from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.router import Api, Params
 
@@ -119,6 +118,8 @@ class Stage:
         api.add("POST", "/echo", self.echo, max_body=MOST_BODY)
         api.add("GET", "/wait", self.wait, head=self.nothing)
         api.add("POST", "/hold", self.hold, max_body=MOST_BODY)
+        api.add("GET", "/box/{name}/{id}", self.echo)
+        api.add("GET", "/box/{name}/{id}/open", self.echo)
         for name in ("echo", "nothing", "pieces", "events", "floods", "large", "fails", "breaks"):
             api.add("GET", f"/{name}", getattr(self, name))
         return api
@@ -147,18 +148,19 @@ class Wire:
 
 
 class Bench:
-    """A connection between a stage and a wire, at a time that a test sets."""
+    """A connection between a stage and a wire, at a time that a test sets. ``beside``: another one of the same door."""
 
     def __init__(
         self,
         limits: Limits | None = None,
         admit: Callable[[Request], None] | None = None,
-        blocks: Blocks | None = None,
+        beside: "Bench | None" = None,
     ) -> None:
-        self.stage = Stage()
         self.wire = Wire()
         self.limits = limits or Limits()
-        self.shared = Shared(self.stage.routes(), self.limits, Tails(72, lambda: 0.0), admit, blocks or Blocks())
+        self.stage: Stage = beside.stage if beside else Stage()
+        tails = Tails(72, lambda: 0.0)
+        self.shared: Shared = beside.shared if beside else Shared(self.stage.routes(), self.limits, tails, admit)
         self.now = 0.0
         self.connection = Connection(self.shared, self.wire, "test:1", self.now)
 

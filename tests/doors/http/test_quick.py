@@ -13,6 +13,10 @@ PLAIN = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"
 POSTED = request("POST", "/echo", b"hello")
 
 
+def boxed(path: bytes) -> bytes:
+    return b"GET /box/%b HTTP/1.1\r\nHost: a\r\n\r\n" % path
+
+
 def heads(blocks: Blocks, data: bytes) -> tuple[str, str, str, bytes] | None:
     found = blocks.read(data, 8192)
     return None if found is None else (found.head.method, found.head.path, found.head.query, found.body)
@@ -85,6 +89,49 @@ def test_what_changes_the_connection_is_not_learnt(line: bytes) -> None:
     assert heads(taught(asked).shared.blocks, asked) is None
 
 
+@pytest.mark.parametrize("after", [b"", b"/open"], ids=["last", "last but one"])
+def test_what_differs_in_an_id_alone_is_known_with_its_route(after: bytes) -> None:
+    bench = taught(PLAIN, boxed(b"a/one" + after))
+    found = bench.shared.blocks.read(boxed(b"a/two" + after), 8192)
+    assert found is not None
+    assert found.route is not None
+    assert found.head.path == (b"/box/a/two" + after).decode()
+    bench.stage.seen.clear()
+    assert b"x-path: /box/a/two" + after + b"\r\n" in bench.receive(boxed(b"a/two" + after))
+    assert [one.path for one in bench.stage.seen] == [found.head.path]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"b/two",
+        b"a/",
+        b"a/two?x=y",
+        b"a/t%77o",
+        b"a/two/",
+        b"a/two/shut",
+        b"a/two/open/open",
+        b"a//open",
+        b"a/" + b"x" * 300,
+    ],
+    ids=str,
+)
+def test_what_differs_in_more_than_an_id_is_looked_up(path: bytes) -> None:
+    blocks = taught(PLAIN, boxed(b"a/one"), boxed(b"a/one/open")).shared.blocks
+    found = blocks.read(boxed(path), 8192)
+    assert found is None or found.route is None
+
+
+def test_a_head_that_comes_again_is_known_with_its_route() -> None:
+    bench = taught(PLAIN)
+    routes = [bench.shared.blocks.read(PLAIN, 8192)]
+    for _ in range(2):
+        bench.receive(PLAIN)
+        routes.append(bench.shared.blocks.read(PLAIN, 8192))
+    assert [found is not None and found.route is not None for found in routes] == [False, False, True]
+    assert [one.path for one in bench.stage.seen] == ["/echo"] * 3
+
+
 def test_there_are_only_so_many() -> None:
     bench = Bench()
     for number in range(MOST_BLOCKS + 1):
@@ -106,6 +153,7 @@ ONES = [
     PLAIN, POSTED, request("POST", "/hold", b"x" * 300), request("PUT", "/nothing", b"x" * 30),
     b"GET /wait HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", b"HEAD /echo HTTP/1.1\r\nHost: a\r\n\r\n",
     b"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+    boxed(b"a/1"), boxed(b"a/2"), boxed(b"a/1/open"), boxed(b"b/open"), boxed(b"b/open/open"),
 ]  # fmt: skip
 bent = st.builds(
     lambda one, at, put: one[: at % (len(one) + 1)] + put + one[at % (len(one) + 1) :],
@@ -118,10 +166,12 @@ bent = st.builds(
 def test_who_knows_them_reads_the_same(pieces: list[bytes]) -> None:
     """A connection that knows all that was ever learnt, beside one where everything comes in two parts and so goes to
     the parser."""
-    blocks = Blocks()
-    for piece in [*ONES, *pieces]:
-        Bench(blocks=blocks).receive(piece)
-    known, parsed = Bench(blocks=blocks), Bench()
+    teacher = Bench()
+    for piece in [*ONES, *ONES, *pieces]:
+        Bench(beside=teacher).receive(piece)
+    for memory in (teacher.stage.seen, teacher.stage.held, teacher.stage.waiting):
+        memory.clear()
+    known, parsed = Bench(beside=teacher), Bench()
     for piece in pieces:
         known.receive(piece)
         parsed.receive(piece[:1])

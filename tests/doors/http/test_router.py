@@ -58,6 +58,7 @@ MQ = api(
     ("GET", "/mq/{namespace}/messages"),
     ("POST", "/mq/{namespace}/messages"),
     ("PUT", "/mq/{namespace}/messages/{id}"),
+    ("PATCH", "/mq/{namespace}/messages/{id}/complete"),
     ("PATCH", "/mq/{namespace}/failed-messages/renew"),
     ("DELETE", "/mq/{namespace}"),
 )
@@ -184,3 +185,30 @@ def test_a_segment_is_decoded_once() -> None:
     assert decoded("a%2541") == "a%41"
     with pytest.raises(BadInput, match="two hexadecimal digits"):
         decoded("50%")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "other"),
+    [
+        ("PUT", "/mq/a/messages/b", "/mq/a/messages/c"),
+        ("PUT", "/mq//messages/b", "/mq//messages/messages"),
+        ("PATCH", "/mq/a/messages/b/complete", "/mq/a/messages/complete/complete"),
+    ],
+)
+def test_paths_that_differ_in_their_last_value_have_a_stem(method: str, path: str, other: str) -> None:
+    stem = MQ.find(method, path).stem
+    assert stem is not None
+    value = other[len(stem.before) : len(other) - len(stem.after)]
+    assert other == f"{stem.before}{value}{stem.after}"
+    exchange = Caught()
+    stem.route(value).handle(Request(method, other, "", {}, b"", "test:1"), exchange)
+    assert exchange.response == ask(MQ, method, other)
+
+
+def test_where_a_name_may_stand_there_is_no_stem() -> None:
+    routes = api("a", ("GET", "/a/{x}/{y}"), ("GET", "/a/{x}/all"), ("GET", "/b/{x}/{y}/{z}"), ("GET", "/b/{x}/c/c/c"))
+    assert routes.find("GET", "/a/1/2").stem is None
+    assert routes.find("GET", "/b/1/2/3").stem is not None
+    assert routes.find("GET", "/b/%31/2/3").stem is None
+    assert routes.find("GET", "/nowhere").stem is None
+    assert not routes.find("GET", "/nowhere").is_lasting

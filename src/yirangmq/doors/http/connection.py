@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
-from yirangmq.doors.http.exchange import Request, Route, Routes
+from yirangmq.doors.http.exchange import Request, Route, Routes, new_request
 from yirangmq.doors.http.head import Head, Refused
 from yirangmq.doors.http.intake import Intake
 from yirangmq.doors.http.limits import Limits
@@ -92,9 +92,12 @@ class Connection:
     @property
     def is_full(self) -> bool:
         limits = self._shared.limits
-        at_work = self._held - self._intake.body_size - len(self._rest)
         line = self._line
-        return line.is_clogged or len(line.turns) >= limits.pipelined or at_work >= limits.request_memory
+        if line.is_clogged or len(line.turns) >= limits.pipelined:
+            return True
+        if self._held < limits.request_memory:
+            return False
+        return self._held - self._intake.body_size - len(self._rest) >= limits.request_memory
 
     def _hold(self, size: int) -> None:
         self._held += size
@@ -104,26 +107,29 @@ class Connection:
 
     def begin(self, head: Head) -> Turn:
         route = self._shared.routes.find(head.method, head.path)
+        request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
+        return self._begin(head, route, self._objection(route, request, head.length or 0))
+
+    def _begin(self, head: Head, route: Route, error: QueueError | None) -> Turn:
         line = self._line
         turn = Turn(line, route, head)
         line.turns.append(turn)
-        error = self._objection(route, head)
         if error is not None:
             self._decline(turn, error, is_read=head.length is not None and head.length <= SMALL_BODY)
         elif turn.waits_to_go_on:
             line.tell_to_go_on()
         return turn
 
-    def _objection(self, route: Route, head: Head) -> QueueError | None:
-        """Why this request is refused before its body is read."""
-        if head.length is not None and head.length > route.max_body:
+    def _objection(self, route: Route, request: Request, size: int) -> QueueError | None:
+        """Why this request is refused before its body is read. ``size``: of that, if it is known."""
+        shared = self._shared
+        if size > route.max_body:
             return too_large(route)
-        if self._shared.held + (head.length or 0) > self._shared.limits.total_memory:
+        if shared.held + size > shared.limits.total_memory:
             return Unavailable("too much is being sent by all clients together; try again later")
-        everybody, those_here = self._shared.admit, route.admit
+        everybody, those_here = shared.admit, route.admit
         if everybody is None and those_here is None:
             return None
-        request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
         try:
             if everybody is not None:
                 everybody(request)
@@ -166,15 +172,37 @@ class Connection:
             self._hold(-len(body))
             return
         begun.size = len(body)
+        self._go(begun, begun.route, Request(head.method, head.path, head.query, head.headers, body, self._peer))
+
+    def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
+        if route is None:
+            route = self._shared.routes.find(head.method, head.path)
+        request = new_request((*head[:4], body, self._peer))
+        size = len(body)
+        error = self._objection(route, request, size)
+        if error is not None:
+            turn = self._begin(head, route, error)
+            self._hold(size)
+            self.complete(turn, head, body)
+            return route
+        turn = Turn(self._line, route, head)
+        self._line.turns.append(turn)
+        turn.is_complete = True
+        if size:
+            turn.size = size
+            self._hold(size)
+        self._go(turn, route, request)
+        return route
+
+    def _go(self, turn: Turn, route: Route, request: Request) -> None:
         self.requests += 1
-        request = Request(head.method, head.path, head.query, head.headers, body, self._peer)
         try:
-            begun.route.handle(request, begun)
+            route.handle(request, turn)
         except QueueError as error:
-            begun.answer(refusal(begun.route, error))
+            turn.answer(refusal(route, error))
         except Exception:
             log.exception("a route failed")
-            begun.answer(refusal(begun.route, QueueError("internal error")))
+            turn.answer(refusal(route, QueueError("internal error")))
 
     def _refuse(self, refused: Refused) -> None:
         """The last answer of a connection that cannot be understood, or takes too long."""

@@ -5,7 +5,8 @@ Knows: the values of HTTP. Does not know: sockets, bytes on the wire, what any r
 route calls ``Exchange.answer`` once, now or when its work is on disk. Answers go out in the order of the requests."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
 
 from yirangmq.core.errors import QueueError
 
@@ -22,6 +23,9 @@ class Request(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
     peer: str
+
+
+new_request = cast("Callable[[tuple[Any, ...]], Request]", partial(tuple.__new__, Request))
 
 
 class Outlet(Protocol):
@@ -82,6 +86,21 @@ class Route(NamedTuple):
     max_body: int
     refuse: Callable[[QueueError], Response]
     admit: Callable[[Request], None] | None = None
+    is_lasting: bool = False
+    """Whoever asks for the same path by the same method gets this very route, now and later."""
+    stem: "Stem | None" = None
+
+
+class Stem(NamedTuple):
+    """Routes by one method to paths that differ in nothing but one value, such as the id of a message: any word of
+    plain letters, digits, dots, dashes and underscores between ``before`` and ``after``."""
+
+    before: str
+    after: str
+    route: Callable[[str], Route]
+
+
+new_route = cast("Callable[[tuple[Any, ...]], Route]", partial(tuple.__new__, Route))
 
 
 class Routes(Protocol):

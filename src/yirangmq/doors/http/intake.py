@@ -9,7 +9,7 @@ import httptools
 
 from yirangmq.doors.http.head import SINGLE, Head, Refused, check_head
 from yirangmq.doors.http.limits import Limits
-from yirangmq.doors.http.quick import Blocks
+from yirangmq.doors.http.quick import Blocks, Found
 
 SLICE = 4096
 """Bytes parsed at once outside of bodies, so that only so many requests can come of them before we look up."""
@@ -35,6 +35,10 @@ class Taker(Protocol):
         """So many bytes of the body came; an error ends the intake."""
 
     def complete(self, begun: Any, head: Head, body: bytes) -> None: ...
+
+    def whole(self, head: Head, body: bytes, route: Any) -> Any:
+        """All of it at once, instead of the three. ``route`` is None or what was returned here before for such a
+        head."""
 
 
 class Intake:
@@ -91,42 +95,34 @@ class Intake:
 
     def feed(self, data: memoryview) -> int:
         """How many bytes were taken: all of them, unless the taker is full."""
-        at, end = 0, len(data)
-        if self.is_between and not self._taker.is_full:
-            whole = bytes(data)
-            if self._read_at_a_glance(whole):
-                return end
-            begun = self.begun
-            at = self._feed(data)
-            if self._gone_by is not None and self.begun == begun + 1 and self.is_between:
-                self._blocks.learn(whole, self._gone_by)
-            return at
-        return self._feed(data)
+        if not self.is_between or self._taker.is_full:
+            return self._feed(data)
+        whole = bytes(data)
+        found = self._blocks.read(whole, self._limits.target_bytes)
+        if found is not None:
+            self._take_whole(whole, found)
+            return len(data)
+        begun = self.begun
+        at = self._feed(data)
+        if self._gone_by is not None and self.begun == begun + 1 and self.is_between:
+            self._blocks.learn(whole, self._gone_by)
+        return at
 
     @property
     def is_between(self) -> bool:
         """No byte of the next request has come."""
         return self.is_open and self.head is None and not self.in_head and not self._quiet
 
-    def _read_at_a_glance(self, data: bytes) -> bool:
-        found = self._blocks.read(data, self._limits.target_bytes)
-        if found is None:
-            return False
-        head, body = found
+    def _take_whole(self, data: bytes, found: Found) -> None:
         self.begun += 1
-        taker = self._taker
         try:
-            begun = taker.begin(head)
-            if body:
-                self.body_size = len(body)
-                taker.grow(len(body))
-                self.body_size = 0
+            route = self._taker.whole(*found)
         except Exception:
             if self.is_open:
                 raise
-            return True
-        taker.complete(begun, head, body)
-        return True
+            return
+        if found[2] is None:
+            self._blocks.keep(data, found, route)
 
     def _feed(self, data: memoryview) -> int:
         at, end = 0, len(data)

@@ -57,7 +57,19 @@ class Line:
     # -- called by turns ------------------------------------------------------------------------------------------
 
     def answered(self) -> None:
-        self._advance()
+        turns = self.turns
+        response = turns[0].response if len(turns) == 1 else None
+        if response is None or response[3] is not None or self.is_stopping or self._is_advancing:
+            self._advance()
+            return
+        turn = turns[0]  # nearly always: it is the only one, and this is all of its answer
+        turn.is_started = turn.is_ended = True
+        self._wire.send(self._bytes(turn, response))
+        if not turn.is_gone:
+            turns.popleft()
+            self._owner.served(turn)
+            if turn.is_last:
+                self._owner.finish()
 
     def ended(self, turn: Turn) -> None:
         if turn.is_chunked:

@@ -20,11 +20,12 @@ answers with is measured and not sent. A ``GET`` that changes something must giv
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.doors.http.exchange import Exchange, Request, Response, Route, Routes
+from yirangmq.doors.http.exchange import Exchange, Request, Response, Route, Routes, Stem, new_route
 from yirangmq.doors.http.head import METHODS
 
 Params = tuple[str, ...]
@@ -104,15 +105,29 @@ class Api:
         spot = node.spots.get(method)
         if spot is None:
             return self._always(self._nowhere(method, path, allowed(node)))
-        handler = spot.handler
-        route = Route(
-            lambda request, exchange: handler(request, exchange, params), spot.max_body, self._refuse, self._admit
-        )
-        if len(params) < 2 and len(path) <= LONGEST_KNOWN:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[method, path] = route
+        if len(path) > LONGEST_KNOWN:
+            return self._route(spot, params)
+        if len(params) > 1:
+            return self._route(spot, params, stem=self._stem(path, spot, params))
+        if len(self._known) >= MOST_KNOWN:
+            self._known.clear()
+        route = self._known[method, path] = self._route(spot, params, is_lasting=True)
         return route
+
+    def _route(self, spot: Spot, params: Params, *, is_lasting: bool = False, stem: Stem | None = None) -> Route:
+        handle = partial(_handle, spot.handler, params)
+        return new_route((handle, spot.max_body, self._refuse, self._admit, is_lasting, stem))
+
+    def _stem(self, path: str, spot: Spot, params: Params) -> Stem | None:
+        """What stands around the last value of this path, if that is the last of it or the last but one, and nothing
+        but values can stand there."""
+        whole = path.split("/")
+        at = len(whole) - 1 if whole[-1] == params[-1] else len(whole) - 2
+        above = _go(self._root, whole[1:at], is_end=False)
+        if "%" in path or whole[at] != params[-1] or above is None or above[0].names or above[1] != params[:-1]:
+            return None
+        before, after = "/".join([*whole[:at], ""]), "/".join(["", *whole[at + 1 :]]) if whole[at + 1 :] else ""
+        return Stem(before, after, lambda value: self._route(spot, (*params[:-1], value)))
 
     def _preflight(self, found: tuple[Node, Params] | None) -> Route:
         node, params = found or (Node(), ())
@@ -126,18 +141,22 @@ class Api:
         return Route(lambda request, exchange: exchange.answer(response), 0, lambda error: response)
 
 
-def _go(root: Node, parts: list[str]) -> tuple[Node, Params] | None:
-    """The straight way, which is nearly always the right one."""
+def _handle(handler: Handler, params: Params, request: Request, exchange: Exchange) -> None:
+    handler(request, exchange, params)
+
+
+def _go(root: Node, parts: list[str], *, is_end: bool = True) -> tuple[Node, Params] | None:
+    """The straight way, which is nearly always the right one. ``is_end``: there must be something to ask for."""
     node, params = root, []
     for part in parts:
         after = node.names.get(part)
         if after is None:
             after = node.value
             if after is None:
-                return _walk(root, parts, 0, ())
+                return _walk(root, parts, 0, ()) if is_end else None
             params.append(part)
         node = after
-    return (node, tuple(params)) if node.spots else _walk(root, parts, 0, ())
+    return (node, tuple(params)) if node.spots or not is_end else _walk(root, parts, 0, ())
 
 
 def _walk(node: Node, parts: list[str], at: int, params: Params) -> tuple[Node, Params] | None:

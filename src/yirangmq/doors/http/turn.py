@@ -40,6 +40,10 @@ class Turn:
     is_complete = False
     """The whole request is here."""
     is_gone = False
+    is_head = is_old = False
+    is_last = False
+    """The connection ends after it."""
+    waits_to_go_on = False
     is_started = is_ended = is_chunked = wants_drained = False
     counted = seen = 0
     """Pieces its stream has written; how many of them there were at ``seen_at``."""
@@ -49,11 +53,14 @@ class Turn:
     def __init__(self, line: Place, route: Route | None, head: Head | None) -> None:
         self._line = line
         self.route = route
-        self.is_head = head is not None and head.method == "HEAD"
-        self.is_old = head is not None and head.is_old
-        self.is_last = head is None or not head.stays
-        """The connection ends after it."""
-        self.waits_to_go_on = head is not None and head.expects
+        if head is None:
+            self.is_last = True
+            return
+        method, _, _, _, _, is_old, stays, expects = head
+        if method == "HEAD":
+            self.is_head = True
+        if is_old or expects or not stays:
+            self.is_old, self.is_last, self.waits_to_go_on = is_old, not stays, expects
 
     # -- Exchange -------------------------------------------------------------------------------------------------
 

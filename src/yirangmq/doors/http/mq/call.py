@@ -18,6 +18,21 @@ JSON_BODY = "application/json"
 READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
 
 
+def media_of(said: str | None) -> str | None:
+    """Of a content type, what it is without its parameters."""
+    return None if said is None else said.partition(";")[0].strip().lower()
+
+
+def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
+    """A body as JSON, if it says to be one of these types."""
+    media = media_of(said)
+    if media is None and not body:
+        raise BadInput("is missing", field="body")
+    if media not in kinds:
+        raise WrongMedia(f"{media or 'no type'} is not read here; use {kinds[0]}", field="content-type")
+    return read_json(body)
+
+
 class Call:
     """``queue``: that of the namespace in the path."""
 
@@ -40,17 +55,11 @@ class Call:
     @property
     def media(self) -> str | None:
         """The type of the body without its parameters; None if none is said."""
-        said = self.request.headers.get("content-type")
-        return None if said is None else said.partition(";")[0].strip().lower()
+        return media_of(self.request.headers.get("content-type"))
 
     def document(self, *kinds: str) -> Any:
         """The body as JSON, if it says to be one of these types."""
-        media = self.media
-        if media is None and not self.request.body:
-            raise BadInput("is missing", field="body")
-        if media not in kinds:
-            raise WrongMedia(f"{media or 'no type'} is not read here; use {kinds[0]}", field="content-type")
-        return read_json(self.request.body)
+        return read_document(self.request.headers.get("content-type"), self.request.body, *kinds)
 
     def no_document(self) -> None:
         """A body that nobody asked for is looked at and not used."""

@@ -2,20 +2,24 @@
 with all others of its kind that come at the same time."""
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from yirangmq.broker.drafts import Content, Drafts
 from yirangmq.broker.orders import Fetched, Orders
 from yirangmq.broker.verbs import Results
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http.exchange import Response
+from yirangmq.core.states import State
+from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.mq.answers import WORDS, priority, with_charset
-from yirangmq.doors.http.mq.call import JSON_BODY, Call
+from yirangmq.doors.http.mq.call import JSON_BODY, Call, media_of, read_document
 from yirangmq.doors.http.mq.coercion import rank_of
 from yirangmq.doors.http.mq.spaces import is_hashed
 from yirangmq.doors.http.together import Together
 from yirangmq.format.content import check_type, type_of
 
+SMALL_DRAFT = 100
+"""Bytes of a body and its type that are kept with what they mean: most say a priority and nothing else."""
 Settle = Callable[[Transaction, str, Sequence[str]], Results]
 
 
@@ -28,9 +32,8 @@ class Messages:
         self._look = orders.look
 
     def draft(self, call: Call) -> None:
-        if call.media == "text/plain":
-            raise BadInput("must be an object", field="body")
-        rank = rank_of(call.document(JSON_BODY))
+        said, body = call.request.headers.get("content-type"), call.request.body
+        rank = _known_rank(said, body) if len(body) + len(said or "") <= SMALL_DRAFT else _rank(said, body)
         call.house.check_room()
         [id] = call.house.ids.new(1)
         namespace = call.namespace if is_hashed(call.queue) else ""
@@ -57,6 +60,16 @@ class Messages:
         return route
 
 
+def _rank(said: str | None, body: bytes) -> int:
+    """What the body of a draft asks for."""
+    if media_of(said) == "text/plain":
+        raise BadInput("must be an object", field="body")
+    return rank_of(read_document(said, body, JSON_BODY))
+
+
+_known_rank = lru_cache(maxsize=1024)(_rank)
+
+
 def _drafted(call: Call, id: str) -> None:
     call.answer(call.text(id.encode()))
 
@@ -67,9 +80,14 @@ def _done(call: Call, answer: None) -> None:
 
 def _show(call: Call, found: Fetched) -> None:
     message, envelope = found
-    about = (
-        ("content-type", with_charset(type_of(envelope))),
-        ("x-mq-priority", priority(message.rank)),
-        ("x-mq-state", WORDS[message.state]),
+    about = _about(type_of(envelope), message[4], message[3])
+    call.answer(Response(200, envelope[8], (*call.headers, *about)))
+
+
+@lru_cache(maxsize=256)
+def _about(media_type: str, rank: int, state: State) -> Headers:
+    return (
+        ("content-type", with_charset(media_type)),
+        ("x-mq-priority", priority(rank)),
+        ("x-mq-state", WORDS[state]),
     )
-    call.answer(Response(200, envelope.payload, (*call.headers, *about)))

@@ -94,8 +94,9 @@ class Table:
             return _not_allowed(method, sorted(node.endpoints)) if node.endpoints else _answering(lambda: _lost(path))
         endpoint, fields = found
         way = Way(self._house, endpoint, fields, values, self._guard, self._together)
-        route = Route(way.handle, endpoint.max_body, errors.refuse, way.admit)
-        if len(values) < 2 and len(path) <= LONGEST_KNOWN:
+        is_lasting = len(values) < 2 and len(path) <= LONGEST_KNOWN
+        route = Route(way.handle, endpoint.max_body, errors.refuse, way.admit, is_lasting)
+        if is_lasting:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             self._known[method, path] = route
