@@ -35,7 +35,7 @@ def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(etcds: Etcds, 
 
 
 def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(etcd: Etcds, queue: str, tmp_path: Path) -> None:
-    more, program = "&watchdog=5", "tests.cluster.hanging"
+    more, program = "&watchdog=3", "tests.cluster.hanging"
     with served(tmp_path, etcd.endpoints, queue, lease=600, more=more, program=program) as nodes:
         first = nodes.leader()
         heir = nodes.other(first)

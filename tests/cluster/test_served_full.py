@@ -1,12 +1,15 @@
 """A served store when its etcd gets full: by what is published here, and by what others put there."""
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.etcds import Etcds
+from tests.cluster.parts import at, play
+from tests.cluster.parts import until as soon
 from tests.cluster.served import Served, served
 from tests.scenarios.daemons import run_command, until
 from yirangmq.cli import exits
@@ -14,6 +17,7 @@ from yirangmq.client.open import connect
 from yirangmq.cluster.address import QUOTA as NOBODY_SAID
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.gauges import Gauges, ask_gauges, read_gauges
+from yirangmq.cluster.maintenance import Maintenance
 from yirangmq.cluster.room import chosen_quota
 from yirangmq.core.errors import QueueError, QuotaExceeded, StoreFull
 
@@ -31,14 +35,25 @@ def refused(work: Callable[[], object]) -> QueueError | None:
 
 
 def fill(etcd: Etcds) -> None:
-    """Somebody else puts keys of theirs, until there is no room for more."""
+    """Somebody else puts keys of theirs, until there is no room for more, nor any to be made."""
 
-    def put_on() -> None:
-        for number in range(200):
-            etcd.ctl("put", f"/others/{number}", given=b"x" * 1_000_000)
+    async def put_on() -> None:
+        numbers = itertools.count()
+        async with at(*etcd.endpoints) as client:
+            upkeep = Maintenance(Address(endpoints=tuple(etcd.endpoints)), client.lines)
 
-    with pytest.raises(AssertionError, match="database space exceeded"):
-        put_on()
+            async def is_full_of_data() -> bool:
+                try:
+                    for _ in range(20):
+                        await client.put(b"/others/%d" % next(numbers), bytes(20_000))
+                except StoreFull:
+                    found = await upkeep.health(etcd.endpoints[0])
+                    return found.in_use >= 0.85 * found.size
+                return False
+
+            await soon(is_full_of_data)
+
+    play(put_on())
 
 
 def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, tmp_path: Path) -> None:
@@ -72,8 +87,8 @@ def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tm
         client.publish_many(queue, [{"n": number} for number in range(20)])
         held = client.lease(queue, limit=5, lease_seconds=3600)
         before = client.counts(queue)
-
         fill(etcd)
+        until(lambda: isinstance(refused(lambda: client.publish(queue, 1)), StoreFull))  # before: the quota
         for what, work in (
             ("publish", lambda: client.publish(queue, 1)),
             ("lease", lambda: client.lease(queue)),

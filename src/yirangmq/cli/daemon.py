@@ -294,7 +294,7 @@ class Daemon:
 
     def _full(self) -> QueueError | None:
         """Why nothing may be published now."""
-        return None if self._disk is None else self._disk.full
+        return None if self._disk is None else self._disk.refusal()
 
 
 def _disk_of(config: Config, store: Store) -> Disk | None:

@@ -28,11 +28,13 @@ HELPS = 0.75
 SHARE = 4
 """Others write too, pages are never quite full, and holes may be too small: of what there is a quarter is given out
 between two measurements."""
+GROWTH = 2
+"""What is written takes up to so many times its size: a body of 2 kB has a page of 4 for itself."""
 LEAST_SECONDS = 0.1
-SHOWN_SECONDS = 5.0
+SHOWN_SECONDS = 3.0
 """How often sizes are read from the page that everybody sees: it is long, and a member makes it anew each time."""
 QUOTA_SECONDS = 300.0
-"""A member that was started anew may have another quota."""
+"""A member that was started anew may have another quota; one that did not show it may have been slow."""
 UPKEEP = b"/yirangmq/upkeep"
 """Held by the node that makes the files smaller, so that never two members are out at once."""
 UPKEEP_LEASE = 150
@@ -51,12 +53,14 @@ class Room:
         """etcd has said so."""
         self.left: float = float("inf")
         """Bytes that may be written before the next measurement."""
+        self.taken = 0
+        """Bytes that were written since the last one."""
         self.wanted = asyncio.Event()
         self.news = asyncio.Event()
 
     def measured(self, size: int, in_use: int, quota: int, *, is_full: bool = False) -> None:
         """``is_full``: etcd has said so, and takes nothing until its alarm is lifted."""
-        self.quota, self.is_full = quota, is_full
+        self.quota, self.is_full, self.taken = quota, is_full, 0
         if is_full:
             self.full, self.left = 1.0, 0.0
             self._tell()
@@ -75,6 +79,12 @@ class Room:
 
     def take(self, count: int) -> None:
         self.left -= count
+        self.taken += count
+
+    @property
+    def likely(self) -> float:
+        """How much of the quota is in use now, by what was measured and what was written since."""
+        return self.full + (GROWTH * self.taken / self.quota if self.quota else 0.0)
 
     def ask(self) -> None:
         self.wanted.set()
@@ -161,7 +171,7 @@ class Upkeep:
         """Not older than that."""
         now = asyncio.get_running_loop().time()
         at, known = self._shown.get(endpoint, (-QUOTA_SECONDS, Gauges()))
-        if now - at >= seconds:
+        if now - at >= (seconds if known.quota else SHOWN_SECONDS):
             known = await ask_gauges(endpoint, self._address)
             self._shown[endpoint] = (now, known)
         return known

@@ -58,6 +58,10 @@ class Disk:
             )
         return self.free
 
+    def refusal(self) -> QueueError | None:
+        """What a publisher is told at this moment: of what was last seen, unless the store itself knows better."""
+        return self.full if self.refuse is None else self.refuse()
+
     def _measured(self) -> int | None:
         try:
             return None if self.measure is None else self.measure()

@@ -68,8 +68,9 @@ class House:
         handed over to another node."""
         if not self.desk.duty.takes_in:
             raise self.desk.duty.refusal()
-        if self.disk is not None and self.disk.full is not None:
-            raise self.disk.full.with_traceback(None)  # else each refusal would be kept in it
+        full = None if self.disk is None else self.disk.refusal()
+        if full is not None:
+            raise full.with_traceback(None)  # else each refusal would be kept in it
 
 
 class Session:

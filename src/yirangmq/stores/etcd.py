@@ -39,6 +39,8 @@ from yirangmq.stores.etcd_rows import EtcdState, EtcdTransaction, RecordingEdit,
 
 Answer = TypeVar("Answer")
 LOOK_SECONDS = 1.0
+MUCH = 0.02
+"""Of the quota."""
 COMPACT_SECONDS = 30.0
 PATIENCE_SECONDS = 30.0
 """How long a process that wants the store for itself waits for it."""
@@ -220,12 +222,19 @@ class EtcdStore:
         writes, early = writes_of(state, edit)
         if not writes and not early and not edit.also:
             return
+        self._count(writes, early)
         try:
             self._ask(reign.commit(writes, early, edit.also))
         except Deposed:
             raise self.refusal() from None
         except CancelledError:
             raise Unavailable("the store was closed before this was confirmed") from None
+
+    def _count(self, *parts: Mapping[bytes, bytes | None]) -> None:
+        """Who writes much between two measurements asks for the next one now."""
+        self.room.take(sum(len(key) + len(value or b"") for part in parts for key, value in part.items()))
+        if self.room.likely - self.room.full > MUCH:
+            self._loop.call_soon_threadsafe(self.room.ask)
 
     def wait(self, timeout: float) -> None:
         with self._news:
@@ -256,8 +265,8 @@ class EtcdStore:
         """Why nothing may be published now."""
         if self.room.is_full:
             return StoreFull(FULL)
-        if self.room.full >= NEARLY_FULL:
-            text = f"etcd is at {self.room.full:.0%} of its quota, messages are taken below {NEARLY_FULL:.0%}"
+        if self.room.likely >= NEARLY_FULL:
+            text = f"etcd is at {self.room.likely:.0%} of its quota, messages are taken below {NEARLY_FULL:.0%}"
             return QuotaExceeded(f"{text}; consuming goes on, try again in {RETRY_AFTER:g} s")
         return None
 
