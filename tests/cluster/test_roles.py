@@ -24,6 +24,8 @@ from yirangmq.cluster.roles import as_commands, roles_of, server_role
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process
+QUICK = ["--bcrypt-cost", "4"]
+"""Passwords of a test need not be hard to guess."""
 
 
 def cli(etcds: Etcds, *words: str) -> bytes:
@@ -87,13 +89,13 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
             stop.set()
             await task
 
-    with Etcds(tmp_path / "etcd") as cluster:
+    with Etcds(tmp_path / "etcd", flags=QUICK) as cluster:
         set_up(cluster, queue)
         play(game(cluster))
 
 
 def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> None:
-    with Etcds(tmp_path / "etcd") as cluster:
+    with Etcds(tmp_path / "etcd", flags=QUICK) as cluster:
         cli(cluster, "apply", "--server", "main", "--server", "shop")
         for user, role in (("root", "root"), ("server", "yirangmq-server"), ("keeper", "yirangmq-server-shop")):
             cluster.ctl("user", "add", f"{user}:{user}-word")

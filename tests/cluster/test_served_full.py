@@ -22,7 +22,7 @@ from yirangmq.cluster.room import chosen_quota
 from yirangmq.core.errors import QueueError, QuotaExceeded, StoreFull
 
 pytestmark = pytest.mark.process
-QUOTA = 16 * 1024**2
+QUOTA = 8 * 1024**2
 FLAGS = ["--quota-backend-bytes", str(QUOTA)]
 
 
