@@ -99,6 +99,7 @@ def test_the_tutorial_as_it_stands_there(tmp_path: Path) -> None:
         assert "it fits together" in said
         assert "shop: 3 flows are done, 1,000 rows came in" in said
         assert len(served.payloads("small-orders")) + len(served.payloads("large-orders")) == 980
+        assert {"north", "south", "east"} <= {*run(TESTED["table"]).split()}
         run(TESTED["chart"])
         assert "<svg" in (tmp_path / "report.html").read_text()
         example = [sys.executable, str(ROOT / "examples" / "spark_orders.py"), served.url, "orders"]

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.pipeline import commands
+from tests.pipeline.served import Served
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.pipeline import places
@@ -118,6 +120,24 @@ def test_jobs_work_on_them(spark: SparkSession, week: Week, tmp_path: Path) -> N
     made = compact(spark, tmp_path, "2026-01-18", date(2026, 1, 26))
     assert (made.sums.rows, made.after) == (3, 1)
     assert housekeep(spark, tmp_path, date(2026, 1, 26), dry_run=True).removed == ("2026-01-17", "2026-01-18")
+
+
+def test_poison_and_replay_by_command(
+    spark: SparkSession, week: Week, served: Served, capfdbinary: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("YIRANGMQ_BROKER", served.url)
+    command = commands.made(capfdbinary)
+    poison = command(f"pipeline poison --from files:{week.folder} --least 2 --json").json
+    dead = [("q0", 2, 2, 1, ["REJECTED"])]  # two of q0 died, one of q1
+    assert [
+        (row["queue"], row["messages"], row["failures"], row["workers"], row["reasons"]) for row in poison["payloads"]
+    ] == dead
+    line = f"pipeline replay --from files:{week.folder} --to queue:f.again --name files-1 --where \"status = 'done'\""
+    line += " --since 2026-01-18 --json"
+    assert command(f"{line} --dry-run").json["count"] == 4
+    assert command(line).json["count"] == 4
+    assert command(line).json["first"] is False
+    assert served.payloads("f.again") == [b'{"day":1}', b'{"day":2}', BINARY, BINARY]  # those have a priority
 
 
 @pytest.mark.parametrize(

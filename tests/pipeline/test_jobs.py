@@ -1,6 +1,7 @@
 """The jobs as commands, against a server: rows in once, what goes away is shown first, mistakes are named."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from tests.pipeline import commands, made_data
 from tests.pipeline.commands import Command, bury
-from tests.pipeline.made_data import RECORDS
+from tests.pipeline.made_data import MESSAGES, RECORDS
 from tests.pipeline.served import Served
 from yirangmq.core.errors import BadInput
 from yirangmq.pipeline.jobs import replay
@@ -89,6 +90,45 @@ def test_a_replay_is_the_rows_chosen_with_a_word_of_their_origin(spark: SparkSes
         replay.for_replay(found, "nowhere")
 
 
+def test_a_load_is_each_row_as_an_object_or_its_value(spark: SparkSession) -> None:
+    rows = [{"n": n, "name": None if n % 7 == 0 else f"é{n}", "half": n / 2} for n in range(30)]
+    table = spark.createDataFrame([tuple(row.values()) for row in rows], "n bigint, name string, half double")
+    found = replay.for_load(table, "topic:t", id="n").collect()
+    assert [(json.loads(row["value"]), row["message_id"], row["target"]) for row in found] == [
+        (row, str(row["n"]), "topic:t") for row in rows
+    ]
+    texts = spark.createDataFrame([("a", 1)], "value string, n bigint")
+    wanted = spark.createDataFrame([("a", "queue:q")], "value string, target string")
+    assertDataFrameEqual(replay.for_load(texts, "queue:q"), wanted)
+    with pytest.raises(BadInput, match="neither string nor binary"):
+        replay.for_load(texts.selectExpr("n as value"), "queue:q")
+
+
+def test_redriving_takes_those_the_condition_names_oldest_first(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    letters = [row for row in made_data.messages() if row["status"] == "dead"]
+    chosen = [row for row in letters if row["failure_reason"] == "TIMEOUT" and row["attempt"] > 1]
+    wanted = {
+        queue: [row["message_id"] for row in sorted(chosen, key=lambda row: row["seq"]) if row["queue"] == queue]
+        for queue in ("mail", "orders")
+    }
+    assert all(wanted.values())
+    monkeypatch.setattr(replay, "REDRIVEN_AT_ONCE", 2)
+    moved: list[tuple[str, list[str]]] = []
+
+    def move(queue: str, ids: Sequence[str]) -> int:
+        moved.append((queue, [*ids]))
+        return len(ids)
+
+    frame = made_data.frame(spark, letters, MESSAGES)
+    assert replay.redrive(frame, "failure_reason = 'TIMEOUT' and attempt > 1", move) == len(chosen)
+    assert {queue: [id for name, ids in moved if name == queue for id in ids] for queue in wanted} == wanted
+    assert all(len(ids) <= 2 for _, ids in moved)
+    with pytest.raises(BadInput, match="where"):
+        replay.redrive(frame, "nothing > 1", move)
+
+
 def test_dead_letters_are_redriven_by_sql(command: Command, served: Served) -> None:
     bury(served, "j.dead", *({"amount": n} for n in (5, 50, 500)))
     where = "get_json_object(cast(value as string), '$.amount') > 10"
@@ -142,5 +182,8 @@ def test_a_report_and_poison_by_commands(command: Command, served: Served, tmp_p
 
 def test_a_place_that_is_none_and_a_server_that_is_not_there(command: Command, monkeypatch: Any) -> None:
     assert command("pipeline audit --from queue:x --json", code=2).complaint["field"] == "from"
+    nowhere = command("pipeline audit --from topic:x --json --master spark://127.0.0.1:9", code=10).complaint
+    assert nowhere["error"] == "there is no Spark master at spark://127.0.0.1:9"
+    assert command("pipeline audit --from topic:x --json --master spark://x", code=2).complaint["field"] == "master"
     monkeypatch.setenv("YIRANGMQ_BROKER", "http://127.0.0.1:9")
     assert command("pipeline audit --from topic:x --json", code=10).complaint["code"] == "unavailable"

@@ -1,6 +1,7 @@
 """``pipeline process``: every kind of bad row has a named end, a restart goes on and says so, mistakes come first."""
 
 import json
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +15,8 @@ from tests.pipeline import commands
 from tests.pipeline.commands import Command
 from tests.pipeline.served import Served
 from tests.scenarios.daemons import until
-from yirangmq.pipeline import running, steps
+from yirangmq.pipeline import keeping, process, running, steps
+from yirangmq.pipeline.source.complaints import NOT_JSON
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 MODULE = """
@@ -35,6 +37,9 @@ def empty(frame):
 
 def misspelt(frame):
     return frame.where("amuont > 1")
+
+def no_column(frame):
+    return frame.where(F.col("amuont") > 1)
 
 def no_sql(frame):
     return steps.route(frame, {"queue:a": "value >"}, "queue:b")
@@ -80,10 +85,10 @@ def test_bad_rows_are_buried_with_a_reason_and_a_restart_goes_on(
     assert served.payloads("p.small") == [good[1].encode()]
     letters = served.ask("GET", "/v1/queues/p.small/dead-letters")["messages"]
     reasons = [letter["failure"]["reasonMessage"] for letter in letters]
-    assert reasons[:2] == [steps.NOT_JSON, steps.NOT_JSON]
+    assert reasons[:2] == [NOT_JSON, NOT_JSON]
     assert steps.UNFIT in reasons[2]
     assert "required" in reasons[3]
-    assert steps.NOT_JSON in reasons[4]
+    assert NOT_JSON in reasons[4]
 
     served.append("p.in", json.dumps({"id": 3, "amount": 1}))
     again = command(line)
@@ -145,6 +150,7 @@ def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
     ("more", "field", "words"),
     [
         ("--steps {module}:misspelt", "steps", "amuont"),
+        ("--steps {module}:no_column", "steps", "amuont"),
         ("--steps {module}:no_sql", "queue:a", "Syntax error"),
         ("--steps {module}:no_value", "column", "no column 'value'"),
         ("--steps {module}:absent", "steps", "has no function 'absent'"),
@@ -165,6 +171,18 @@ def test_a_mistake_is_told_of_before_any_data_moves(
     assert complaint["field"] == field
     assert words in complaint["error"]
     assert not any(row["exists"] for row in served.ask("GET", "/v1/status?queue=p.never")["queues"])
+
+
+def test_spark_says_its_errors_once_and_changes_no_handler_of_others(
+    command: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    line = f"pipeline explain --from topic:p.none --to queue:p.q --steps {module(tmp_path)}:no_column --json"
+    assert command(line, code=2).err.count("amuont") == 1
+    formatter = caplog.handler.formatter
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).addHandler(caplog.handler)  # as pytest does with those that keep their lines
+        logging.getLogger(name).removeHandler(caplog.handler)
+    assert caplog.handler.formatter is formatter
 
 
 def test_a_query_that_fails_says_why_everywhere(command: Command, served: Served, tmp_path: Path) -> None:
@@ -200,6 +218,28 @@ def test_a_stream_goes_on_until_it_is_asked_to_stop(command: Command, served: Se
     assert command("pipeline stop on --json", code=4).complaint["code"] == "wrong_state"
 
 
+def test_a_query_that_a_busy_machine_could_not_start_is_started_again(
+    command: Command, served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Spark tells it, when a Python process takes more than ten seconds to start."""
+    real, starts = process.begin, []
+
+    def begin(*given: Any) -> Any:
+        starts.append(given)
+        if len(starts) < 3:
+            raise RuntimeError("[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.")
+        return real(*given)
+
+    monkeypatch.setattr(keeping, "AGAIN_SECONDS", 0)
+    monkeypatch.setattr(process, "begin", begin)
+    served.append("p.busy", 1)
+    line = "pipeline process --from topic:p.busy --to queue:p.busy --start earliest --once --json"
+    assert command(f"{line} --name busy").json["rows"] == len(served.payloads("p.busy")) == 1
+    monkeypatch.setattr(keeping, "STARTS", 1)
+    starts.clear()
+    assert "too busy" in command(f"{line} --name busier", code=10).complaint["error"]
+
+
 def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
     line = f"pipeline explain --from topic:p.none --to queue:p.q --steps {module(tmp_path)}:sort"
     shown = command(line).out
@@ -209,8 +249,6 @@ def test_what_would_run_is_explained(command: Command, tmp_path: Path) -> None:
 
 
 def test_a_second_query_on_one_checkpoint_is_refused_at_once(command: Command, tmp_path: Path) -> None:
-    from yirangmq.pipeline import process
-
     with process.held(tmp_path / "yirang-pipelines" / "two" / "checkpoint"):
         complaint = command("pipeline process --from topic:p.a --to queue:p.b --name two --json", code=5).complaint
     assert (complaint["code"], complaint["field"]) == ("store_busy", "checkpoint")

@@ -10,6 +10,7 @@ from pyspark.testing import assertDataFrameEqual
 
 from yirangmq.core.errors import BadInput
 from yirangmq.pipeline import steps
+from yirangmq.pipeline.source.complaints import NOT_JSON, NULL
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -55,7 +56,7 @@ def test_a_bare_payload_is_all_payload(spark: SparkSession) -> None:
 def test_what_is_no_json_has_a_name_for_it(spark: SparkSession) -> None:
     bad = rows_of(spark, None, b"", b"{", b"\xff\xfe", b'{"a": 1} tail', b'{"a": 1}')
     found = steps.parse_envelope(bad)
-    assert errors_of(found) == [[steps.NULL], *([[steps.NOT_JSON]] * 4), []]
+    assert errors_of(found) == [[NULL], *([[NOT_JSON]] * 4), []]
     assert found.where("size(errors) > 0 and payload is not null").count() == 0
 
 
@@ -74,7 +75,7 @@ def test_errors_of_two_steps_stand_together_once(spark: SparkSession) -> None:
     assert found[0] == []
     assert found[1] == ['id: "x" is not of type "integer"']
     assert found[2] == ['value: "id" is a required property']
-    assert found[3:] == [[steps.NOT_JSON], [steps.NULL], [steps.NOT_JSON]]
+    assert found[3:] == [[NOT_JSON], [NULL], [NOT_JSON]]
 
 
 def test_a_bad_schema_is_told_of_before_any_row_is_read(spark: SparkSession) -> None:

@@ -67,6 +67,10 @@ def test_a_stream_that_failed_is_no_bad_input() -> None:
     assert faults.words_of(text) == "Python worker failed. SQLSTATE: XXKST"
     assert not faults.is_of_the_input(text)
     assert faults.words_of(f"{text}\n[DIVIDE_BY_ZERO] Division by zero.") == "Division by zero."
+    worker = "[UDF_ERROR] An exception was thrown from the Python worker: Traceback (most recent call last):"
+    assert faults.words_of(f"{worker}\n  File x\nModuleNotFoundError: No module named 'y'") == (
+        "ModuleNotFoundError: No module named 'y'"
+    )
     assert faults.is_of_the_input("[PARSE_SYNTAX_ERROR] Syntax error at or near end of input.")
 
 

@@ -49,6 +49,7 @@ import os
 import time
 from pathlib import Path
 
+from numbers_here import number
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
 
@@ -62,7 +63,7 @@ def held():
         (HERE / "began").touch()
         while not (HERE / "go").exists():
             time.sleep(0.02)
-        return value.decode()
+        return number(value)
 
     found = spark.readStream.format("yirangmq").options(broker=BROKER, subscribe="h.in", startingOffsets="earliest")
     return found.load().select(F.udf(wait)("value").alias("n"))
@@ -149,6 +150,7 @@ def test_retention_passes_a_slow_query_and_one_that_skips_goes_on_until_it_is_to
 def held_project(folder: Path) -> None:
     (folder / "held" / "transformations").mkdir(parents=True)
     (folder / "held" / "spark-pipeline.yml").write_text(SPEC)
+    (folder / "held" / "numbers_here.py").write_text("def number(value):\n    return value.decode()\n")
     (folder / "held" / "transformations" / "held.py").write_text(DEFINITIONS.format(folder=str(folder)))
 
 

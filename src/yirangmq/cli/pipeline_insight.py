@@ -13,9 +13,8 @@ from yirangmq.pipeline.places import read_place
 
 
 def report_options(parser: argparse.ArgumentParser) -> None:
-    source(
-        parser, "queue:*, queue:NAME, topic:NAME or archive:FOLDER (default: queue:*)", needed=False, default="queue:*"
-    )
+    about = "queue:*, queue:NAME, topic:NAME, archive:FOLDER or files:FOLDER for files by date (default: queue:*)"
+    source(parser, about, needed=False, default="queue:*")
     parser.add_argument("--html", metavar="FILE", help="also as a page with charts")
     common(parser)
 
@@ -77,7 +76,7 @@ def run_audit(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def poison_options(parser: argparse.ArgumentParser) -> None:
-    source(parser, "dlq:NAME, dlq:* (default) or archive:FOLDER", needed=False, default="dlq:*")
+    source(parser, "dlq:NAME, dlq:* (default), archive:FOLDER or files:FOLDER", needed=False, default="dlq:*")
     parser.add_argument("--least", type=int, default=3, metavar="N", help="failures from which on it is shown (3)")
     common(parser)
 

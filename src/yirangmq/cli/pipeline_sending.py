@@ -27,7 +27,7 @@ def _chosen(parser: argparse.ArgumentParser) -> None:
 
 
 def replay_options(parser: argparse.ArgumentParser) -> None:
-    source(parser, "topic:NAME, done:QUEUE, dlq:QUEUE or archive:FOLDER")
+    source(parser, "topic:NAME, done:QUEUE, dlq:QUEUE, archive:FOLDER or files:FOLDER for files by date")
     parser.add_argument("--to", required=True, metavar="TARGET", help="queue:NAME or topic:NAME")
     parser.add_argument("--name", metavar="NAME", help="of this replay: run again under its name, it does nothing")
     _chosen(parser)
@@ -118,7 +118,7 @@ def _name(args: argparse.Namespace) -> str:
 
     check_target(args.to)
     if not args.name and not args.dry_run:
-        raise BadInput("give it a name; run again under the same name, it does nothing", field="name")
+        raise BadInput("give it one with --name; run again under the same name, it does nothing", field="name")
     return str(args.name or "")
 
 

@@ -56,7 +56,7 @@ def run_process(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.pipeline.listener import ProgressListener
     from yirangmq.pipeline.telling import Teller
 
-    through = process.load_steps(args.steps, Path.cwd())
+    through = process.load_steps(args.steps, Path.cwd(), args.master)
     log = SparkLog(folder / "spark.log")
     show = _Show(screen, log)
     with process.held(work.checkpoint), sparkwork.session_of(args, name, log) as spark, faults.plain():
@@ -73,7 +73,7 @@ def run_process(args: argparse.Namespace, screen: Screen) -> int:
         running.save(folder, status)
         spark.streams.addListener(listener)
         try:
-            ended = keeper.keep(process.begin(rows, work, name))
+            ended = keeper.keep(lambda: process.begin(rows, work, name))
         finally:
             spark.streams.removeListener(listener)
     value = {**keeper.card(), "name": name, "resumedAt": begins.sequence, "batches": listener.batches}
@@ -129,7 +129,7 @@ def run_explain(args: argparse.Namespace, screen: Screen) -> int:
     work = _work(args, running.folder_of(running.home(args.home), name))
     from yirangmq.pipeline import process
 
-    through = process.load_steps(args.steps, Path.cwd())
+    through = process.load_steps(args.steps, Path.cwd(), args.master)
     with sparkwork.working(args, screen, "explain") as spark:
         rows = process.build(spark, work, through)
         plan = (

@@ -18,7 +18,7 @@ from types import TracebackType
 from yirangmq.core.errors import MissingExtra, Unavailable
 from yirangmq.pipeline.java import find_java
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

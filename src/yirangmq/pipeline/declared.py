@@ -20,8 +20,9 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.pipeline import faults
-from yirangmq.pipeline.flows import Flow, Flows, short
-from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS
+from yirangmq.pipeline.elements import Element, noting
+from yirangmq.pipeline.flows import Flow, Flows
+from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local
 from yirangmq.pipeline.sparklog import SparkLog
 
 SPECS = ("spark-pipeline.yml", "spark-pipeline.yaml")
@@ -47,15 +48,6 @@ class Plan:
         return self.spec.parent
 
 
-@dataclass(frozen=True, slots=True)
-class Element:
-    """Of a pipeline: a table, a view, a sink, or a flow into one of them; ``place`` is where it is defined."""
-
-    kind: str
-    name: str
-    place: str
-
-
 def find_spec(given: str) -> Path:
     """A project's folder, or its spec itself."""
     path = Path(given).absolute()
@@ -70,10 +62,9 @@ def find_spec(given: str) -> Path:
 def settings_of(plan: Plan, events: Path) -> dict[str, str]:
     """A table must be there again at the next run, hence a list of tables on disk, in the project."""
     state = plan.folder / STATE
-    is_local = plan.master.startswith("local")
     told = {
         **SETTINGS,
-        **(ON_THIS_MACHINE if is_local else {}),
+        **(ON_THIS_MACHINE if is_here(plan.master) else {}),
         "spark.sql.connect.serverStacktrace.enabled": "false",
         "spark.sql.catalogImplementation": "hive",
         "spark.sql.warehouse.dir": (state / "tables").as_uri(),
@@ -129,14 +120,16 @@ class Runner:
 
     @contextmanager
     def _session(self, events: Path) -> Iterator[Any]:
-        from yirangmq.pipeline.session import _prepare_environment
+        from yirangmq.pipeline.session import prepare, register
 
-        _prepare_environment(self._plan.master)
+        prepare(self._plan.master)
         settings = settings_of(self._plan, events)
         with warnings.catch_warnings(), self._log.taking():
             warnings.simplefilter("ignore")  # Spark and pandas warn of each other while they are loaded
             settings["spark.app.name"] = f"pipeline {self._plan.folder.name}"
             spark, page = _connected(self._plan.master, settings)
+            if not is_local(self._plan.master):
+                register(spark, ship=True)
         if page and self._page is not None:
             self._page(page)
         try:
@@ -153,7 +146,7 @@ class Runner:
         graph = create_dataflow_graph(
             spark, default_catalog=spec.catalog, default_database=spec.database, sql_conf=spec.configuration
         )
-        registry = _noting(SparkConnectGraphElementRegistry, self.elements, self._plan.folder)(spark, graph)
+        registry = noting(SparkConnectGraphElementRegistry, self.elements, self._plan.folder)(spark, graph)
         with _quiet(), _importing(self._plan.folder):
             cli.register_definitions(self._plan.spec, registry, spec, spark, graph)
         return graph
@@ -162,6 +155,7 @@ class Runner:
         from pyspark.pipelines.spark_connect_pipeline import start_run
 
         plan = self._plan
+        _only_events(spark.client)
         events = start_run(
             spark,
             graph,
@@ -222,42 +216,22 @@ def _connected(master: str, settings: dict[str, Any]) -> tuple[Any, str | None]:
     return client, session._sc.uiWebUrl
 
 
+def _only_events(client: Any) -> None:
+    """Where tasks run Python, Spark's server answers with their counters too, and its own client takes that for an
+    error when everything is done."""
+    from pyspark.sql.metrics import ObservedMetrics, PlanMetrics
+
+    whole = client._execute_and_fetch_as_iterator
+
+    def events(*given: Any, **more: Any) -> Iterator[Any]:
+        return (one for one in whole(*given, **more) if not isinstance(one, ObservedMetrics | PlanMetrics))
+
+    client._execute_and_fetch_as_iterator = events
+
+
 def _storage(text: str, folder: Path) -> str:
     """Spark wants a whole address; a path is meant from the project."""
     return text if re.match(r"[a-z][a-z0-9+.-]+:", text) else (folder / text).resolve().as_uri()
-
-
-def _noting(base: Any, elements: list[Element], folder: Path) -> Any:
-    """Spark's registry, that also remembers what was registered and where."""
-
-    def place(thing: Any) -> str:
-        at = thing.source_code_location
-        path = Path(at.filename)
-        shown = path.relative_to(folder) if path.is_relative_to(folder) else path
-        return f"{shown}:{at.line_number}" if at.line_number else str(shown)
-
-    class Noting(base):  # type: ignore[misc]
-        def register_output(self, output: Any) -> None:
-            elements.append(Element(KINDS.get(type(output).__name__, "output"), output.name, place(output)))
-            super().register_output(output)
-
-        def register_flow(self, flow: Any) -> None:
-            elements.append(Element("flow", f"{short(flow.name)} → {short(flow.target)}", place(flow)))
-            super().register_flow(flow)
-
-        def register_sql(self, sql_text: str, file_path: Path) -> None:
-            elements.append(Element("sql", file_path.stem, str(file_path)))
-            super().register_sql(sql_text, file_path)
-
-    return Noting
-
-
-KINDS = {
-    "MaterializedView": "materialized view",
-    "StreamingTable": "streaming table",
-    "TemporaryView": "temporary view",
-    "Sink": "sink",
-}
 
 
 @contextmanager

@@ -14,6 +14,8 @@ CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\] ")
 FAILED = "STREAM_FAILED"
 ENDED = "terminated with exception: "
 PYTHON = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception)): (.+)$", re.MULTILINE)
+TRACEBACK = "Traceback (most recent call last):"
+TOO_BUSY = "this machine is too busy: a Python process of Spark's did not start within ten seconds; try again"
 MOST = 600
 
 
@@ -37,6 +39,8 @@ def as_queue_error(error: Exception, field: str | None = None) -> QueueError | N
     ours = OURS.findall(text)
     if ours:
         return _ours(ours[-1].strip()[:MOST], field)
+    if is_too_busy(error):
+        return Unavailable(TOO_BUSY)
     module = type(error).__module__
     if not module.startswith(("pyspark", "py4j", "grpc")):
         return None
@@ -44,6 +48,11 @@ def as_queue_error(error: Exception, field: str | None = None) -> QueueError | N
     if type(error).__name__ in ("AnalysisException", "ParseException") or is_of_the_input(text):
         return BadInput(words, field=field)
     return QueueError(f"Spark: {words}")
+
+
+def is_too_busy(error: Exception) -> bool:
+    """Spark waits ten seconds for a Python process that it started, and this cannot be set."""
+    return "Python worker failed to connect back" in str(error)
 
 
 def is_of_the_input(text: str) -> bool:
@@ -73,7 +82,7 @@ def line_of(text: str) -> str:
     """The line that says most: one with Spark's name for what is wrong, else the last of Python's, else the first."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     for line in lines:
-        if CONDITION.search(line) and FAILED not in line:
+        if CONDITION.search(line) and FAILED not in line and not line.endswith(TRACEBACK):
             return CONDITION.sub("", line, count=1)[:MOST] if line.startswith("[") else line[:MOST]
     python = PYTHON.findall(text)
     if python:

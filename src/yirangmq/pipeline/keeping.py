@@ -20,13 +20,15 @@ from yirangmq.pipeline.running import Status
 from yirangmq.pipeline.telling import Teller
 
 LOOK_SECONDS = 0.25
+STARTS, AGAIN_SECONDS = 4, 5.0
 END_SECONDS = 30.0
 """How long the last words of a query may take."""
 
 
 @dataclass(slots=True)
 class Keeper:
-    """``each`` is called with every look. ``keep`` returns how it ended; what the query raised is raised on."""
+    """``each`` is called with every look. ``keep`` starts the query and returns how it ended; what it raised is raised
+    on, unless the machine was too busy for Spark to get it going: then it is started again."""
 
     folder: Path
     status: Status
@@ -36,19 +38,27 @@ class Keeper:
     source: str
     target: str
 
-    def keep(self, query: StreamingQuery) -> Status:
+    def keep(self, start: Callable[[], StreamingQuery]) -> Status:
         self._say("running", at_once=True)
         with _signals() as told:
-            try:
-                while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # fractions are taken
-                    self._say("running")
-                    self.each()
-                    if told.is_set() or running.is_asked_to_stop(self.folder):
-                        self._finish_batch(query)
-                        query.stop()
-                        return self._over("stopped")
-            except Exception as error:
-                raise self._failed(error) from None
+            for tries_left in reversed(range(STARTS)):
+                try:
+                    return self._watch(start(), told)
+                except Exception as error:
+                    if not (tries_left and faults.is_too_busy(error)):
+                        raise self._failed(error) from None
+                self.listener.is_over.wait(AGAIN_SECONDS)  # so that its end is not taken for that of the next
+                self.listener.is_over.clear()
+        raise AssertionError
+
+    def _watch(self, query: StreamingQuery, told: threading.Event) -> Status:
+        while not query.awaitTermination(LOOK_SECONDS):  # type: ignore[arg-type]  # fractions are taken
+            self._say("running")
+            self.each()
+            if told.is_set() or running.is_asked_to_stop(self.folder):
+                self._finish_batch(query)
+                query.stop()
+                return self._over("stopped")
         return self._over("done")
 
     def _finish_batch(self, query: StreamingQuery) -> None:

@@ -23,6 +23,7 @@ from yirangmq.core.errors import BadInput, StoreBusy
 from yirangmq.pipeline import faults, places, steps
 from yirangmq.pipeline.places import Place, Reach
 from yirangmq.pipeline.seen import QUALITY
+from yirangmq.pipeline.session import LOCAL, is_local, send_modules_of
 from yirangmq.pipeline.source.checkpoints import release
 
 Steps = Callable[[DataFrame], DataFrame]
@@ -60,8 +61,9 @@ class Beginning:
         return f"resuming from checkpoint at {self.sequence:,} (batch {self.batch}); --start is not looked at"
 
 
-def load_steps(text: str | None, folder: Path) -> Steps:
-    """``module:function``, looked for in ``folder`` too; a function from DataFrame to DataFrame."""
+def load_steps(text: str | None, folder: Path, master: str = LOCAL) -> Steps:
+    """``module:function``, looked for in ``folder`` too; a function from DataFrame to DataFrame. On a cluster the
+    modules of that folder are sent along."""
     if text is None:
         return lambda frame: frame
     module, _, name = text.partition(":")
@@ -77,6 +79,8 @@ def load_steps(text: str | None, folder: Path) -> Steps:
         raise BadInput(f"{module} fails while it is imported: {type(error).__name__}: {error}", field="steps") from None
     if not callable(found):
         raise BadInput(f"{module} has no function {name!r}", field="steps")
+    if not is_local(master):
+        send_modules_of(folder)
     return found  # type: ignore[no-any-return]
 
 

@@ -104,11 +104,16 @@ def test_a_bad_order_goes_to_the_dead_letters(spark):
 '''
 README = """# {name}
 
-    yirangmq publish --help                          # or any program that publishes to the topic orders
-    yirangmq pipeline dry-run {name}                 # check it: nothing is read or written
-    yirangmq pipeline run {name}                     # run it: what is new since the last run, and then it ends
+A topic `orders`, checked, sent to the queues `large-orders` and `small-orders`, and counted. In the folder above:
 
-`sample/orders.jsonl` holds {samples} orders, a few of them bad on purpose. `YIRANGMQ_BROKER` says where the server is.
+    yirangmq pipeline load --table {name}/sample/orders.jsonl --format text --to topic:orders --name sample
+    yirangmq pipeline dry-run {name}      # check it: nothing is read or written
+    yirangmq pipeline run {name}          # run it: what is new since the last run, and then it ends
+    yirangmq status                       # where the orders are now
+    pytest {name}/tests                   # the steps on a few rows, without a server
+
+`sample/orders.jsonl` holds {samples} orders, a few of them bad on purpose; any program may publish more to the topic.
+`YIRANGMQ_BROKER` says where the server is (http://127.0.0.1:8080).
 """
 
 

@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from pyspark.errors import AnalysisException, ParseException
@@ -24,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from yirangmq.core.errors import BadInput, MissingExtra
+from yirangmq.pipeline.source.complaints import MAX_REASON, NOT_JSON, NULL, Complaints
 
 Made = TypeVar("Made")
 ENVELOPE = (
@@ -35,11 +35,8 @@ MARKS = ("messageId", "timestamp", "type", "version", "attributes", "traceId", "
 ERRORS = "errors"
 TARGET = "target"
 REASON = "reason"
-NULL, NOT_JSON, UNFIT = "the value is null", "the value is not JSON", "the payload does not fit its schema"
-AHEAD = "the time is in the future"
-MAX_ERRORS = 5
+UNFIT, AHEAD = "the payload does not fit its schema", "the time is in the future"
 HASHED = 2**32
-MAX_REASON = 1000
 FOR_SINK = ("key", "headers", TARGET, REASON, "message_id", "type", "version", "trace_id", "priority", "group")
 
 
@@ -91,41 +88,16 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     """Each value against a JSON Schema; what it complains of goes to ``errors``. Needs the extra ``schema``, on the
     machines of the executors too."""
     _need(frame, column)
-    text = json.dumps(schema)
-    _validator(text)  # a bad schema is told of here, and not by a task
-
-    complaints = F.udf(partial(_complaints, text), ArrayType(StringType()), useArrow=True)
-    found = complaints(F.col(column).cast("binary"))  # as text, bytes that are none would stop the task
-    return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
-
-
-@lru_cache(maxsize=16)
-def _validator(text: str) -> Any:
-    """Made once in each process."""
+    judge = Complaints(json.dumps(schema))
     try:
-        import jsonschema_rs
+        judge.ready()  # a bad schema is told of here, and not by a task
     except ImportError:
         raise MissingExtra("checking against a schema needs jsonschema-rs; pip install 'yirangmq[schema]'") from None
-    try:
-        return jsonschema_rs.validator_for(json.loads(text))
     except ValueError as error:
         raise BadInput(f"is no JSON Schema: {error}", field="schema") from None
-
-
-def _complaints(schema: str, text: bytes | None) -> list[str]:
-    if text is None:
-        return [NULL]
-    try:
-        value = json.loads(text.decode())
-    except ValueError:
-        return [NOT_JSON]
-    found = []
-    for error in _validator(schema).iter_errors(value):
-        where = "/".join(str(step) for step in error.instance_path)
-        found.append(f"{where or 'value'}: {error.message}"[:MAX_REASON])
-        if len(found) == MAX_ERRORS:
-            break
-    return found
+    complaints = F.udf(judge, ArrayType(StringType()), useArrow=True)
+    found = complaints(F.col(column).cast("binary"))  # as text, bytes that are none would stop the task
+    return frame.withColumn(ERRORS, F.array_distinct(F.concat(_errors(frame), found)))
 
 
 def enrich(frame: DataFrame, table: DataFrame, on: str | Sequence[str], *, small: bool = True) -> DataFrame:

@@ -1,0 +1,43 @@
+"""What a JSON Schema has to say of values, as ``steps.validate`` asks it on the executors. It lies here because what
+lies here can be sent to executors that have no yirangmq; jsonschema-rs they must have."""
+
+import json
+from typing import Any
+
+NULL, NOT_JSON = "the value is null", "the value is not JSON"
+MAX_ERRORS = 5
+MAX_REASON = 1000
+
+
+class Complaints:
+    """Called with the bytes of a value. It travels as the text of its schema; who uses it makes its own validator."""
+
+    def __init__(self, schema: str) -> None:
+        self._schema = schema
+        self._validator: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schema": self._schema, "_validator": None}
+
+    def ready(self) -> Any:
+        """``ImportError`` without jsonschema-rs, ``ValueError`` for what is no JSON Schema."""
+        if self._validator is None:
+            import jsonschema_rs
+
+            self._validator = jsonschema_rs.validator_for(json.loads(self._schema))
+        return self._validator
+
+    def __call__(self, text: bytes | None) -> list[str]:
+        if text is None:
+            return [NULL]
+        try:
+            value = json.loads(text.decode())
+        except ValueError:
+            return [NOT_JSON]
+        found = []
+        for error in self.ready().iter_errors(value):
+            where = "/".join(str(step) for step in error.instance_path)
+            found.append(f"{where or 'value'}: {error.message}"[:MAX_REASON])
+            if len(found) == MAX_ERRORS:
+                break
+        return found
