@@ -13,6 +13,8 @@ from typing import Any
 from yirangmq.pipeline.session import session
 
 OPTIONS = {"subscribe": "k.in", "startingOffsets": "earliest"}
+PATIENT = {"timeoutSec": "900"}
+"""A busy machine may take long to start a server again."""
 TARGET = "case when cast(cast(value as string) as int) % 10 = 0 then 'queue:k-out' else 'topic:k.out' end target"
 
 
@@ -20,11 +22,11 @@ def main(told: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         spark = session("killed", told["master"], told.get("settings"), ship=told.get("ship"))
-    way = {"path": told["path"]} if "path" in told else {"broker": told["broker"]}
+    way = {"path": told["path"]} if "path" in told else {"broker": told["broker"], **PATIENT}
     more = {"maxOffsetsPerTrigger": str(told.get("perTrigger", 200)), "minPartitions": str(told.get("tasks", 2))}
     found = spark.readStream.format("yirangmq").options(**OPTIONS, **way, **more).load()
     sink = found.selectExpr("value", TARGET).writeStream.format("yirangmq")
-    sink = sink.options(broker=told["broker"], checkpointLocation=told["checkpoint"])
+    sink = sink.options(**PATIENT, broker=told["broker"], checkpointLocation=told["checkpoint"])
     query = (sink.trigger(availableNow=True) if told["until"] else sink).start()
     print(query.id, flush=True)
     query.awaitTermination()

@@ -10,6 +10,7 @@ import pytest
 
 from yirangmq.core.errors import MissingExtra
 from yirangmq.pipeline.java import find_java
+from yirangmq.pipeline.pythons import quick_python
 
 
 def made(folder: Path, version: str) -> Path:
@@ -65,3 +66,20 @@ def test_the_real_package_runs_through_it(tmp_path: Path) -> None:
     words = [str(found.home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_python_of_tasks_loads_what_is_installed_and_not_the_zip(tmp_path: Path) -> None:
+    cache = tmp_path / "a 'folder'"
+    python = quick_python(cache)
+    assert quick_python(cache) == python != sys.executable
+    program = "import os, sys; print(os.environ['PYTHONPATH'], sys.argv[1:], sys.executable, sep='|')"
+    said = subprocess.run(
+        [python, "-c", program, "a b", "c"],
+        env={"PYTHONPATH": "/spark/lib/pyspark.zip:/spark/lib/py4j.zip:/x"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    assert said == f"/spark/lib/py4j.zip:/x|['a b', 'c']|{sys.executable}"
+    (tmp_path / "file").touch()
+    assert quick_python(tmp_path / "file") == sys.executable

@@ -32,6 +32,10 @@ def once_each(frame):
     parsed = steps.guard_time(steps.parse_envelope(frame), time="sent_at")
     return steps.route(steps.deduplicate(parsed, within="10 minutes", time="sent_at"), {}, "queue:p.clocked")
 
+def per_minute(frame):
+    counted = steps.aggregate(steps.parse_envelope(frame), "1 minute", time="sent_at")
+    return counted.select(F.to_json(F.struct("start", "rows", "failed")).alias("value"))
+
 def empty(frame):
     return frame.withColumn("value", F.when(F.col("value").cast("string") != "2", F.col("value")))
 
@@ -146,6 +150,16 @@ def test_a_clock_that_jumps_makes_nobody_late_and_who_is_late_is_counted(
     assert (told["rows"], told["late"]) == (3, 1)
 
 
+def test_windows_of_a_stream_are_written_when_they_are_over(command: Command, served: Served, tmp_path: Path) -> None:
+    hour = timedelta(hours=1)
+    served.append("p.windows", envelope("a", hour), *[envelope("b", hour / 2)] * 2)
+    served.append("p.windows", envelope("c", 0 * hour))
+    line = "pipeline process --from topic:p.windows --to topic:p.counts --start earliest --once --name windows"
+    command(f"{line} --steps {module(tmp_path)}:per_minute")
+    counts = [json.loads(value) for value in served.values("p.counts")]
+    assert sorted((one["rows"], one["failed"]) for one in counts) == [(1, 0), (2, 0)]  # the last one is open
+
+
 @pytest.mark.parametrize(
     ("more", "field", "words"),
     [
@@ -224,17 +238,20 @@ def test_a_query_that_a_busy_machine_could_not_start_is_started_again(
     """As Spark tells it, when a Python process takes more than ten seconds to start."""
     real, starts = process.begin, []
 
+    class Ended:
+        def awaitTermination(self, timeout: float) -> None:
+            raise RuntimeError("[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.")
+
     def begin(*given: Any) -> Any:
         starts.append(given)
-        if len(starts) < 3:
-            raise RuntimeError("[STREAM_FAILED] Query terminated with exception: Python worker failed to connect back.")
-        return real(*given)
+        return Ended() if len(starts) < 3 else real(*given)
 
     monkeypatch.setattr(keeping, "AGAIN_SECONDS", 0)
     monkeypatch.setattr(process, "begin", begin)
     served.append("p.busy", 1)
     line = "pipeline process --from topic:p.busy --to queue:p.busy --start earliest --once --json"
     assert command(f"{line} --name busy").json["rows"] == len(served.payloads("p.busy")) == 1
+    monkeypatch.setattr(keeping, "END_SECONDS", 0)
     monkeypatch.setattr(keeping, "STARTS", 1)
     starts.clear()
     assert "too busy" in command(f"{line} --name busier", code=10).complaint["error"]

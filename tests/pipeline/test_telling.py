@@ -11,7 +11,8 @@ import pytest
 
 from yirangmq.core.errors import BadInput, NotFound, QueueError, Retired, Unavailable, WrongState
 from yirangmq.pipeline import faults, project, running
-from yirangmq.pipeline.flows import Flows
+from yirangmq.pipeline.elements import Element, InSql, noting, place_of
+from yirangmq.pipeline.flows import Flows, Unresolved, unresolved_of
 from yirangmq.pipeline.seen import seen_of
 from yirangmq.pipeline.sparklog import SparkLog
 
@@ -45,6 +46,31 @@ def test_flows_are_followed_by_events_and_by_sparks_log(tmp_path: Path) -> None:
     failed = flows.hear("Flow 'spark_catalog.default.orders' has FAILED.\nError: no room")
     assert failed is not None
     assert (failed.state, failed.is_over, failed.document()["error"]) == ("FAILED", True, "Error: no room")
+
+
+def test_a_flow_that_does_not_fit_is_named_with_its_reason_and_its_place(tmp_path: Path) -> None:
+    told = "Failed to resolve flow: 'spark_catalog.default.totals'."
+    text = f"{told}\nError: [UNRESOLVED_COLUMN.WITH] `amuont` is no column\nx"
+    assert unresolved_of(text) == Unresolved("totals", "`amuont` is no column")
+    assert unresolved_of("Failed to resolve flow due to upstream failure: 'a.b'.\nError: [X] y") is None
+    (tmp_path / "t.sql").write_text("-- totals\n\nCREATE MATERIALIZED VIEW totals AS SELECT 1;\n")
+    elements = [Element("sql", "t", "t.sql"), Element("flow", "orders → orders", "t.py:7")]
+    assert place_of("totals", elements, tmp_path) == "t.sql:3"
+    assert place_of("orders", elements, tmp_path) == "t.py:7"
+    assert place_of("other", elements, tmp_path) is None
+
+
+def test_an_error_in_sql_is_told_by_its_file_and_line(tmp_path: Path) -> None:
+    class Registry:
+        """As Spark's: it says the line, and not of which file."""
+
+        def register_sql(self, text: str, path: Path) -> None:
+            raise ValueError("[PARSE_SYNTAX_ERROR] Syntax error at or near 'AS'. (line 3, pos 53)\n== SQL ==")
+
+    elements: list[Element] = []
+    with pytest.raises(InSql, match="Syntax error") as caught:
+        noting(Registry, elements, tmp_path)().register_sql("", Path("a/t.sql"))
+    assert (caught.value.place, [one.place for one in elements]) == ("a/t.sql:3", ["a/t.sql"])
 
 
 @pytest.mark.parametrize(

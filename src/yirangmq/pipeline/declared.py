@@ -20,8 +20,8 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.pipeline import faults
-from yirangmq.pipeline.elements import Element, noting
-from yirangmq.pipeline.flows import Flow, Flows
+from yirangmq.pipeline.elements import Element, InSql, noting, place_of
+from yirangmq.pipeline.flows import Flow, Flows, Unresolved, unresolved_of
 from yirangmq.pipeline.session import ON_THIS_MACHINE, SETTINGS, is_here, is_local
 from yirangmq.pipeline.sparklog import SparkLog
 
@@ -97,6 +97,7 @@ class Runner:
         self._page = page
         self._lock = threading.Lock()
         self._look: Callable[[], None] | None = None
+        self._unresolved: list[Unresolved] = []
         self.elements: list[Element] = []
         self.flows: Flows | None = None
 
@@ -169,13 +170,25 @@ class Runner:
         watcher = threading.Thread(target=self._watch, args=(is_over,), daemon=True)
         watcher.start()
         try:
-            with faults.plain("definitions"):
+            with faults.plain("definitions"), self._pointing():
                 for event in events:
                     if "pipeline_event_result" in event:
                         self._hear(event["pipeline_event_result"].event.message)
         finally:
             is_over.set()
             watcher.join()
+
+    @contextmanager
+    def _pointing(self) -> Iterator[None]:
+        """What Spark says at the end of flows that do not fit together is only that there are some; it told of each."""
+        try:
+            yield
+        except Exception:
+            if not self._unresolved:
+                raise
+            found = self._unresolved[0]
+            place = place_of(found.flow, self.elements, self._plan.folder)
+            raise BadInput(f"{found.flow}: {found.words}", field=place or "definitions") from None
 
     def _watch(self, is_over: threading.Event) -> None:
         """Spark says when a flow begins and ends; how far it is stands in the log of events."""
@@ -186,6 +199,9 @@ class Runner:
 
     def _hear(self, text: str) -> None:
         assert self.flows is not None
+        unresolved = unresolved_of(text)
+        if unresolved is not None:
+            self._unresolved.append(unresolved)
         self._read()
         with self._lock:
             heard = self.flows.hear(text)
@@ -252,6 +268,8 @@ def _at_place(folder: Path) -> Iterator[None]:
     """An error in a definition names its file and line."""
     try:
         yield
+    except InSql as error:
+        raise BadInput(str(error), field=error.place) from None
     except Exception as error:
         place = _place_of(error, folder)
         made = faults.as_queue_error(error)

@@ -13,6 +13,8 @@ from yirangmq.pipeline.seen import Seen, seen_of
 
 SAID = re.compile(r"^Flow '?([^ ']+)'? (?:is|has) ([A-Z]+)\b\.?(.*)", re.DOTALL)
 """Such as ``Flow spark_catalog.default.orders is RUNNING.``"""
+UNRESOLVED = re.compile(r"^Failed to resolve flow: '?([^ '\n]+?)'?\.?\s*\n(?:Error: )?(.+)", re.DOTALL)
+"""Flows that only read from such a one are told of in other words."""
 HOME = "spark_catalog.default."
 PROGRESS = "QueryProgressEvent"
 OVER = ("COMPLETED", "FAILED", "SKIPPED", "STOPPED", "EXCLUDED", "IDLE")
@@ -55,6 +57,19 @@ class Flow:
             "lag": last.lag if last else None,
             "error": self.error,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A flow that does not fit together, and why."""
+
+    flow: str
+    words: str
+
+
+def unresolved_of(text: str) -> Unresolved | None:
+    found = UNRESOLVED.match(text)
+    return Unresolved(short(found[1]), faults.words_of(found[2])) if found else None
 
 
 class Flows:

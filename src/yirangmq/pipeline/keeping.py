@@ -39,11 +39,12 @@ class Keeper:
     target: str
 
     def keep(self, start: Callable[[], StreamingQuery]) -> Status:
-        self._say("running", at_once=True)
         with _signals() as told:
             for tries_left in reversed(range(STARTS)):
+                query = start()
+                self._say("running", at_once=True)
                 try:
-                    return self._watch(start(), told)
+                    return self._watch(query, told)
                 except Exception as error:
                     if not (tries_left and faults.is_too_busy(error)):
                         raise self._failed(error) from None

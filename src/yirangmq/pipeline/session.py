@@ -14,6 +14,8 @@ from zipfile import ZipFile
 
 from yirangmq.core.errors import BadInput, MissingExtra, Unavailable
 from yirangmq.pipeline.java import find_java
+from yirangmq.pipeline.pythons import quick_python
+from yirangmq.pipeline.warmup import cache
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,7 +112,9 @@ def prepare(master: str) -> None:
     _look_for(master)
     _hush()
     os.environ["JAVA_HOME"] = str(find_java().home)
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    quick = quick_python(cache())
+    if os.environ.get("PYSPARK_PYTHON", quick) in (quick, sys.executable):  # else somebody wants another one
+        os.environ["PYSPARK_PYTHON"] = quick if is_local(master) else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
