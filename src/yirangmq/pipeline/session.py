@@ -114,7 +114,7 @@ def prepare(master: str) -> None:
     os.environ["JAVA_HOME"] = str(find_java().home)
     quick = quick_python(cache())
     if os.environ.get("PYSPARK_PYTHON", quick) in (quick, sys.executable):  # else somebody wants another one
-        os.environ["PYSPARK_PYTHON"] = quick if is_local(master) else sys.executable
+        os.environ["PYSPARK_PYTHON"] = quick if is_here(master) else sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if is_here(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
