@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import ssl
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.threads import OnThread
 from tests.topics.live import loop_here, opening
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
@@ -69,8 +68,10 @@ class RunningServer:
         self.topics: Publisher | None = None
         """Where settings for topics are given."""
         self._port = 0
-        self._faults: list[dict[str, Any]] = []
-        self._thread: threading.Thread | None = None
+        self._thread = OnThread(self._run)
+        self.do = self._thread.do
+        self.stop = self._thread.stop
+        """At once, as a killed server would: clients are cut off."""
 
     @property
     def unix(self) -> str:
@@ -81,24 +82,8 @@ class RunningServer:
         return f"{'tcp' if self._tls is None else 'tls'}://localhost:{self._port}"
 
     def start(self) -> "RunningServer":
-        up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(up)), daemon=True)
         self._thread.start()
-        assert up.wait(PATIENCE), self._faults
         return self
-
-    def stop(self) -> None:
-        """At once, as a killed server would: clients are cut off."""
-        if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
-            self._thread.join(PATIENCE)
-            assert not self._thread.is_alive()
-            self._thread = None
-        assert self._faults == []
-
-    def do(self, act: Callable[[], Any]) -> None:
-        """Something on the server's own thread, soon."""
-        self._loop.call_soon_threadsafe(act)
 
     def cut(self) -> None:
         """Every client loses its connection."""
@@ -122,10 +107,8 @@ class RunningServer:
         """A method that takes as long as it is told to."""
         self._loop.call_later(given["seconds"], done, "waited", None)
 
-    async def _run(self, up: threading.Event) -> None:
+    async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
         loop = self._loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: self._faults.append(context))
-        self._over = asyncio.Event()
         verbs = Verbs(self._clock, self._ids)
         desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
         pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
@@ -154,8 +137,8 @@ class RunningServer:
             await listen_tcp(self._door, "localhost", self._port, self._tls),
         ]
         self._port = servers[1].sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        up.set()
-        await self._over.wait()
+        up()
+        await over.wait()
         for server in servers:
             server.close()
         self._abort()

@@ -3,31 +3,17 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from yirangmq.client import courier, open
-from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SOCKET = "unix:yirang-data/yirangmq.sock"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where ``yirangmq serve`` was started without any setting."""
-    folder = tmp_path_factory.mktemp("page")
-    with subprocess.Popen(
-        [sys.executable, "-m", "yirangmq", "serve"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
-        connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}", retries=100).close()
-        yield folder
-        server.terminate()
 
 
 def run(*words: str, folder: Path, stdin: str = "") -> str:

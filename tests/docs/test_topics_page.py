@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,18 +16,6 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "topics.md").read_text()
 PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where ``yirangmq serve`` was started without any setting."""
-    folder = tmp_path_factory.mktemp("page")
-    with subprocess.Popen(
-        [sys.executable, "-m", "yirangmq", "serve"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as server:
-        connect(f"unix:{folder / 'yirang-data' / 'yirangmq.sock'}", retries=100).close()
-        yield folder
-        server.terminate()
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))

@@ -2,13 +2,14 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
 from tests.doors.parts import MAX_FRAME, Answer
+from tests.doors.turning import WRITERS
 from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -58,10 +59,6 @@ async def tcp_door(limits: Limits, token: str, tls: ssl.SSLContext | None = None
             server.close()
 
 
-PEERS: list["Peer"] = []
-"""Those of the running test, to be closed after it."""
-
-
 class Peer:
     """The other end of a connection."""
 
@@ -71,7 +68,7 @@ class Peer:
         self._frames = FrameReader(64 * MAX_FRAME)
         self._answers: list[Answer] = []
         self._number = 0
-        PEERS.append(self)
+        WRITERS.append(writer)
 
     def send(self, kind: Kind, body: msgspec.Struct) -> int:
         self._number += 1
@@ -106,25 +103,3 @@ async def dial(path: Path) -> Peer:
 async def dial_tcp(port: int, tls: ssl.SSLContext | None = None) -> Peer:
     name = "localhost" if tls is not None else None
     return Peer(*await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name))
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until it is."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is the door's, which tells nobody)
-            await asyncio.sleep(0.001)
-
-
-def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    async def whole() -> None:
-        try:
-            await main
-        finally:
-            for peer in PEERS:
-                peer.writer.close()
-                with suppress(OSError, ssl.SSLError):
-                    await asyncio.wait_for(peer.writer.wait_closed(), PATIENCE)
-            PEERS.clear()
-
-    with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(whole())

@@ -11,9 +11,10 @@ import pytest
 import uvloop
 
 from tests.certificates import client_context, server_context
-from tests.doors import live
-from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door, until
+from tests.doors import turning
+from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door
 from tests.doors.parts import MAX_FRAME
+from tests.doors.turning import until
 from yirangmq.core.errors import BadInput
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import calls
@@ -32,7 +33,7 @@ Run = Callable[[Awaitable[None]], None]
 
 @pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    return partial(live.run, make_loop=request.param)
+    return partial(turning.run, make_loop=request.param)
 
 
 def only(door: Door) -> Connection:

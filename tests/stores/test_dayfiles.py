@@ -4,6 +4,7 @@ import base64
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -71,20 +72,24 @@ class Kept:
         assert found.findings == []
 
 
-@pytest.fixture(params=KINDS)
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    made = Kept(request.param, tmp_path)
+@contextmanager
+def keeping(kind: str, folder: Path) -> Iterator[Kept]:
+    made = Kept(kind, folder)
     yield made
     made.store.files.close()
     made.place.close()
+
+
+@pytest.fixture(params=KINDS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
+    with keeping(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Kept]:
-    made = Kept("sqlite", tmp_path)
-    yield made
-    made.store.files.close()
-    made.place.close()
+    with keeping("sqlite", tmp_path) as made:
+        yield made
 
 
 # -- what is told ---------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.places import KINDS
-from tests.stores.test_dayfiles import DAY_MS, Kept
+from tests.stores.test_dayfiles import DAY_MS, Kept, keeping
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import BadInput
@@ -20,18 +20,14 @@ HOUR_MS = 3_600_000
 
 @pytest.fixture(params=KINDS)
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    made = Kept(request.param, tmp_path)
-    yield made
-    made.store.files.close()
-    made.place.close()
+    with keeping(request.param, tmp_path) as made:
+        yield made
 
 
 @pytest.fixture
 def one(tmp_path: Path) -> Iterator[Kept]:
-    made = Kept("sqlite", tmp_path)
-    yield made
-    made.store.files.close()
-    made.place.close()
+    with keeping("sqlite", tmp_path) as made:
+        yield made
 
 
 def live(kept: Kept, days: int) -> None:

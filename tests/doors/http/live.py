@@ -7,20 +7,18 @@ async with serving(routes) as (door, port):
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import httptools
 
+from tests.doors.turning import WRITERS
 from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
-
-PEERS: list["Peer"] = []
-"""Those of the running test, to be closed after it."""
 
 
 class Answer(NamedTuple):
@@ -64,7 +62,7 @@ class Peer:
         self.reader = reader
         self.writer = writer
         self.answers = Answers()
-        PEERS.append(self)
+        WRITERS.append(writer)
 
     def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -152,25 +150,3 @@ async def ask(
     """One request on a connection of its own."""
     peer = await dial(port)
     return await peer.ask(method, target, body, headers)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until it is."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is the door's, which tells nobody)
-            await asyncio.sleep(0.001)
-
-
-def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    async def whole() -> None:
-        try:
-            await main
-        finally:
-            for peer in PEERS:
-                peer.writer.close()
-                with suppress(OSError, ssl.SSLError):
-                    await asyncio.wait_for(peer.writer.wait_closed(), PATIENCE)
-            PEERS.clear()
-
-    with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(whole())

@@ -12,9 +12,10 @@ import pytest
 import uvloop
 
 from tests.certificates import client_context, server_context
-from tests.doors.http import live
-from tests.doors.http.live import Peer, ask, dial, request, serving, until
+from tests.doors import turning
+from tests.doors.http.live import Peer, ask, dial, request, serving
 from tests.doors.http.parts import Stage
+from tests.doors.turning import until
 from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -31,7 +32,7 @@ Run = Callable[[Awaitable[None]], None]
 
 @pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Run:
-    return partial(live.run, make_loop=request.param)
+    return partial(turning.run, make_loop=request.param)
 
 
 @pytest.fixture

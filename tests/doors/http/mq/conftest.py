@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.live import run
 from tests.doors.http.mq.parts import Scene, staged
+from tests.doors.turning import run
 
 Play = Callable[..., None]
 

@@ -1,12 +1,10 @@
 """The whole API on a real loop and a real socket, in a thread of the test's process; the test holds store and clock."""
 
 import asyncio
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from tests.patience import PATIENCE
+from tests.threads import OnThread
 from tests.topics.live import loop_here, opening
 from yirangmq.broker.batches import Batches
 from yirangmq.broker.bridges import Bridges
@@ -50,8 +48,9 @@ class HttpServer:
         self._ids = ids or TimeOrderedIds()
         self._folder = folder
         self.topics: Publisher | None = None
-        self._faults: list[dict[str, Any]] = []
-        self._thread: threading.Thread | None = None
+        self._thread = OnThread(self._run)
+        self.do = self._thread.do
+        self.stop = self._thread.stop
         self.port = 0
 
     @property
@@ -59,28 +58,11 @@ class HttpServer:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> "HttpServer":
-        up = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(up)), daemon=True)
         self._thread.start()
-        assert up.wait(PATIENCE), self._faults
         return self
 
-    def stop(self) -> None:
-        if self._thread is not None:
-            self._loop.call_soon_threadsafe(self._over.set)
-            self._thread.join(PATIENCE)
-            assert not self._thread.is_alive()
-            self._thread = None
-        assert self._faults == []
-
-    def do(self, act: Callable[[], Any]) -> None:
-        """Something on the server's own thread, soon."""
-        self._loop.call_soon_threadsafe(act)
-
-    async def _run(self, up: threading.Event) -> None:
-        loop = self._loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda loop, context: self._faults.append(context))
-        self._over = asyncio.Event()
+    async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
         verbs = Verbs(self._clock, self._ids)
         desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
         pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
@@ -130,8 +112,8 @@ class HttpServer:
             self.topics.online()
         server = await listen_tcp(door, ("127.0.0.1", 0))
         self.port = server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]
-        up.set()
-        await self._over.wait()
+        up()
+        await over.wait()
         server.close()
         self.api.stop()
         webhooks.stop()
