@@ -130,7 +130,7 @@ class HttpDoor:
 
 
 class MqDoor(HttpDoor):
-    """The HTTP document's: draft and set, order and get."""
+    """The HTTP queue's: draft and set, order and get."""
 
     def send(self, queue: str, payload: bytes) -> None:
         status, id = self.ask("POST", f"/mq/{queue}/messages", b'{"priority": null}', Content_Type="application/json")

@@ -1,4 +1,4 @@
-"""The producer's verbs of the HTTP document inside one transaction: a message is drafted, then its content is set. Many
+"""The producer's verbs of the HTTP queue inside one transaction: a message is drafted, then its content is set. Many
 at a time; the rules are ``core.orders``.
 
 A verb checks everything before it writes anything, so that one that is refused has changed nothing."""

@@ -1,4 +1,4 @@
-"""The consumer's verbs of the HTTP document inside one transaction: claim (order), fetch (get), and those that settle
+"""The consumer's verbs of the HTTP queue inside one transaction: claim (order), fetch (get), and those that settle
 messages by their ids alone. Many at a time; the rules are ``core.orders``, whole queues are ``broker.wholesale``.
 
 A verb checks everything before it writes anything, so that one that is refused has changed nothing."""

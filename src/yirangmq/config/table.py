@@ -116,7 +116,7 @@ class Settings:
         0.0, a_number(0, 10**9), "requests an HTTP client may make at once within its rate; 0: those of two seconds"
     )
     mq_admin_password: str = setting(
-        "", a_text, "what `/admin` of the HTTP document's API asks for; without one it is closed", secret=True
+        "", a_text, "what `/admin` of the HTTP queue's API asks for; without one it is closed", secret=True
     )
     mq_payload_limit: int = setting(MIB, byte_size(1, MAX_BODY), "largest body of a request to that API", shown="1MiB")
     mq_set_payload_limit: int = setting(

@@ -12,7 +12,7 @@ USUAL_BODY = QueuePolicy().max_body
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """Of a whole server; those of the HTTP document unless it is told otherwise."""
+    """Of a whole server; those of the HTTP queue unless it is told otherwise."""
 
     unique: bool = False
     draft_ms: int = 60_000

@@ -11,7 +11,7 @@ QUEUE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}")
 IDENTIFIER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 """Message ids stand in file names beside their place in line."""
 NAMESPACE = re.compile(r"[a-zA-Z0-9._-]{0,255}")
-"""What the HTTP document calls a queue, and a message's id there. Most are names of ours as they are."""
+"""What the HTTP queue calls a queue, and a message's id there. Most are names of ours as they are."""
 CONSUMER = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}")
 NOTE = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}(/[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,199}){0,3}")
 """Up to four names with slashes between them, so that a note may be a file in a folder."""

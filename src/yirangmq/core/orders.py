@@ -1,4 +1,4 @@
-"""Verbs that name a message by its id alone, as the HTTP document has them: the state decides, there is no lease.
+"""Verbs that name a message by its id alone, as the HTTP queue has them: the state decides, there is no lease.
 
 (message, policy, now) in, message after out; None out: it was done before, and repeating what succeeded succeeds. A
 message that is done or dropped exists no more. Pure; the moves themselves are ``core.decide``."""

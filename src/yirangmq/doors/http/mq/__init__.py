@@ -1,1 +1,1 @@
-"""The API of the HTTP document: queues as namespaces, messages that are drafted, set, ordered, fetched and settled."""
+"""The API of the HTTP queue (docs/http-mq.md): messages are drafted and set, ordered and fetched, and settled by id."""

@@ -1,4 +1,4 @@
-"""Values that clients of the HTTP document send, read as generously as its server reads them: a text that is a number
+"""Values that clients of the HTTP queue send, read as generously as its server reads them: a text that is a number
 is one. ``BadInput`` names the value that cannot be read."""
 
 import re

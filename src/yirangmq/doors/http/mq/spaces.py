@@ -1,4 +1,4 @@
-"""Namespaces of the HTTP document to names of our queues, and back.
+"""Namespaces of the HTTP queue to names of our queues, and back.
 
 A namespace may be empty, begin with a dot and have 255 characters; a queue's name may not. Nearly all namespaces are
 names as they are. Those that are not, and those that begin like the names made for them, get a name that begins with
