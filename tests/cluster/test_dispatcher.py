@@ -14,6 +14,7 @@ from tests.patience import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import ledger
 from yirangmq.cluster.address import Address
+from yirangmq.cluster.arrivals import Arrival
 from yirangmq.cluster.consuming import Consumer, Given
 from yirangmq.cluster.definitions import define
 from yirangmq.cluster.dispatcher import Manner
@@ -509,9 +510,9 @@ def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
 
     book = ledger.Ledger("q", "n", read_policy({}, "q"))
     for number in range(ledger.REMEMBERED + 10):
-        book.remember(ledger.Arrival(b"", b"", b"%d" % number, 1, b""), 1_000)
+        book.remember(Arrival(b"", b"", b"%d" % number, 1, b""), 1_000)
     assert len(book.moved) == ledger.REMEMBERED
-    last = ledger.Arrival(b"", b"", b"%d" % (ledger.REMEMBERED + 9), 2, b"")
+    last = Arrival(b"", b"", b"%d" % (ledger.REMEMBERED + 9), 2, b"")
     assert book.is_repeat(last, 1_000 + book.policy.dedup_ms - 1)
     assert not book.is_repeat(last, 1_000 + book.policy.dedup_ms)
     assert not book.is_repeat(last._replace(value=b"other"), 1_000)

@@ -8,11 +8,12 @@ from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, keys_of, play, running, until
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import planning, settling
+from yirangmq.cluster.arrivals import Arrival
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.dispatcher import Dispatcher, Manner
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys, Meaning, Registration, queue_of, segment, text_of
-from yirangmq.cluster.ledger import Arrival, Ledger, Removal
+from yirangmq.cluster.ledger import Ledger, Removal
 from yirangmq.cluster.recovery import Deposed, Recovery
 from yirangmq.cluster.room import Room
 from yirangmq.cluster.wire import MESSAGES
@@ -30,7 +31,7 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> N
             fence = (await client.put(keys.leader, b"old")).header.revision
             arrived = (await client.put(keys.inbox("ann", "k"), b"1")).header.revision
             ledger, _ = await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
-            ledger.inbox[keys.inbox("ann", "k")] = Arrival(keys.inbox("ann", "k"), b"ann", b"k", arrived, b"1")
+            ledger.inbox.fill(Arrival(keys.inbox("ann", "k"), b"ann", b"k", arrived, None), b"1")
             ledger.removals.append(Removal(9, b"x", True))
             await client.delete(keys.leader)
             await client.put(keys.leader, b"new")
@@ -96,7 +97,7 @@ def filled(count: int, window: int = 256) -> Ledger:
     ledger = Ledger("jobs", "here", read_policy({}, "jobs"), window)
     for number in range(count):
         key = KEYS.inbox("ann", f"k{number}")
-        ledger.arrive(Arrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
+        ledger.inbox.arrive(Arrival(key, b"ann", b"k%d" % number, number + 1, b"v"))
     return ledger
 
 
@@ -180,7 +181,7 @@ def test_what_stands_alone_in_line_waits_for_its_neighbours_while_there_is_other
     settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
     for number in (2, 5, 6, 7, 8):
         ledger.settle_delivery(home, number, 8, 0)
-    ledger.arrive(Arrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
+    ledger.inbox.arrive(Arrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
     batch = planning.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(5, 8)]
     settling.settle(ledger, batch, [], 10)

@@ -10,23 +10,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from yirangmq.cluster import planning, settling
+from yirangmq.cluster.arrivals import Arrival
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.etcd import Etcd, get
+from yirangmq.cluster.hearing import Hearing
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
-from yirangmq.cluster.ledger import WINDOW, Arrival, Ledger, Waiting
+from yirangmq.cluster.ledger import WINDOW, Ledger, Waiting
 from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.planning import MOST_MOVES, Batch, Most
+from yirangmq.cluster.planning import MOST_BYTES, MOST_MOVES, Batch, Most
 from yirangmq.cluster.recovery import Deposed, Recovery, policy_of
 from yirangmq.cluster.room import Room
-from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
+from yirangmq.core.errors import StoreFull, TooLarge, Unavailable
 from yirangmq.core.ports import Clock, Ids
 
 PAUSE_SECONDS = 0.05
 FULL_SECONDS = 0.5
 LONGEST_WAIT = 1.0
-MOST_HELD = 4_096
-"""Messages of the inbox whose content is kept at hand."""
 READ_AT_ONCE = 32
+READ_BYTES = 1_000_000
+"""About as much is read of the inbox at once, going by what was moved last."""
 SWEEP_MS = 60_000
 FULLER = 0.05
 """When etcd is so much fuller or emptier than was said last, it is said: producers stop and go on by it."""
@@ -59,6 +61,7 @@ class Dispatcher:
         self._stir = asyncio.Event()
         self._trouble: Exception | None = None
         self._most = MOST_MOVES
+        self._size = MOST_BYTES // READ_AT_ONCE
         self._wrote_at = clock.now_ms()
         self._swept_at = 0
         self._said_full = 0.0
@@ -77,8 +80,8 @@ class Dispatcher:
         self._trouble = None
         ledger, revision = await self._recovery.read(fence)
         self.ledger = ledger
-        ranges = [*self._keys.watched(), (self._keys.leader, b"")]
-        watches = [asyncio.ensure_future(self._watch(start, end, revision + 1, fence)) for start, end in ranges]
+        hearing = Hearing(self._etcd, self._keys, lambda event: self._hear(event, fence), self._stirred)
+        hearing.begin(revision + 1, ledger.consumers)
         try:
             while True:
                 if self._trouble is not None:
@@ -86,9 +89,7 @@ class Dispatcher:
                 self._stir.clear()
                 await self._step(ledger, fence)
         finally:
-            for watch in watches:
-                watch.cancel()
-            await asyncio.gather(*watches, return_exceptions=True)
+            await hearing.end()
 
     async def _step(self, ledger: Ledger, fence: int) -> None:
         ledger.tick(self._clock.now_ms())
@@ -98,6 +99,8 @@ class Dispatcher:
         batch = planning.plan(ledger, fence, now, full, Most(self._most, self._room.left))
         is_late = bool(ledger.inbox) and now - self._wrote_at >= planning.HEARTBEAT_MS
         has_news = ledger.unsaid or abs(full - self._said_full) >= FULLER
+        if batch.is_empty and is_late:
+            await self._look_after(ledger)
         if batch.is_empty and (is_late or has_news):
             batch = planning.heartbeat(ledger, fence, now, full)
         if batch.was_short:
@@ -137,6 +140,7 @@ class Dispatcher:
         if answer.succeeded:
             settling.settle(ledger, batch, answer.responses, int(answer.header.revision))
             self._most, self._said_full = MOST_MOVES, full
+            self._size = batch.bytes // max(1, len(batch.moves)) if batch.moves else self._size
             return
         settling.undo(ledger, batch)
         leader = answer.responses[0].response_range.kvs
@@ -151,7 +155,7 @@ class Dispatcher:
         if len(batch.moves) > 1:
             self._most = 1
         elif batch.moves:
-            ledger.stuck.add(batch.moves[0].key)
+            ledger.inbox.stuck.add(batch.moves[0].key)
             key = batch.moves[0].key.decode("utf-8", "backslashreplace")
             log.error("too large to be moved", extra={"values": {"queue": self._keys.queue, "key": key}})
 
@@ -178,23 +182,24 @@ class Dispatcher:
             await self._read_ahead(ledger)
 
     async def _read_inbox(self, ledger: Ledger) -> None:
-        wanted: list[Arrival] = []
-        for arrival in ledger.inbox.values():
-            if arrival.value is not None or len(wanted) >= READ_AT_ONCE:
-                break
-            wanted.append(arrival)
+        wanted = ledger.inbox.unread(self._most, max(1, min(MOST_MOVES, READ_BYTES // max(1, self._size))))
         if not wanted:
             return
         found = await self._etcd.txn([], [get(one.key) for one in wanted], repeat=True)
         for arrival, answer in zip(wanted, found.responses, strict=True):
             kvs = answer.response_range.kvs
-            known = ledger.inbox.get(arrival.key)
-            if known is None or known.revision != arrival.revision:
-                continue
             if kvs and kvs[0].mod_revision == arrival.revision:
-                ledger.inbox[arrival.key] = arrival._replace(value=kvs[0].value)
+                ledger.inbox.fill(arrival, kvs[0].value)
             else:  # the watch brings what it is now
-                del ledger.inbox[arrival.key]
+                ledger.inbox.leave(arrival)
+
+    async def _look_after(self, ledger: Ledger) -> None:
+        """Of a message that cannot be moved we do not hear that its producer took it back."""
+        if wanted := ledger.inbox.held_up(READ_AT_ONCE):
+            found = await self._etcd.txn([], [get(one.key, keys_only=True) for one in wanted], repeat=True)
+            for arrival, answer in zip(wanted, found.responses, strict=True):
+                if not answer.response_range.kvs:
+                    ledger.inbox.leave(arrival)
 
     async def _read_bodies(self, ledger: Ledger, wanted: list[tuple[int, bytes]]) -> None:
         found = await self._etcd.txn([], [get(self._keys.ordered(*one)) for one in wanted], repeat=True)
@@ -224,15 +229,9 @@ class Dispatcher:
 
     # what is heard
 
-    async def _watch(self, start: bytes, end: bytes, revision: int, fence: int) -> None:
-        try:
-            async for events in self._etcd.watch(start, end, revision=revision):
-                for event in events:
-                    self._hear(event, fence)
-                self._stir.set()
-        except (Compacted, NotAllowed, Deposed) as error:
-            self._trouble = error
-            self._stir.set()
+    def _stirred(self, trouble: Exception | None) -> None:
+        self._trouble = self._trouble or trouble
+        self._stir.set()
 
     def _hear(self, event: Any, fence: int) -> None:
         kv, ledger, now = event.kv, self.ledger, self._clock.now_ms()
@@ -243,10 +242,7 @@ class Dispatcher:
             return
         match self._keys.meaning(kv.key):
             case Message(sender, name) if event.type == PUT:
-                held = kv.value if len(ledger.inbox) < MOST_HELD else None
-                ledger.arrive(Arrival(kv.key, sender, name, kv.mod_revision, held))
-            case Message():
-                ledger.withdraw(kv.key, kv.mod_revision)
+                ledger.inbox.arrive(Arrival(kv.key, sender, name, kv.mod_revision, kv.value))
             case Registration(home, _) if event.type == PUT:
                 ledger.register(home, kv)
             case Registration(home, _):

@@ -15,6 +15,7 @@ from yirangmq.core.errors import NotFound
 PAGE = 500
 EQUAL, GREATER, LESS = 0, 1, 2
 VERSION, CREATE, MOD = 0, 1, 2
+NO_PUT, NO_DELETE = 0, 1
 
 _make = wire.MESSAGES
 Op = _make["RequestOp"]
@@ -118,8 +119,9 @@ class Etcd:
         """A transaction that is made already."""
         return await self.lines.call(wire.TXN, transaction, repeat=repeat)
 
-    def watch(self, key: bytes, end: bytes = b"", *, revision: int, deletes: bool = True) -> Watch:
-        return Watch(self.lines, key, end, revision, () if deletes else (1,))
+    def watch(self, key: bytes, end: bytes = b"", *, revision: int, puts: bool = True, deletes: bool = True) -> Watch:
+        unwanted = [NO_PUT] * (not puts) + [NO_DELETE] * (not deletes)
+        return Watch(self.lines, key, end, revision, unwanted)
 
     async def grant(self, seconds: int) -> tuple[int, int]:
         """(id, seconds) of a new lease; etcd may give more than was asked for."""

@@ -61,6 +61,7 @@ class Keys:
         self.base = self.leader + b"/"
         self.state = self.base + b"s"
         self.policy = self.base + POLICY
+        self._plain = self.base + b"p/"
 
     def ordered(self, index: int, name: bytes) -> bytes:
         return self.base + b"%020d/" % index + name
@@ -97,7 +98,19 @@ class Keys:
         """Inbox, consumers and policy, each root in one range: ``c…`` to ``p…``."""
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/q") for root in ROOTS]
 
+    def inboxes(self) -> list[tuple[bytes, bytes]]:
+        """``i…`` to ``p…`` of each root, without the policy."""
+        ranges = [(root + self.queue.encode() + b"/i", root + self.queue.encode() + b"/q") for root in ROOTS]
+        (start, end), *others = ranges
+        return [(start, self.policy), (self.policy + b"\0", end), *others]
+
+    def consumers(self) -> list[tuple[bytes, bytes]]:
+        return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/d") for root in ROOTS]
+
     def meaning(self, key: bytes) -> Meaning | None:
+        if key.startswith(self._plain):  # nearly all
+            sender, slash, name = key[len(self._plain) :].partition(b"/")
+            return Message(sender, name.replace(b"/", b"%2F") or b"_") if slash else Message(b"", sender or b"_")
         root = next((root for root in ROOTS if key.startswith(root)), None)
         parts = key[len(root) :].split(b"/") if root else []
         if len(parts) < 2 or parts[0] != self.queue.encode():

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards
+from yirangmq.cluster.arrivals import Arrival, Arrivals
 from yirangmq.cluster.keys import Keys
 from yirangmq.core.decide import Outcome
 from yirangmq.core.message import Message
@@ -30,16 +31,6 @@ UNIQUE = re.compile(rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 FAR = 64
 AHEAD = 1_000
 AHEAD_BYTES = 8_000_000
-
-
-class Arrival(NamedTuple):
-    """A message in the inbox. ``value`` is None where it is still to be read."""
-
-    key: bytes
-    sender: bytes
-    name: bytes
-    revision: int
-    value: bytes | None
 
 
 class Waiting(NamedTuple):
@@ -99,8 +90,7 @@ class Ledger:
         self.tally = Tally()
         self.unsaid = False
         """Something was counted that the state in etcd does not say yet."""
-        self.inbox: dict[bytes, Arrival] = {}
-        self.stuck: set[bytes] = set()
+        self.inbox = Arrivals()
         self.ahead: deque[Waiting] = deque()
         self.ahead_bytes = 0
         self.consumers: dict[bytes, Consumer] = {}
@@ -121,19 +111,6 @@ class Ledger:
         self._places: list[tuple[int, int]] = []
 
     # what is heard
-
-    def arrive(self, arrival: Arrival) -> None:
-        known = self.inbox.get(arrival.key)
-        if known is None or known.revision < arrival.revision:
-            self.inbox[arrival.key] = arrival
-            self.stuck.discard(arrival.key)
-
-    def withdraw(self, key: bytes, revision: int) -> None:
-        """It left the inbox: by our own hand, or its producer's."""
-        known = self.inbox.get(key)
-        if known is not None and known.revision < revision:
-            del self.inbox[key]
-            self.stuck.discard(key)
 
     def register(self, home: bytes, kv: Any) -> None:
         """A consumer, or a new value at one we know: that is put right, unless the consumer itself came anew."""

@@ -13,7 +13,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards, etcd
-from yirangmq.cluster.ledger import Arrival, Consumer, Ledger, Removal, Return, Waiting
+from yirangmq.cluster.arrivals import Arrival
+from yirangmq.cluster.ledger import Consumer, Ledger, Removal, Return, Waiting
 from yirangmq.cluster.packing import Packing
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
@@ -243,10 +244,10 @@ def copy_key(home: bytes, card: Message) -> bytes:
 def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
     """From the inbox into line, and to a consumer at once if nobody stands before it."""
     seen: dict[tuple[bytes, bytes], bytes] = {}
-    for arrival in ledger.inbox.values():
+    for arrival in ledger.inbox:
         if arrival.value is None or len(batch.moves) + len(batch.repeats) >= most:
             return
-        if arrival.key in ledger.stuck:
+        if arrival.key in ledger.inbox.stuck:
             continue
         size = len(arrival.value)
         if not batch.room(size):

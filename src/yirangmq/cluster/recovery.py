@@ -9,9 +9,10 @@ import logging
 from typing import Any, NamedTuple
 
 from yirangmq.cluster import cards
+from yirangmq.cluster.arrivals import Arrival
 from yirangmq.cluster.etcd import Etcd, created_at, get
 from yirangmq.cluster.keys import Delivery, Keys, Message, Refusal, Registration
-from yirangmq.cluster.ledger import REMEMBERED, Arrival, Ledger, Removal
+from yirangmq.cluster.ledger import REMEMBERED, Ledger, Removal
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -145,7 +146,7 @@ class Recovery:
                     if isinstance(one := self._keys.meaning(kv.key), Message):
                         found.append(Arrival(kv.key, one.sender, one.name, kv.mod_revision, None))
         for arrival in sorted(found, key=lambda one: one.revision):
-            ledger.arrive(arrival)
+            ledger.inbox.arrive(arrival)
 
 
 def policy_of(queue: str, text: bytes) -> QueuePolicy:

@@ -13,8 +13,7 @@ from yirangmq.core.states import State
 def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:
     """It was done, at this revision: what it did away with leaves the ledger."""
     for arrival in (*batch.moves, *batch.repeats):
-        if (known := ledger.inbox.get(arrival.key)) is not None and known.revision == arrival.revision:
-            del ledger.inbox[arrival.key]
+        ledger.inbox.leave(arrival)
     for arrival in batch.moves:
         ledger.remember(arrival, batch.at)
     for _ in range(batch.from_ahead):
@@ -75,7 +74,5 @@ def drop_changed(ledger: Ledger, batch: Batch, found: Any) -> None:
     """Moves whose key is not as it was: it is gone, or the watch brings its new content."""
     for arrival, answer in zip(batch.moves, found, strict=True):
         kvs = answer.response_range.kvs
-        known = ledger.inbox.get(arrival.key)
-        is_old = not kvs or kvs[0].mod_revision != arrival.revision
-        if is_old and known is not None and known.revision == arrival.revision:
-            del ledger.inbox[arrival.key]
+        if not kvs or kvs[0].mod_revision != arrival.revision:
+            ledger.inbox.leave(arrival)

@@ -6,7 +6,7 @@ which may be far ahead of a watch that is catching up. Parts of a large answer a
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Any
 
 from grpc import aio
@@ -31,7 +31,7 @@ class Watch:
         self._filters = filters
         self.revision = revision
 
-    async def __aiter__(self) -> AsyncIterator[list[Any]]:
+    async def __aiter__(self) -> AsyncGenerator[list[Any], None]:
         while True:
             try:
                 line = await self._lines.line()
