@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from yirangmq.cli.cluster_options import loop_factory
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
 from yirangmq.cluster.etcd import Etcd
@@ -32,4 +33,5 @@ async def consume(endpoints: str, queue: str, name: str, file: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(consume(*sys.argv[1:]))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(consume(*sys.argv[1:]))

@@ -36,11 +36,11 @@ def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Corout
         async with Etcd(address) as etcd:
             return await act(etcd, address)
 
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(whole())
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop's where it is installed: about a third more messages a second."""
     try:
         from uvloop import new_event_loop

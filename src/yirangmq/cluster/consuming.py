@@ -6,10 +6,11 @@ that was not begun is forgotten, and what is there is listed anew."""
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
-from yirangmq.cluster.etcd import Etcd, delete, end_of, put
+from yirangmq.cluster.etcd import Etcd, Txn, end_of, put
 from yirangmq.cluster.following import follow
 from yirangmq.cluster.keys import NACK, Delivery, Keys, text_of
 from yirangmq.cluster.leases import Lease
@@ -44,7 +45,8 @@ class Consumer:
         self._host = host.encode() or client.encode()
         self._seconds = seconds
         self._lease: Lease | None = None
-        self._arrived: asyncio.Queue[Given] = asyncio.Queue()
+        self._arrived: deque[Given] = deque()
+        self._news = asyncio.Event()
         self._following: asyncio.Task[None] | None = None
         self._known: set[bytes] = set()
 
@@ -72,9 +74,11 @@ class Consumer:
     async def ack(self, batch: Sequence[Given]) -> None:
         """Deleting what is deleted does no harm, so this is tried until it is done."""
         for start in range(0, len(batch), ACKS):
-            part = batch[start : start + ACKS]
-            await self._etcd.txn([], [delete(one.key) for one in part], repeat=True)
-            self._known -= {one.key for one in part}
+            part, transaction = batch[start : start + ACKS], Txn()
+            for one in part:
+                transaction.success.add().request_delete_range.key = one.key
+            await self._etcd.send(transaction, repeat=True)
+            self._known.difference_update(one.key for one in part)
 
     async def nack(
         self, one: Given, reason: Reason = Reason.HANDLER_ERROR, text: str = "", delay: float | None = None
@@ -85,33 +89,24 @@ class Consumer:
         self._known.discard(one.key)
 
     def _taken(self, most: int) -> list[Given]:
-        batch: list[Given] = []
-        while len(batch) < most and not self._arrived.empty():
-            batch.append(self._arrived.get_nowait())
-        return batch
+        return [self._arrived.popleft() for _ in range(min(most, len(self._arrived)))]
 
     async def _wait(self, lease: Lease) -> None:
         """For a message, or for the loss of the lease."""
-        tasks = [asyncio.ensure_future(self._arrived.get()), asyncio.ensure_future(lease.lost.wait())]
+        self._news.clear()
+        tasks = [asyncio.ensure_future(self._news.wait()), asyncio.ensure_future(lease.lost.wait())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            found = (await asyncio.gather(*tasks, return_exceptions=True))[0]
-            if isinstance(found, Given):
-                self._put_first(found)
-
-    def _put_first(self, one: Given) -> None:
-        others = self._taken(self._arrived.qsize())
-        for given in (one, *others):
-            self._arrived.put_nowait(given)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _register(self) -> None:
         await self._stop_following()
         if self._lease is not None:
             await self._lease.stop()
-        self._arrived = asyncio.Queue()
+        self._arrived = deque()
         self._known = set()
         while True:
             try:
@@ -137,7 +132,8 @@ class Consumer:
         if isinstance(meaning, Delivery) and key not in self._known:
             self._known.add(key)
             value: bytes = kv.value  # type: ignore[attr-defined]
-            self._arrived.put_nowait(Given(meaning.number, text_of(meaning.name), value, key))
+            self._arrived.append(Given(meaning.number, text_of(meaning.name), value, key))
+            self._news.set()
 
     async def _stop_following(self) -> None:
         if self._following is not None:

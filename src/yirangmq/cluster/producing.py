@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from yirangmq.cluster.etcd import Etcd, get, put
+from yirangmq.cluster.etcd import Etcd, Txn
 from yirangmq.cluster.keys import Keys
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, QuotaExceeded, StoreError, TooLarge, Unavailable
 from yirangmq.core.ports import Ids
 from yirangmq.format.jsontext import loads
 
+Puts = list[tuple[bytes, bytes]]
 LEVELS = ("majority", "few", "none")
 MOST_BYTES = 700_000
 """Two copies of a message and its keys must fit into one request of 1.5 MiB."""
@@ -63,9 +64,9 @@ class Producer:
             if len(value) > MOST_BYTES:
                 text = f"a message may have {MOST_BYTES} bytes in a cluster, not {len(value)}; keep large ones in files"
                 raise TooLarge(f"{text} and send their names", field="value")
-        puts = [put(self._keys.inbox(self._client, name), value) for name, value in zip(chosen, values, strict=True)]
+        puts = [(self._keys.inbox(self._client, name), value) for name, value in zip(chosen, values, strict=True)]
         await self._check_room()
-        for part in _parts(puts, values):
+        for part in _parts(puts):
             await self._send(part)
         return chosen
 
@@ -75,7 +76,7 @@ class Producer:
             await asyncio.wait(self._on_their_way)
         self._complain()
 
-    async def _send(self, puts: list[Any]) -> None:
+    async def _send(self, puts: Puts) -> None:
         if self._level == "majority":
             await self._insist(puts)
             return
@@ -97,13 +98,13 @@ class Producer:
             faults, self._faults = self._faults, []
             raise faults[0]
 
-    async def _once(self, puts: list[Any]) -> None:
+    async def _once(self, puts: Puts) -> None:
         try:
             await self._write(puts)
         except QueueError:
             self.failed += len(puts)
 
-    async def _insist(self, puts: list[Any]) -> None:
+    async def _insist(self, puts: Puts) -> None:
         for left in reversed(range(TRIES)):
             try:
                 return await self._write(puts)
@@ -112,11 +113,16 @@ class Producer:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _write(self, puts: list[Any]) -> None:
+    async def _write(self, puts: Puts) -> None:
         """How full etcd is comes back with the answer, if we may see it: still one call."""
-        look = [get(self._keys.state)] if self._sees_state else []
+        transaction, look = Txn(), self._sees_state
+        for key, value in puts:
+            made = transaction.success.add().request_put
+            made.key, made.value = key, value
+        if look:
+            transaction.success.add().request_range.key = self._keys.state
         try:
-            answer = await self._etcd.txn([], [*puts, *look])
+            answer = await self._etcd.send(transaction)
         except NotAllowed:
             if not look:
                 raise
@@ -135,15 +141,15 @@ class Producer:
             raise QuotaExceeded(f"{text}; try again in 5 s")
 
 
-def _parts(puts: list[Any], values: Sequence[bytes]) -> list[list[Any]]:
-    parts: list[list[Any]] = []
+def _parts(puts: Puts) -> list[Puts]:
+    parts: list[Puts] = []
     size = 0
-    for one, value in zip(puts, values, strict=True):
-        if not parts or len(parts[-1]) >= BATCH or size + len(value) > BATCH_BYTES:
+    for one in puts:
+        if not parts or len(parts[-1]) >= BATCH or size + len(one[1]) > BATCH_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(one)
-        size += len(value)
+        size += len(one[1])
     return parts
 
 
