@@ -1,16 +1,18 @@
 """How fast queues on etcd are, beside what etcd's own yardstick (``etcdctl check perf --load=l``) reaches on the same
-cluster in the same run. ``make bench-cluster``. Messages of 2000 bytes; nodes, producer and consumers are processes
-of their own; etcd syncs.
+cluster in the same run. ``make bench-cluster``. Messages of 2000 bytes; etcd's members, two nodes and two consumers are
+processes of their own, the producer is this one; it sends batches of 100 and waits for each; etcd syncs.
 
-Each target line at the end has: name | figure | wanted | reached or short. etcd, nodes and clients share the
-machine's cores: run it when nothing else does. ``--quick`` leaves the yardstick out (it takes a minute a cluster) and
-sends a tenth."""
+Beside each rate stands what one message costs each kind of process, in microseconds of a processor: that says
+something also where others work on the same cores. Each target line at the end has: name | figure | wanted | reached
+or short. etcd, nodes and clients share the machine's cores: run it when nothing else does. ``--quick`` leaves the
+yardstick out (it takes a minute a cluster) and sends a tenth."""
 
 import argparse
 import asyncio
 import itertools
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,12 +21,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import cpu  # noqa: E402
 from tests.cluster.etcds import Etcds, program  # noqa: E402
 from tests.cluster.parts import at  # noqa: E402
+from yirangmq.cli.cluster_options import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.consuming import Consumer  # noqa: E402
 from yirangmq.cluster.etcd import Etcd  # noqa: E402
@@ -38,6 +43,9 @@ BODY = os.urandom(2000)
 BATCH = 100
 CONSUMERS = 2
 LEASE = 5
+PATIENCE = 60
+REPEATS = 5
+STEPS_DOWN = 5
 FLAGS = ["--quota-backend-bytes", str(8 * 1024**3)]
 TARGETS: list[str] = []
 
@@ -46,10 +54,14 @@ def target(name: str, figure: str, wanted: str, reached: bool) -> None:
     TARGETS.append(f"target: {name} | {figure} | {wanted} | {'reached' if reached else 'short'}")
 
 
+def start(*words: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "YIRANGMQ_WORKER_BATCH": str(BATCH)}
+    return subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+
+
 @contextmanager
 def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "YIRANGMQ_WORKER_BATCH": str(BATCH)}
-    started = subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+    started = start(*words)
     try:
         yield started
     finally:
@@ -83,17 +95,60 @@ async def acked(client: Etcd, queue: str, count: int) -> None:
                 return
 
 
-async def end_to_end(etcds: Etcds, queue: str, count: int) -> float:
-    """Messages per second from the first publish to the last ack removed."""
+class Round(NamedTuple):
+    """Messages per second from the first publish to the last ack removed, and what a message cost each kind of process,
+    in microseconds."""
+
+    rate: float
+    costs: dict[str, float]
+
+
+async def end_to_end(etcds: Etcds, queue: str, count: int, crew: dict[str, list[int]]) -> Round:
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as eyes:
         producer = Producer(client, queue, "bench", TimeOrderedIds())
         await producer.publish(BODY)
-        await acked(eyes, queue, 1)
-        begun = time.perf_counter()
+        before = await _acked_so_far(client, queue)
+        await acked(eyes, queue, before + 1)
+        reading, begun = cpu.read(), time.perf_counter()
         for _ in range(0, count, BATCH):
             await producer.publish_many([BODY] * BATCH)
-        await acked(eyes, queue, count + 1)
-        return count / (time.perf_counter() - begun)
+        await acked(eyes, queue, before + 1 + count)
+        seconds, after = time.perf_counter() - begun, cpu.read()
+    costs = {}
+    for kind, pids in crew.items():
+        ticks = sum(after.ticks[pid] - reading.ticks[pid] for pid in pids)
+        costs[kind] = ticks / cpu.TICK / count * 1e6
+    return Round(count / seconds, costs)
+
+
+async def _acked_so_far(client: Etcd, queue: str) -> int:
+    """Before the message that was sent last; nothing else is under way."""
+    state = await client.get(Keys(queue).state)
+    return int(loads(state.value)["moved"]) - 1 if state is not None else 0
+
+
+def rounds(etcds: Etcds, queue: str, count: int, nodes: dict[str, int]) -> list[Round]:
+    words = ("-m", "tests.cluster.workers", ",".join(etcds.endpoints), queue)
+    with process(*words, "one", os.devnull) as one, process(*words, "two", os.devnull) as two:
+        play(end_to_end(etcds, queue, BATCH, {}))  # all have found each other
+        leads = play(leader(etcds, queue))
+        crew = {f"etcd {number}": [member.pid] for number, member in enumerate(etcds.members, 1)}
+        crew |= {"leading node": [nodes[leads]], "other node": [pid for name, pid in nodes.items() if name != leads]}
+        crew |= {"both consumers": [one.pid, two.pid], "producer": [os.getpid()]}
+        return [play(end_to_end(etcds, queue, count, crew)) for _ in range(REPEATS)]
+
+
+async def leader(etcds: Etcds, queue: str) -> str:
+    async with at(*etcds.endpoints) as client:
+        held = await client.get(Keys(queue).leader)
+        if held is None:
+            raise Unavailable("nobody leads")
+        return str(held.value.decode())
+
+
+def play(game: Any) -> Any:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(game)
 
 
 async def latency(etcds: Etcds, queue: str, seconds: float) -> list[float]:
@@ -120,6 +175,49 @@ async def latency(etcds: Etcds, queue: str, seconds: float) -> list[float]:
     return sorted(taken)[len(taken) // 10 :]  # the first ones found the node
 
 
+async def step_down(etcds: Etcds, queue: str, stop: Any) -> float:
+    """Milliseconds from the moment the leading node is told to stop until another leads."""
+    async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as eyes:
+        await Producer(client, queue, "bench", TimeOrderedIds()).publish(BODY)
+        led = ""
+        async for changes in follow(eyes, Keys(queue).leader, b"", deletes=False):
+            for kv in (one if changes.anew else one.kv for one in changes.events):
+                name = kv.value.decode()
+                if not led:
+                    led = name
+                    await asyncio.sleep(0.5)  # the other has seen who leads
+                    begun = time.perf_counter()
+                    stop(name)
+                elif name != led:
+                    return (time.perf_counter() - begun) * 1000
+    raise AssertionError("a watch does not end")
+
+
+def steps_down(etcds: Etcds) -> list[float]:
+    """Of nodes of their own, one after the other: who stopped is started again and stands by."""
+    taken: list[float] = []
+    nodes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for _ in range(STEPS_DOWN):
+            for name in ("c", "d"):
+                if name not in nodes:
+                    nodes[name] = start(*node(etcds, name))
+            time.sleep(2)
+            stopped: list[subprocess.Popen[bytes]] = []
+
+            def stop(name: str, stopped: list[subprocess.Popen[bytes]] = stopped) -> None:
+                stopped.append(nodes.pop(name))
+                stopped[0].send_signal(signal.SIGTERM)
+
+            taken.append(play(asyncio.wait_for(step_down(etcds, "step", stop), PATIENCE)))
+            stopped[0].wait(PATIENCE)
+    finally:
+        for one in nodes.values():
+            one.kill()
+            one.wait()
+    return taken
+
+
 async def takeover(etcds: Etcds, queue: str, nodes: dict[str, subprocess.Popen[bytes]]) -> float:
     """The longest time without a delivery while the leading node is killed."""
     moments: list[float] = []
@@ -137,37 +235,41 @@ async def takeover(etcds: Etcds, queue: str, nodes: dict[str, subprocess.Popen[b
             await producer.publish(BODY)
             await asyncio.sleep(0.02)
             if number == 100:
-                held = await client.get(Keys(queue).leader)
-                if held is None:
-                    raise Unavailable("nobody leads")
-                nodes[held.value.decode()].kill()
+                nodes[await leader(etcds, queue)].kill()
         consuming.cancel()
         await asyncio.gather(consuming, return_exceptions=True)
     return max(after - before for before, after in itertools.pairwise(moments))
 
 
 def measure(members: int, quick: bool) -> None:
-    count = 3_000 if quick else 30_000
+    label = f"{members} member{'s' if members > 1 else ''}"
     with tempfile.TemporaryDirectory() as folder, Etcds(Path(folder) / "etcd", members, FLAGS) as etcds:
         wanted = 0.0 if quick else yardstick(etcds)
-        endpoints = ",".join(etcds.endpoints)
         with process(*node(etcds, "a")) as a, process(*node(etcds, "b")) as b:
-            with (
-                process("-m", "tests.cluster.workers", endpoints, "fast", "one", os.devnull),
-                process("-m", "tests.cluster.workers", endpoints, "fast", "two", os.devnull),
-            ):
-                rate = asyncio.run(end_to_end(etcds, "fast", count))
-            times = asyncio.run(latency(etcds, "slow", 3 if quick else 20))
-            gap = asyncio.run(takeover(etcds, "gap", {"a": a, "b": b}))
-    label = f"{members} member{'s' if members > 1 else ''}"
+            played = rounds(etcds, "fast", 3_000 if quick else 30_000, {"a": a.pid, "b": b.pid})
+            times = play(latency(etcds, "slow", 3 if quick else 20))
+            gap = play(takeover(etcds, "gap", {"a": a, "b": b}))
+        downs = steps_down(etcds)
     middle, worst = statistics.median(times), times[int(len(times) * 0.99)]
-    found = f"{rate:,.0f} msg/s, p50 {middle:.1f} ms, p99 {worst:.1f} ms, takeover {gap:.1f} s"
-    print(f"{label}: {found}; check perf {wanted:,.0f} writes/s")
+    rate, down = show(label, played), statistics.median(downs)
+    print(f"  p50 {middle:.1f} ms, p99 {worst:.1f} ms, takeover {gap:.1f} s; check perf {wanted:,.0f} writes/s")
+    print(f"  a leader that stops: another after {down:.0f} ms (spread {min(downs):.0f}-{max(downs):.0f})")
     if not quick:
         share = rate / wanted
         target(f"end to end beside etcdctl check perf, {label}", f"{share:.2f} x", ">= 1.0 x", share >= 1)
     target(f"p50 at 100 msg/s, {label}", f"{middle:.1f} ms", "<= 5 ms", middle <= 5)
     target(f"takeover, {label}", f"{gap:.1f} s", f"<= {LEASE + 1} s", gap <= LEASE + 1)
+    target(f"step-down, {label}", f"{down:.0f} ms", "< 100 ms", down < 100)
+
+
+def show(label: str, played: list[Round]) -> float:
+    rates = [one.rate for one in played]
+    rate = statistics.median(rates)
+    print(f"{label}: {rate:,.0f} msg/s (spread {min(rates):,.0f}-{max(rates):,.0f}, {len(rates)} rounds)")
+    costs = {kind: statistics.median(one.costs[kind] for one in played) for kind in played[0].costs}
+    told = ", ".join(f"{kind} {cost:.0f}" for kind, cost in costs.items())
+    print(f"  processor time of a message, in us: {told}; together {sum(costs.values()):.0f}")
+    return rate
 
 
 if __name__ == "__main__":
