@@ -446,7 +446,12 @@ def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd:
 
 def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds, queue: str) -> None:
     async def game() -> None:
-        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+        async with (
+            running(etcd.endpoints) as node,
+            at(*etcd.endpoints) as client,
+            Consumer(client, queue, "bob") as consumer,
+        ):
+            stage = Stage(etcd, client, queue)
             with pytest.raises(TooLarge, match="700000 bytes"):
                 await stage.producer.publish(bytes(700_001))
             stuck = stage.keys.inbox("ann", "huge")
@@ -458,6 +463,11 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds,
             assert [len(one.value) for one in taken] == [1, 700_000, 1, 1_400_000]
             assert await stage.has(stuck)
             await stage.client.delete(stuck)
+            await until(lambda: is_empty(node), "the leader sees that its producer took it back")
+
+    def is_empty(node: Node) -> bool:
+        book = node.leads[queue].ledger
+        return book is not None and len(book.inbox) == 0
 
     play(game())
 
@@ -501,6 +511,37 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: Etcds, queue: str) -> No
                 await asyncio.sleep(0.01)
             assert sorted(one.value for one in await taking) == sorted(sent)
             await until(stage.is_drained)
+
+    play(game())
+
+
+def test_consumers_come_and_go_and_each_ack_is_heard(etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two are watched apart, the others not; one comes again under its name."""
+    monkeypatch.setattr("yirangmq.cluster.hearing.MOST_APART", 2)
+
+    async def game() -> None:
+        async with staged(etcd, queue, manner=Manner(window=3)) as stage:
+            for name in ("bob", "ann", "bob", "cid", "ann", "dan"):
+                async with Consumer(stage.client, queue, name, seconds=60) as consumer:
+                    await stage.producer.publish_many([b"%d" % number for number in range(20)])
+                    assert len(await take(consumer, 20)) == 20
+                    await until(stage.is_drained, f"all acks of {name} were heard")
+                await stage.lost(stage.keys.home(name))
+            assert (await stage.state())["acked"] == 120
+
+    play(game())
+
+
+def test_what_does_not_fit_into_memory_is_read_in_its_turn(
+    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.cluster.arrivals.HELD_BYTES", 5)
+
+    async def game() -> None:
+        async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
+            await stage.producer.publish_many([b"%03d" % number for number in range(300)])
+            taken = [one.value for one in await take(consumer, 300)]
+            assert taken == [b"%03d" % number for number in range(300)]
 
     play(game())
 

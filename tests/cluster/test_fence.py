@@ -8,7 +8,7 @@ from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, keys_of, play, running, until
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import planning, settling
-from yirangmq.cluster.arrivals import Arrival
+from yirangmq.cluster.arrivals import Arrival, Arrivals
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.dispatcher import Dispatcher, Manner
 from yirangmq.cluster.etcd import Etcd
@@ -53,6 +53,30 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> N
                 await Recovery(client, queue, "old", SystemClock(), 256).read(fence)
             with pytest.raises(Deposed):
                 await dispatcher.lead(fence)
+
+    play(game())
+
+
+@pytest.mark.process
+def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: Etcds, queue: str) -> None:
+    async def game() -> None:
+        keys = Keys(queue)
+        async with at(*etcd.endpoints) as client:
+            fence = (await client.put(keys.leader, b"me")).header.revision
+            ledger, _ = await Recovery(client, queue, "me", SystemClock(), 256).read(fence)
+            for name in ("taken", "anew", "kept"):
+                revision = (await client.put(keys.inbox("ann", name), b"1")).header.revision
+                ledger.inbox.arrive(Arrival(keys.inbox("ann", name), b"ann", name.encode(), revision, b"1"))
+            await client.delete(keys.inbox("ann", "taken"))
+            await client.put(keys.inbox("ann", "anew"), b"2")
+            dispatcher = Dispatcher(client, queue, "me", SystemClock(), TimeOrderedIds(), Room(), Manner())
+            await dispatcher._commit(ledger, planning.plan(ledger, fence, 1, 0.0), fence, 0.0)
+            assert [one.name for one in ledger.inbox] == [b"kept"]
+            assert await keys_of(client, keys.base + b"0") == []
+            await dispatcher._commit(ledger, planning.plan(ledger, fence, 1, 0.0), fence, 0.0)
+            assert await keys_of(client, keys.base + b"0") == [keys.ordered(1, b"kept")]
+            assert await keys_of(client, keys.base + b"p/") == [keys.inbox("ann", "anew")]
+            await client.delete(keys.leader, keys.base + b"~")
 
     play(game())
 
@@ -134,6 +158,28 @@ def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() ->
     home = registered(again, "a", b"here")
     settling.undo(again, planning.plan(again, 1, 0, 0.0))
     assert (again.out, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
+
+
+def test_the_inbox_holds_so_many_bytes_and_knows_the_rest_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yirangmq.cluster.arrivals.HELD_BYTES", 4)
+    inbox = Arrivals()
+    one, two, three, four = (Arrival(b"k%d" % number, b"", b"", number, b"vvv") for number in range(1, 5))
+    for arrival in (one, two, three, four):
+        inbox.arrive(arrival)
+    unread = [three._replace(value=None), four._replace(value=None)]
+    assert inbox.unread(4, 9) == unread
+    assert inbox.unread(3, 9) == inbox.unread(4, 1) == unread[:1]
+    inbox.fill(unread[0], b"vvv")
+    inbox.leave(one)
+    inbox.arrive(two._replace(value=b"old", revision=1))
+    assert list(inbox) == [two, three, unread[1]]
+    inbox.arrive(two._replace(value=b"new", revision=9))
+    inbox.leave(two)  # that was another
+    assert [arrival.value for arrival in inbox] == [b"new", b"vvv", None]
+    inbox.stuck.update((two.key, three.key))
+    assert inbox.unread(1, 9) == unread[1:]
+    inbox.leave(three)
+    assert [arrival.key for arrival in inbox.held_up(9)] == [two.key]
 
 
 def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:

@@ -39,7 +39,7 @@ class Hearing:
     def begin(self, revision: int, homes: Iterable[bytes]) -> None:
         keys = self._keys
         self._watch(keys.leader, b"", revision)
-        self._watch(keys.policy, b"", revision)
+        self._watch(*keys.policy_and_rest(), revision)
         for start, end in keys.inboxes():
             self._watch(start, end, revision, deletes=False)
         known = sorted(homes)

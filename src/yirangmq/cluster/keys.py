@@ -99,10 +99,13 @@ class Keys:
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/q") for root in ROOTS]
 
     def inboxes(self) -> list[tuple[bytes, bytes]]:
-        """``i…`` to ``p…`` of each root, without the policy."""
-        ranges = [(root + self.queue.encode() + b"/i", root + self.queue.encode() + b"/q") for root in ROOTS]
-        (start, end), *others = ranges
-        return [(start, self.policy), (self.policy + b"\0", end), *others]
+        """``i…`` to ``p/…``, and of the long root to ``producer/…``; see ``policy_and_rest``."""
+        (start, _), long = [(root + self.queue.encode() + b"/i", root + self.queue.encode() + b"/q") for root in ROOTS]
+        return [(start, self.policy), long]
+
+    def policy_and_rest(self) -> tuple[bytes, bytes]:
+        """The policy, and the inbox where it is spelt ``producer/…``, which lies behind it."""
+        return self.policy, self.base + b"q"
 
     def consumers(self) -> list[tuple[bytes, bytes]]:
         return [(root + self.queue.encode() + b"/c", root + self.queue.encode() + b"/d") for root in ROOTS]
