@@ -15,7 +15,7 @@ from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_reading import Reading
 from yirangmq.stores.sqlite_runs import Batch, Head, Span, members, spans
-from yirangmq.stores.sqlite_sort import SHARED, Kind, by_fate, by_kind, by_rank, is_counted, shared
+from yirangmq.stores.sqlite_sort import SHARED, Kind, by_fate, by_kind, by_rank, is_counted, is_start_alike, shared
 
 _by_number = itemgetter(0)
 MOST_CARDS = 20_000
@@ -35,7 +35,7 @@ class Changing(Reading):
             self._count_changes(*kind, len(alike))
             self._weigh(kind, alike)
             self._remember(kind[1], kind[3], alike)
-            self._known.recent.moved(kind[1], kind[3], alike)
+            self._known.named.moved(kind[1], kind[3], alike)
         if any(after[15] for _, after, _ in changes):
             self._regroup(changes)
 
@@ -54,9 +54,15 @@ class Changing(Reading):
         for rank, places in by_rank([card for card in cards if card[5] == card[0] and not card[16]]).items():
             covered += self._runs.leave_line(queue, rank, places)
         gone = members(covered)
-        if len(gone) < len(cards):
-            apart = [(queue, card[16], card[4], card[5]) for card in cards if card[0] not in gone]
-            self._db.executemany(sql.END_READY, apart)
+        if len(gone) == len(cards):
+            return
+        apart = [card for card in cards if card[0] not in gone] if gone else cards
+        if any(card[16] for card in apart):
+            self._db.executemany(sql.END_READY, [(queue, card[16], card[4], card[5]) for card in apart])
+            return
+        for rank, places in by_rank(apart).items():
+            for low, high in spans(places):
+                self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
 
     def _enter(self, kind: Kind, changes: list[Change], left: set[int]) -> None:
         """``left``: who of them was in a run, and has no row."""
@@ -99,6 +105,9 @@ class Changing(Reading):
         if not left and new is State.DONE and old in SHARED:
             self._settle(changes)
             return
+        if not left and old is State.CLAIMED and new is State.LEASED and is_start_alike(changes):
+            self._start(changes)
+            return
         many = self._db.executemany
         rows = [(after[0], queue, *after[2:]) for _, after, _ in changes]
         if new is State.READY:
@@ -124,6 +133,12 @@ class Changing(Reading):
             self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
             if not body:
                 self._db.execute(sql.END_MESSAGES + which, bindings)
+
+    def _start(self, changes: list[Change]) -> None:
+        """Claimed to leased, alike for all fetched together."""
+        which, bindings = sql.among([after[0] for _, after, _ in changes])
+        card = changes[0][1]
+        self._db.execute(sql.START_LIFE + which, (card[8], card[10], *bindings))
 
     def _weigh(self, kind: Kind, changes: list[Change]) -> None:
         """Bytes of what enters or leaves the queue."""
@@ -176,7 +191,7 @@ class Changing(Reading):
     # -- another content, none, or no trace -----------------------------------------------------------------------
 
     def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        contents, sizes, places = [], [], []
+        contents, lives, places = [], [], []
         for message, envelope in zip(messages, envelopes, strict=True):
             header, payload, is_json = envelope[7:10]
             size, state = len(header) + len(payload), message[3]
@@ -185,20 +200,22 @@ class Changing(Reading):
                 queue = self._made_queue(message[1])
                 places.append((size, queue, message.target, message.rank, message.place))
             else:
-                sizes.append((size, message[0]))
+                lives.append(message[0])
             if state in WAITING:
                 self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
             self._known.leased.pop(message[0], None)
-        self._known.recent.rewritten(messages, envelopes)
+        self._known.named.rewritten(messages, envelopes)
         self._db.executemany(sql.REWRITE, contents)
-        self._db.executemany(sql.RESIZE_LIFE, sizes)
+        if lives:
+            which, bindings = sql.among(lives)
+            self._db.execute(sql.RESIZE_LIVES + which, bindings)
         self._db.executemany(sql.RESIZE_READY, places)
 
     def forget(self, messages: Sequence[Message]) -> None:
         if not messages:
             return
         self._known.due = None
-        self._known.recent.forget(messages)
+        self._known.named.forget(messages)
         for message in messages:
             self._known.leased.pop(message.seq, None)
             if is_counted(message.state, message.body):

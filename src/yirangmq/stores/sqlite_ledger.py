@@ -14,7 +14,7 @@ from yirangmq.core.message import Counts, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores.sqlite_recent import Recent
+from yirangmq.stores.sqlite_named import Named
 from yirangmq.stores.sqlite_runs import Runs, Span
 
 AHEAD = 1000
@@ -35,7 +35,7 @@ class Known:
     leased: dict[int, Message] = field(default_factory=dict)
     """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
     process has written, or a transaction of ours failed."""
-    recent: Recent = field(default_factory=Recent)
+    named: Named = field(default_factory=Named)
     tails: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By queue and rank the last run in line."""
     due: tuple[int | None] | None = None
@@ -161,7 +161,7 @@ class Ledger:
         self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
         self._deltas.pop(number, None)
         self._known.leased.clear()
-        self._known.recent.clear()
+        self._known.named.clear()
         self._known.tails.clear()
         self._known.due = None
         self._known.numbers.pop(queue, None)

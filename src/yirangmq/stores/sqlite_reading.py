@@ -95,9 +95,9 @@ class Reading(Ledger):
         number = self._queue(queue)
         if number is None:
             return [None] * len(ids)
-        recent = self._known.recent.by_id(queue, ids, self._known.leased)
-        if recent is not None:
-            return list(recent)
+        named = self._known.named.by_id(queue, ids, self._known.leased)
+        if named is not None:
+            return list(named)
         if len(ids) <= 1:
             return [self._by_name(number, id) for id in ids]
         seqs = dict(self._db.execute(sql.SEQS_BY_NAMES, (number, dumps(list(ids)).decode())))
@@ -121,9 +121,9 @@ class Reading(Ledger):
         return self._runs.fresh(queue, self._queue_name(queue), *row) if row else None
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
-        recent = self._known.recent.envelopes(messages)
-        if recent is not None:
-            return list(recent)
+        named = self._known.named.envelopes(messages)
+        if named is not None:
+            return list(named)
         if len(messages) <= 1:
             return [self._envelope(message.queue, message.seq) for message in messages]
         which, bindings = sql.among([message.seq for message in messages])

@@ -50,7 +50,9 @@ JOIN_GROUP = "INSERT INTO member VALUES (?, ?, ?, ?)"
 LEAVE_GROUP = "DELETE FROM member WHERE queue = ? AND grp = ? AND place = ?"
 GROUP_FIRST = "SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1"
 REWRITE = "UPDATE message SET header = ?, payload = ? WHERE seq = ?"
-RESIZE_LIFE = "UPDATE life SET size = ? WHERE seq = ?"
+RESIZE_LIVES = """
+UPDATE life SET size = (SELECT octet_length(payload) + length(header) FROM message m WHERE m.seq = life.seq)
+WHERE seq """
 RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
 NOTES = "SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key"
 KEY_HOLDER = "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?"
@@ -66,6 +68,7 @@ UPDATE life SET state = ?4, place = ?6, attempt = ?7, leases = ?8, due_at = ?9, 
     consumer = ?12, reason = ?13, repeats = ?14, body = ?15, size = ?18
 WHERE seq = ?1"""
 SETTLE_LIFE = "UPDATE life SET state = 'done', due_at = ?, changed_at = ?, body = ? WHERE seq "
+START_LIFE = "UPDATE life SET state = 'leased', due_at = ?, changed_at = ? WHERE seq "
 REMEMBER_LIFE = "UPDATE life SET body = 0, due_at = changed_at + ? WHERE seq "
 END_LIVES = "DELETE FROM life WHERE seq "
 END_LIFE = "DELETE FROM life WHERE seq = ?"

@@ -70,6 +70,19 @@ def shared(cards: Sequence[Message]) -> list[Message]:
     ]
 
 
+def is_start_alike(changes: list[Change]) -> bool:
+    """Nothing differs but the state and two moments, and these are the same for all."""
+    due_at, changed_at = changes[0][1][8], changes[0][1][10]
+    return all(
+        after[8] == due_at
+        and after[10] == changed_at
+        and before[4:8] == after[4:8]
+        and before[9] == after[9]
+        and before[11:] == after[11:]
+        for before, after, _ in changes
+    )
+
+
 def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
     """By what all of a batch have in common: rank, due, changed, consumer; mostly all are alike."""
     fate = rank, due_at, changed_at, consumer = cards[0][4], cards[0][8], cards[0][10], cards[0][11]

@@ -44,7 +44,7 @@ class SqliteTransaction(Together):
             self._known.due = None
             self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
             deltas["draft"] += len(rows)
-            self._known.recent.drafted(first, envelopes, draft_until)
+            self._known.named.drafted(first, envelopes, draft_until)
             return
         ready = len(rows)
         if _is_plain(rows, now):

@@ -13,9 +13,9 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Transaction
-from yirangmq.stores import sqlite_recent
+from yirangmq.stores import sqlite_named
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_recent import Recent
+from yirangmq.stores.sqlite_named import Named
 from yirangmq.testing import ManualClock
 
 IDS = ("a", "b", "c")
@@ -116,21 +116,21 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 
 def test_no_more_than_so_many_bytes_are_kept() -> None:
-    recent = Recent()
-    large = b"x" * (sqlite_recent.MOST_BYTES // 10)
+    named = Named()
+    large = b"x" * (sqlite_named.MOST_BYTES // 10)
     cards = []
     for seq in range(1, 40):
         sent = Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", large, False)
-        recent.drafted(seq, [sent], 9)
-        cards += recent.by_id("q", [f"m{seq}"], {}) or []
-    kept = [card for card in cards if recent.envelopes([card]) is not None]
+        named.drafted(seq, [sent], 9)
+        cards += named.by_id("q", [f"m{seq}"], {}) or []
+    kept = [card for card in cards if named.envelopes([card]) is not None]
     assert 0 < len(kept) <= 10
     assert kept[-1].seq == 39
 
 
 def test_no_more_than_so_many_names_are_kept() -> None:
-    recent = Recent()
-    for seq in range(sqlite_recent.MOST_CARDS + 1):
-        recent.drafted(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)
-    assert recent.by_id("q", ["m0"], {}) is None
-    assert recent.by_id("q", [f"m{sqlite_recent.MOST_CARDS}"], {}) is not None
+    named = Named()
+    for seq in range(sqlite_named.MOST_CARDS + 1):
+        named.drafted(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)
+    assert named.by_id("q", ["m0"], {}) is None
+    assert named.by_id("q", [f"m{sqlite_named.MOST_CARDS}"], {}) is not None

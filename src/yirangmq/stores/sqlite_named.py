@@ -18,11 +18,11 @@ asked for, and are read from the file."""
 ENVELOPE_BYTES = 500
 """Of an envelope without its content."""
 HELD = (State.DRAFT, State.CLAIMED)
-NAMED = (*HELD, State.LEASED)
+WITH_NAMES = (*HELD, State.LEASED)
 IN_LINE = (State.READY, State.DELAYED, State.HELD)
 
 
-class Recent:
+class Named:
     __slots__ = ("_bytes", "_cards", "_numbers", "_sent")
 
     def __init__(self) -> None:
@@ -54,10 +54,10 @@ class Recent:
         if old in HELD:
             for before, _, _ in changes:
                 self._cards.pop(before[0], None)
-        if new is not State.LEASED and old in NAMED and self._numbers:
+        if new is not State.LEASED and old in WITH_NAMES and self._numbers:
             for before, _, _ in changes:
                 self._numbers.pop((before[1], before[2]), None)
-        if new not in NAMED and new not in IN_LINE and self._sent:
+        if new not in WITH_NAMES and new not in IN_LINE and self._sent:
             for before, _, _ in changes:
                 self._drop(before[0])
 
