@@ -79,8 +79,10 @@ class Member:
             self._process = None
 
     def freeze(self) -> None:
+        """It has stopped when this returns: a signal alone leaves it a moment, in which it may still answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
 
     def wake(self) -> None:
         assert self._process is not None

@@ -51,6 +51,20 @@ def set_up(etcds: Etcds, queue: str) -> None:
     etcds.ctl("auth", "enable")
 
 
+def with_user(etcds: Etcds, folder: Path, name: str, role: str) -> str:
+    """A new user with this role; what an address says of it."""
+    etcds.ctl("user", "add", f"{name}:{name}-word")
+    if role == "root":
+        etcds.ctl("role", "add", "root")
+    etcds.ctl("user", "grant-role", name, role)
+    (folder / name).write_text(f"{name}-word\n")
+    return f"&user={name}&password-file={folder / name}"
+
+
+def store(etcds: Etcds, name: str) -> str:
+    return f"etcd://{etcds.endpoints[0]}?name={name}"
+
+
 def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
     async def game(etcds: Etcds) -> None:
         import asyncio
@@ -97,14 +111,10 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
 def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> None:
     with Etcds(tmp_path / "etcd", flags=QUICK) as cluster:
         cli(cluster, "apply", "--server", "main", "--server", "shop")
-        for user, role in (("root", "root"), ("server", "yirangmq-server"), ("keeper", "yirangmq-server-shop")):
-            cluster.ctl("user", "add", f"{user}:{user}-word")
-            if user == "root":
-                cluster.ctl("role", "add", "root")
-            cluster.ctl("user", "grant-role", user, role)
-            (tmp_path / user).write_text(f"{user}-word\n")
+        with_user(cluster, tmp_path, "root", "root")
+        word = with_user(cluster, tmp_path, "server", "yirangmq-server")
+        keeper = with_user(cluster, tmp_path, "keeper", "yirangmq-server-shop")
         cluster.ctl("auth", "enable")
-        word = f"&user=server&password-file={tmp_path / 'server'}"
         with (
             served(tmp_path / "nodes", cluster.endpoints, "main", lease=60, more=word) as nodes,
             connect(nodes.addresses, retries=300) as client,
@@ -117,11 +127,10 @@ def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> Non
             assert nodes.nodes[first].stop() == 0
             assert nodes.leader(first) == nodes.other(first)
             assert client.ack_many([one.lease_id for one in got]) == [None] * 2
-        shop = f"etcd://{cluster.endpoints[0]}?user=keeper&password-file={tmp_path / 'keeper'}"
-        done = run_command(tmp_path, "publish", "-q", queue, "1", "--store", f"{shop}&name=shop")
+        done = run_command(tmp_path, "publish", "-q", queue, "1", "--store", store(cluster, "shop") + keeper)
         assert done.returncode == exits.OK, done.stderr
         for words, name in ((["publish", "-q", queue, "1"], "main"), (["serve"], "other")):
-            refused = run_command(tmp_path, *words, "--store", f"{shop}&name={name}")
+            refused = run_command(tmp_path, *words, "--store", store(cluster, name) + keeper)
             assert refused.returncode == exits.EXIT_OF["not_allowed"], (words, refused.stderr)
             assert "permission denied" in refused.stderr
 

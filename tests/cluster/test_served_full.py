@@ -11,6 +11,7 @@ from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, play
 from tests.cluster.parts import until as soon
 from tests.cluster.served import Served, served
+from tests.cluster.test_roles import QUICK, with_user
 from tests.scenarios.daemons import run_command, until
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
@@ -57,10 +58,14 @@ def fill(etcd: Etcds) -> None:
 
 
 def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, tmp_path: Path) -> None:
-    """Nobody told the server of it, and what is in the store can still be consumed."""
-    nodes = Served(tmp_path / "nodes", [], queue, lease=30)
-    with Etcds(tmp_path / "etcd", flags=FLAGS) as etcd:
-        nodes.url = f"etcd://{etcd.endpoints[0]}?name={queue}&lease=30"
+    """Nobody told the server of it, nor may it ask as root; and what is in the store can still be consumed."""
+    with Etcds(tmp_path / "etcd", flags=[*FLAGS, *QUICK]) as etcd:
+        nodes = Served(tmp_path / "nodes", etcd.endpoints, queue, lease=30)
+        done = run_command(tmp_path, "cluster", "roles", "apply", "--server", queue, "--store", nodes.url)
+        assert done.returncode == exits.OK, done.stderr
+        root = nodes.url + with_user(etcd, tmp_path, "root", "root")
+        nodes.url += with_user(etcd, tmp_path, "server", f"yirangmq-server-{queue}")
+        etcd.ctl("auth", "enable")
         try:
             nodes.start("a")
             with connect(nodes.nodes["a"].address, retries=100) as client:
@@ -71,7 +76,7 @@ def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, t
                     got = client.lease(queue, limit=200, wait=30)
                     assert client.ack_many([one.lease_id for one in got]) == [None] * len(got)
                     taken += len(got)
-                done = run_command(tmp_path, "cluster", "repair", "--store", nodes.url)
+                done = run_command(tmp_path, "cluster", "repair", "--store", root)
                 assert done.returncode == exits.OK, done.stderr
                 until(lambda: refused(lambda: client.publish(queue, "again")) is None)
         finally:
