@@ -12,6 +12,7 @@ PYTEST_FLAGS ?= -n $(WORKERS) --dist loadgroup
 LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 SOAK_FLAGS   ?=
+SERVE_FLAGS  ?=
 PEERS  := .venv-bench/.ready
 ACTIVEMQ := .bench-activemq/.ready
 
@@ -29,11 +30,11 @@ help: ## print this list
 
 setup: $(DEV) ## make .venv with everything that work on the project needs
 
-serve: $(READY) ## run the server on ./yirang-data (SQLite); Ctrl-C stops it
+serve: $(READY) ## run the server on ./yirang-data (SQLite); Ctrl-C stops it (SERVE_FLAGS="--http 127.0.0.1:8081": another port)
 	@echo "The server runs here until Ctrl-C. In another terminal, publish the first message and take it:"
 	@echo "    $(BIN)/yirangmq publish --queue mail '{\"to\": \"ann\"}'"
 	@echo "    $(BIN)/yirangmq consume --queue mail"
-	@$(BIN)/yirangmq serve --data yirang-data --log-format text
+	@$(BIN)/yirangmq serve --data yirang-data --log-format text $(SERVE_FLAGS)
 
 demo: $(READY) ## publish, lease, ack, retry and bury, step by step
 	$(BIN)/yirangmq demo
