@@ -305,7 +305,7 @@ class FilesTransaction:
 
     def due(self, now: int, limit: int) -> list[Message]:
         self._hear(now)
-        stored = self._view.due(now, limit, self._is_timed, tidy=self._write)
+        stored = self._view.timed.due(now, limit, self._is_timed, tidy=self._write)
         touched = [card for card in self.pending.due(now) if self._has_policy(card.message.queue)]
         found = [card.message for card in [*stored, *touched]]
         found.sort(key=lambda message: (message.due_at, message.seq))
@@ -321,7 +321,7 @@ class FilesTransaction:
         )
 
     def next_due(self) -> int | None:
-        moments = (self._view.next_due(self._is_timed), self.pending.next_due())
+        moments = (self._view.timed.next_due(self._is_timed), self.pending.next_due())
         return min((moment for moment in moments if moment is not None), default=None)
 
     def trim(self, limit: int) -> int:

@@ -6,9 +6,8 @@ Knows: folders, names, the index. Does not know: changes that are not on the dis
 import os
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
-from typing import NamedTuple
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.names import QUEUE
@@ -21,7 +20,6 @@ from yirangmq.format.filenames import (
     SUFFIX,
     TOP_OF,
     Card,
-    due_in,
     folder_for,
     hour_folder,
     is_vague,
@@ -31,21 +29,16 @@ from yirangmq.format.filenames import (
     read_name,
 )
 from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
-from yirangmq.stores.files_due import Calendar, Note, Stretch
+from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_reading import listdir, read_all, read_bytes, subfolders
+from yirangmq.stores.files_timed import Timed
 
 _TARGET = re.compile(rf"[0-9a-z]{{{LINE_DIGITS}}}")
 GONE = 2**60
 """Done messages without content come after all that have it."""
 Order = tuple[int, ...]
 """How messages of one state are listed; nothing comes before ``()``."""
-
-
-class Due(NamedTuple):
-    due_at: int
-    folder: str
-    name: str
 
 
 def order_of(message: Message) -> Order:
@@ -64,17 +57,15 @@ class View:
     def __init__(self, root: str, index: Index, calendar: Calendar) -> None:
         self._root = root
         self._index = index
-        self._calendar = calendar
         self._names: dict[str, list[str]] = {}
         self._folders: dict[str, list[str]] = {}
         self._cards: dict[int, Card] = {}
-        self._stretches: list[Stretch] | None = None
-        self._due: dict[Stretch, list[Due]] = {}
         self._queues: list[str] | None = None
         self.hollow: list[str] = []
         """Folders of an inbox in which nothing waits any more."""
         self.is_doubtful = False
         """A file was not where the index says."""
+        self.timed = Timed(calendar, self.names, self.card_at)
 
     # -- listing --------------------------------------------------------------------------------------------------
 
@@ -115,6 +106,13 @@ class View:
         found = completed(card, read_bytes(path) or b"")
         self.is_doubtful |= found is None  # whoever comes next sets it aside
         return found
+
+    def card_at(self, folder: str, name: str) -> Card | None:
+        """The card of a file in a folder below the root."""
+        queue, _, rest = folder.partition("/")
+        parts = rest.split("/")
+        top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
+        return self._read(queue, top, folder, name)
 
     # -- one by one -----------------------------------------------------------------------------------------------
 
@@ -221,86 +219,6 @@ class View:
             elif folder.isdecimal() and int(folder) >= (high // PER_FOLDER if _is_within(top, after) else 0):
                 yield folder
 
-    # -- time -----------------------------------------------------------------------------------------------------
-
-    def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
-        """Those on which time acts, the longest overdue first, if that still ``holds``."""
-        if tidy:
-            self._come_nearer(now)
-        found: dict[int, Card] = {}
-        for stretch in self._all_stretches():
-            if stretch.begin_ms > now or self._have_enough(found, limit, stretch):
-                break
-            for due_at, folder, name in self._opened(stretch):
-                if due_at > now:
-                    break
-                card = self._card_at(folder, name)
-                if card is not None and holds(card.message):
-                    found[card.message.seq] = card
-            if tidy:
-                self._tidy(stretch)
-        return sorted(found.values(), key=_due_order)[:limit]
-
-    def _have_enough(self, found: dict[int, Card], limit: int, stretch: Stretch) -> bool:
-        if len(found) < limit:
-            return False
-        return sorted(card.message.due_at for card in found.values())[limit - 1] < stretch.begin_ms
-
-    def next_due(self, holds: Callable[[Message], bool]) -> int | None:
-        best: int | None = None
-        for stretch in self._all_stretches():
-            if best is not None and stretch.begin_ms > best:
-                break
-            for due_at, folder, name in self._opened(stretch):
-                card = self._card_at(folder, name)
-                if card is not None and holds(card.message):
-                    best = due_at if best is None else min(best, due_at)
-                    break
-        return best
-
-    def _all_stretches(self) -> list[Stretch]:
-        if self._stretches is None:
-            self._stretches = self._calendar.stretches()
-        return list(self._stretches)
-
-    def _opened(self, stretch: Stretch) -> list[Due]:
-        """What is due in this stretch, by its folders' names, in order."""
-        found = self._due.get(stretch)
-        if found is None:
-            found = []
-            for folder in self._calendar.folders(stretch):
-                for name in self.names(folder):
-                    due_at = due_in(name)
-                    if stretch.holds(due_at):
-                        found.append(Due(due_at, folder, name))
-            found.sort()
-            self._due[stretch] = found
-        return found
-
-    def _come_nearer(self, now: int) -> None:
-        """A long stretch that has begun is divided into short ones, a folder at a time."""
-        for stretch in self._all_stretches():
-            if stretch.begin_ms > now:
-                return
-            if stretch.seconds > 1:
-                for folder in self._calendar.folders(stretch):
-                    dues = {due_in(name) for name in self.names(folder)}
-                    self._calendar.note([Note(due_at, folder) for due_at in dues if stretch.holds(due_at)], now)
-                self._calendar.strike(stretch)
-                self._stretches = None
-
-    def _tidy(self, stretch: Stretch) -> None:
-        """Strike a stretch in which nothing is due any more."""
-        if not self._opened(stretch) and self._stretches is not None:
-            self._calendar.strike(stretch)
-            self._stretches.remove(stretch)
-
-    def _card_at(self, folder: str, name: str) -> Card | None:
-        queue, _, rest = folder.partition("/")
-        parts = rest.split("/")
-        top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
-        return self._read(queue, top, folder, name)
-
     # -- contents -------------------------------------------------------------------------------------------------
 
     def envelope(self, card: Card) -> Envelope:
@@ -354,7 +272,3 @@ def _folder_order(name: str) -> tuple[int, str]:
     if name == LAST:
         return RANK_LAST, name
     return (int(name) if name.isdecimal() else 0), name
-
-
-def _due_order(card: Card) -> Order:
-    return card.message.due_at, card.message.seq
