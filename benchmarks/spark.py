@@ -3,6 +3,12 @@
 1 000 000 messages of 2000 bytes, local[2], warm: every figure is the mean of two runs after two over a tenth of the
 messages that do not count, and rivals take turns; where the time that was given is mostly used up, it is one run. It
 takes about ten minutes on two quiet cores. ``--quick`` takes a fiftieth, to see that it runs; its figures mean nothing.
+
+Readers are compared where they do the same: the value alone beside Spark's text and JSON readers, which give no more;
+all columns, checksums compared, beside a Python source that yields the same columns as tuples and compares them too.
+The query is ``sum(length(value)), count(*)``. Of a text that counts characters, which takes Spark longer than reading
+it; so ``octet_length``, which looks at nothing, is asked as well, and told: it shows what reading alone costs.
+
 A target line is printed as soon as it is known, and all of them again at the end: name | figure | wanted | reached or
 short."""
 
@@ -12,24 +18,24 @@ import os
 import random
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from spark_parts import PER_SECOND, Others, Patience, Server, Trickle
 
 from yirangmq.core.topics import NewRecord
 from yirangmq.pipeline.cluster import LocalCluster
 from yirangmq.pipeline.session import session
-from yirangmq.pipeline.source.broker import HttpBroker
+from yirangmq.pipeline.source.columns import TOPIC_COLUMNS
 from yirangmq.pipeline.steps import parse_envelope, validate
 from yirangmq.stores.segments import LogSettings, SegmentLog
 
@@ -39,8 +45,9 @@ QUEUE_SHARE = 4
 """One message of so many goes to the queue: all of a batch write is one transaction."""
 CLUSTER_SHARE = 4
 """One message of so many is read on the cluster, whose workers have one core each."""
+BESIDE_ROWS = 200_000
+"""Rows of the batch beside which somebody else publishes."""
 PARTS = 10
-PER_SECOND = 50
 RUNS = WARMING = 2
 SCHEMA = {
     "type": "object",
@@ -57,6 +64,12 @@ def target(name: str, figure: float, wanted: str, reached: bool, unit: str = "")
     shown = f"{figure:,.0f}" if figure >= 1000 else f"{figure:.3g}"
     TARGETS.append(f"target: {name} | {shown}{unit} | {wanted} | {'reached' if reached else 'short'}")
     tell(TARGETS[-1])
+
+
+def beside(name: str, ours: float, theirs: float, wanted: float = 0) -> None:
+    """``wanted``: how many times as fast; 0: it is told, and no more."""
+    told = f"≥ {wanted:g} ×" if wanted else "told"
+    target(f"read {name}", ours / theirs, told, ours >= wanted * theirs, " ×")
 
 
 def tell(text: str) -> None:
@@ -95,51 +108,74 @@ def make_messages(folder: Path, count: int) -> None:
                     lines.writelines(one + b"\n" for one in some)
 
 
-class Server:
-    """``yirangmq serve`` on the folder's data, durability full."""
-
-    def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "yirangmq", "serve", "--json", "--data", str(folder / "data")]
-        self._process = subprocess.Popen(
-            [*command, "--http", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert self._process.stdout is not None
-        addresses = json.loads(self._process.stdout.readline())["addresses"]
-        self.url: str = next(one for one in addresses if one.startswith("http:"))
-
-    def stop(self) -> None:
-        self._process.terminate()
-        self._process.communicate()
-
-
 # -- row by row, as most Python sources do it -------------------------------------------------------------------------
 
 
 class RowByRow(DataSource):
+    """``lean``: three columns, and no checksum is looked at."""
+
     @classmethod
     def name(cls) -> str:
         return "row_by_row"
 
     def schema(self) -> str:
-        return "value binary, topic string, global_seq bigint"
+        if "lean" in self.options:
+            return "value binary, topic string, global_seq bigint"
+        return ", ".join(f"`{name}` {kind}" for name, kind in TOPIC_COLUMNS.items())
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return RowReader(self.options["path"], int(self.options.get("files", "1000000")))
+        return RowReader(self.options["path"], int(self.options.get("files", "1000000")), lean="lean" in self.options)
 
 
 class RowReader(DataSourceReader):
-    def __init__(self, path: str, files: int) -> None:
-        self._path, self._files = path, files
+    def __init__(self, path: str, files: int, *, lean: bool) -> None:
+        self._path, self._files, self._lean = path, files, lean
 
     def partitions(self) -> list[InputPartition]:
         names = [name for name in sorted(os.listdir(self._path)) if name.endswith(".log")]
         return [InputPartition(name) for name in names[: self._files]]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """A record at a time."""
+        data = memoryview(Path(self._path, partition.value).read_bytes())
+        return self._lean_rows(data) if self._lean else self._rows(data)
+
+    def _rows(self, data: memoryview) -> Iterator[tuple[Any, ...]]:
+        """A record at a time: what ``format("yirangmq")`` gives, and with the same care."""
         import struct
 
-        data = memoryview(Path(self._path, partition.value).read_bytes())
+        from yirangmq.pipeline.source.checksum import crc32
+        from yirangmq.pipeline.source.texts import read_map
+
+        unpack, sign = struct.Struct(">I8sIQQQHHHH").unpack_from, bytes((1, 20, 0, 0, 0, 0, 0, 0))
+        at = struct.unpack_from(">Q", data, 64)[0]
+        last_ns, when = -1, None
+        while at + 48 <= len(data):
+            length, found, crc, sequence, number, at_ns, marks, topic, key, headers = unpack(data, at)
+            if found != sign:
+                return
+            end = at + length + 12
+            if crc32(data[at + 16 : end]) != crc:
+                raise ValueError(f"record {sequence} does not hold what was written")
+            if at_ns != last_ns:
+                last_ns, when = at_ns, datetime.fromtimestamp(at_ns / 1e9, UTC)
+            key_from = at + 48 + topic
+            told_from = key_from + key
+            value_from = told_from + headers
+            yield (
+                str(data[key_from:told_from], "utf-8") if marks & 1 else None,
+                bytes(data[value_from:end]),
+                str(data[at + 48 : key_from], "utf-8"),
+                0,
+                number,
+                sequence,
+                when,
+                read_map(data[told_from:value_from], 0) if headers else {},
+            )
+            at = end
+
+    def _lean_rows(self, data: memoryview) -> Iterator[tuple[Any, ...]]:
+        import struct
+
         at = struct.unpack_from(">Q", data, 64)[0]
         while at + 48 <= len(data):
             length, sign, _, sequence, _, _, _, topic, key, headers = struct.unpack_from(">I8sIQQQHHHH", data, at)
@@ -154,6 +190,7 @@ class RowReader(DataSourceReader):
 # -- measuring --------------------------------------------------------------------------------------------------------
 
 
+Measure = Callable[[str], Column]
 Work = Callable[[int], object]
 """Does something with so many messages."""
 
@@ -191,38 +228,61 @@ class Bench:
         """The same as lines of files: all of them, or a tenth."""
         return str(self.folder / "lines") if rows == self.rows else str(self.folder / "lines" / "part-0.json")
 
-    def tuples(self, rows: int) -> DataFrame:
+    def tuples(self, rows: int, **options: str) -> DataFrame:
         """The same, row by row: all of them, or one file."""
         files = "1000000" if rows == self.rows else "1"
         source = self.spark.read.format("row_by_row").option("path", str(self.folder / "data" / "topics"))
-        return source.option("files", files).load()
+        return source.options(files=files, **options).load()
 
-    def count(self, found: DataFrame, rows: int, column: str = "value") -> None:
-        [row] = found.agg(F.sum(F.length(column)), F.count("*")).collect()
+    def count(self, found: DataFrame, rows: int, column: str = "value", size: Measure = F.length) -> None:
+        [row] = found.agg(F.sum(size(column)), F.count("*")).collect()
         assert row[1] == rows or rows < self.rows, row
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def reading(self) -> None:
         self.spark.dataSource.register(RowByRow)
-        parsed_lines = self.spark.read.schema(JSON_SCHEMA)
+        parsed = self.spark.read.schema(JSON_SCHEMA)
         found = self.rates(
-            "Reading: sum of lengths, count",
+            "Reading: sum(length), count",
             {
-                "a topic, from its files": lambda rows: self.count(self.topic(rows), rows),
-                "a topic, over TCP from the server": lambda rows: self.count(self.topic(rows, broker=self.url), rows),
-                "Spark's text reader": lambda rows: self.count(self.spark.read.text(self.lines(rows)), rows),
-                "Spark's JSON reader, schema given": lambda rows: self.count(
-                    parsed_lines.json(self.lines(rows)), rows, "payload.text"
+                "a topic, from its files: the value alone": lambda n: self.count(self.topic(n, columns="value"), n),
+                "Spark's text reader": lambda n: self.count(self.spark.read.text(self.lines(n)), n),
+                "Spark's JSON reader, schema given": lambda n: self.count(
+                    parsed.json(self.lines(n)), n, "payload.text"
                 ),
-                "row by row tuples": lambda rows: self.count(self.tuples(rows), rows),
+                "a topic, from its files: all 8 columns": lambda n: self.count(self.topic(n), n),
+                "a topic, over TCP: all 8 columns": lambda n: self.count(self.topic(n, broker=self.url), n),
+                "tuples: all 8 columns, checksums compared": lambda n: self.count(self.tuples(n), n),
+                "tuples: 3 columns, nothing compared": lambda n: self.count(self.tuples(n, lean="yes"), n),
             },
         )
-        direct, tcp, text, parsed, tuples = found.values()
-        target("read a topic, beside Spark's text reader", direct / text, "≥ 2.5 ×", direct >= 2.5 * text, " ×")
-        target("read a topic, beside Spark's JSON reader", direct / parsed, "≥ 3 ×", direct >= 3 * parsed, " ×")
-        target("read a topic, beside row by row tuples", direct / tuples, "≥ 4 ×", direct >= 4 * tuples, " ×")
-        target("read over TCP, beside direct", tcp / direct, "≥ 0.5 ×", tcp >= 0.5 * direct, " ×")
+        value, text, json_lines, whole, tcp, tuples, lean = found.values()
+        beside("a topic's value, beside Spark's text reader, sum(length)", value, text, 2.5)
+        beside("a topic's value, beside Spark's JSON reader, sum(length)", value, json_lines, 3)
+        beside("a topic, all columns, beside tuples of the same columns, both with checksums", whole, tuples, 4)
+        beside("a topic over TCP, beside its files, all columns", tcp, whole, 0.5)
+        beside("a topic, all columns, beside Spark's text reader, sum(length)", whole, text)
+        beside("a topic, all columns, beside Spark's JSON reader, sum(length)", whole, json_lines)
+        beside("a topic, all columns, beside tuples of three columns without checksums", whole, lean)
+
+    def reading_alone(self) -> None:
+        """Where nothing looks at the value."""
+        size, parsed = F.octet_length, self.spark.read.schema(JSON_SCHEMA)
+        value, text, json_lines = self.rates(
+            "Reading alone: sum(octet_length), count",
+            {
+                "a topic, from its files: the value alone": lambda n: self.count(
+                    self.topic(n, columns="value"), n, size=size
+                ),
+                "Spark's text reader": lambda n: self.count(self.spark.read.text(self.lines(n)), n, size=size),
+                "Spark's JSON reader, schema given": lambda n: self.count(
+                    parsed.json(self.lines(n)), n, "payload.text", size
+                ),
+            },
+        ).values()
+        beside("a topic's value, beside Spark's text reader, sum(octet_length)", value, text)
+        beside("a topic's value, beside Spark's JSON reader, sum(octet_length)", value, json_lines)
 
     # -- a whole pipeline ---------------------------------------------------------------------------------------------
 
@@ -261,6 +321,7 @@ class Bench:
             {"a topic": lambda rows: ours(rows, topic="copied"), "Spark's text sink": theirs},
         ).values()
         target("sink to a topic", topic, "≥ 80,000 rows/s", topic >= 80_000, " rows/s")
+        self._beside_commit(min(self.rows, BESIDE_ROWS))
         target("sink to a topic, share of Spark's text sink", topic / text, "told", True, " ×")
         queue, small = self.rates(
             f"Writing to a SQLite queue, durability full, {few:,} rows",
@@ -269,6 +330,17 @@ class Bench:
         ).values()
         target("sink to a SQLite queue", queue, "≥ 30,000 rows/s", queue >= 30_000, " rows/s")
         target("sink to a SQLite queue, share of Spark's text sink", queue / small, "told", True, " ×")
+
+    def _beside_commit(self, rows: int) -> None:
+        """Somebody else publishes to a queue, one message after the other, while a batch for a topic goes in."""
+        with Others(self.url) as others:
+            found = self.topic(rows, columns="value")
+            found.write.format("yirangmq").mode("append").options(broker=self.url, topic="copied").save()
+        late = sorted(others.took)
+        p50, p99 = (1000 * late[round(share * (len(late) - 1))] for share in (0.5, 0.99))
+        tell(f"  beside a batch of {rows:,} rows: {len(late)} messages to a queue, p50 {p50:.1f}, p99 {p99:.1f},"
+             f" longest {1000 * late[-1]:.1f} ms")  # fmt: skip
+        target("publish to a queue while a batch goes to a topic, p99", p99, "told", True, " ms")
 
     # -- how long a record takes --------------------------------------------------------------------------------------
 
@@ -296,26 +368,6 @@ class Bench:
         target("micro-batch latency p95 at 50 msg/s", p95 / 1000, "< 1 s", p95 < 1000, " s")
 
 
-class Trickle:
-    """So many records at an even pace, from a thread of their own."""
-
-    def __init__(self, url: str, count: int) -> None:
-        self._broker = HttpBroker(url, None, 60)
-        self._count = count
-
-    def run(self) -> None:
-        thread = threading.Thread(target=self._publish)
-        thread.start()
-        thread.join()
-
-    def _publish(self) -> None:
-        begin = time.monotonic()
-        for number in range(self._count):
-            time.sleep(max(0.0, begin + number / PER_SECOND - time.monotonic()))
-            self._broker.document("POST", "/v1/topics/ticks/records", {"n": number})
-        self._broker.close()
-
-
 def on_cluster(folder: Path, url: str, rows: int, runs: Callable[[], int], workers: int) -> float:
     with LocalCluster(folder / f"cluster-{workers}", workers) as cluster:
         spark = session("bench", cluster.master, cluster.settings())
@@ -334,17 +386,6 @@ def on_cluster(folder: Path, url: str, rows: int, runs: Callable[[], int], worke
             return rate
         finally:
             spark.stop()
-
-
-class Patience:
-    """How often something is measured, by the time there is: once when most of it is gone."""
-
-    def __init__(self, minutes: float, most: int) -> None:
-        self._until = time.monotonic() + 0.6 * 60 * minutes
-        self._most = most
-
-    def runs(self) -> int:
-        return self._most if time.monotonic() < self._until else 1
 
 
 def main() -> int:
@@ -367,8 +408,9 @@ def main() -> int:
             warnings.simplefilter("ignore")
             spark = session("bench", "local[2]")
         bench = Bench(spark, folder, server.url, rows, patience.runs)
-        for name, work in (("reading", bench.reading), ("pipeline", bench.pipeline), ("writing", bench.writing),
-                           ("latency", lambda: bench.latency(3 if chosen.quick else 30))):  # fmt: skip
+        seconds = 3 if chosen.quick else 30
+        for name, work in (("reading", bench.reading), ("reading", bench.reading_alone), ("pipeline", bench.pipeline),
+                           ("writing", bench.writing), ("latency", lambda: bench.latency(seconds))):  # fmt: skip
             if name in parts:
                 work()
         spark.stop()
