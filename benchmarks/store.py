@@ -18,7 +18,7 @@ import apsw
 
 import yirangmq
 from yirangmq.broker.queues import Queues
-from yirangmq.stores.sqlite_open import CHECKPOINT_PAGES, PAGE_SIZE
+from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES, PAGE_SIZE
 
 BODY = (b'{"reading":"' + b"x" * 2000)[:1998] + b'"}'
 TARGETS: list[str] = []
@@ -49,7 +49,7 @@ class Bare:
     def __init__(self, path: Path) -> None:
         self.db = apsw.Connection(str(path))
         self.db.execute(f"PRAGMA page_size = {PAGE_SIZE}; PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL")
-        self.db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        self.db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // PAGE_SIZE}")
         self.db.execute("CREATE TABLE row (queue, id, rank, published, available, expires, key, header, payload)")
 
     def insert(self, count: int) -> None:

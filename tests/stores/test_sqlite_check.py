@@ -38,7 +38,7 @@ RUN_FAULTS = {
     "in hand and in line": "INSERT INTO fresh SELECT queue, rank, first, last FROM batch WHERE state = 'leased'",
     "stateless batch": "UPDATE batch SET state = 'leasfd' WHERE state = 'leased'",
     "lost ids": "UPDATE batch SET ids = '{}' WHERE state = 'done'",
-    "no ids": "UPDATE batch SET ids = NULL WHERE state = 'done'",
+    "no ids": "UPDATE batch SET ids = NULL, body = 0 WHERE state = 'done'",
     "too long": "UPDATE fresh SET last = 99999999999",
     "backwards": "UPDATE fresh SET last = first - 1",
     "one over the other": "INSERT INTO fresh SELECT queue, rank, last, last FROM fresh",

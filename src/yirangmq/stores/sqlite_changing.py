@@ -13,8 +13,9 @@ from yirangmq.core.states import WAITING, State
 from yirangmq.format.jsontext import dumps
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
+from yirangmq.stores.sqlite_line import Head, Span, members, spans
 from yirangmq.stores.sqlite_reading import Reading
-from yirangmq.stores.sqlite_runs import Batch, Head, Span, members, spans
+from yirangmq.stores.sqlite_runs import Batch
 from yirangmq.stores.sqlite_sort import SHARED, Kind, by_fate, by_kind, by_rank, is_counted, is_start_alike, shared
 
 _by_number = itemgetter(0)
@@ -87,7 +88,7 @@ class Changing(Reading):
         is_done = kind[3] is State.DONE
         for (rank, due_at, changed_at, consumer), alike in by_fate(cards).items():
             for first, last in spans([card[0] for card in alike]):
-                ids = _ids(alike, first, last) if is_done else None
+                ids = _ids(alike, first, last) if is_done and not kind[4] else None
                 batch = Batch(first, last, queue, rank, kind[3].value, due_at, changed_at, consumer, kind[4], ids)
                 self._runs.add(batch)
                 if kind[2] and not kind[4]:
@@ -205,6 +206,10 @@ class Changing(Reading):
                 self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
             self._known.leased.pop(message[0], None)
         self._known.named.rewritten(messages, envelopes)
+        for message in messages:
+            self._known.arrivals.drop(message[0], message[0])
+            if message[3] is State.LEASED:
+                self._known.held.clear()
         self._db.executemany(sql.REWRITE, contents)
         if lives:
             which, bindings = sql.among(lives)
@@ -288,6 +293,7 @@ class Changing(Reading):
         seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
         for _, first, last in self._runs.line(queue, limit):
             seqs += range(first, min(last, first + limit) + 1)
+        self._runs.write()
         found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
         deltas = self._deltas_of(queue)
         self._known.due = None

@@ -11,7 +11,9 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import loads
-from yirangmq.stores.sqlite_runs import Batch, Runs, Span, spans
+from yirangmq.stores.sqlite_line import Span, spans
+from yirangmq.stores.sqlite_runs import Batch, Runs
+from yirangmq.stores.sqlite_sort import SHARED
 
 COUNTED = "coalesce(sum(last - first + 1), 0)"
 """Messages in runs."""
@@ -67,8 +69,8 @@ def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
 def _is_whole(batch: Batch) -> bool:
     if batch.first > batch.last:
         return False
-    if batch.state == State.LEASED:
-        return batch.body == 1 and batch.ids is None
+    if batch.state == State.LEASED or (batch.body and batch.ids is None):
+        return batch.body == 1 and batch.ids is None and batch.state in SHARED
     try:
         return batch.state == State.DONE and len(loads((batch.ids or "").encode())) == batch.size
     except (BadInput, TypeError):

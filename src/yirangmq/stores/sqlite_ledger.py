@@ -14,8 +14,10 @@ from yirangmq.core.message import Counts, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
+from yirangmq.stores.sqlite_arrivals import Arrivals
+from yirangmq.stores.sqlite_line import Span
 from yirangmq.stores.sqlite_named import Named
-from yirangmq.stores.sqlite_runs import Runs, Span
+from yirangmq.stores.sqlite_runs import Held, Runs
 
 AHEAD = 1000
 """Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
@@ -38,6 +40,9 @@ class Known:
     named: Named = field(default_factory=Named)
     tails: dict[tuple[int, int], Span] = field(default_factory=dict)
     """By queue and rank the last run in line."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    held: dict[int, Held] = field(default_factory=dict)
+    """By their first number, batches this process leased out."""
     due: tuple[int | None] | None = None
     """The earliest moment at which time has something to do; None: to be looked up."""
     last: int = 0
@@ -49,7 +54,7 @@ class Ledger:
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         self._db = db
         self._known = known
-        self._runs = Runs(db, known.tails)
+        self._runs = Runs(db, known.tails, known.arrivals, known.held)
         self._deltas: dict[int, defaultdict[str, int]] = {}
 
     # -- numbers and names ----------------------------------------------------------------------------------------
@@ -109,7 +114,8 @@ class Ledger:
         return deltas
 
     def flush(self) -> None:
-        """Write what was counted up in memory; called once, just before the commit."""
+        """Write what was kept back and counted up in memory; called once, just before the commit."""
+        self._runs.write()
         for queue, deltas in self._deltas.items():
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if any(changed):
@@ -154,6 +160,7 @@ class Ledger:
         number = self._queue(queue)
         if number is None:
             return
+        self._runs.write()
         for table in ("failure", "message", "life"):  # these are by number; a look at all of them would take long
             self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
         for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
@@ -163,6 +170,8 @@ class Ledger:
         self._known.leased.clear()
         self._known.named.clear()
         self._known.tails.clear()
+        self._known.arrivals.clear()
+        self._known.held.clear()
         self._known.due = None
         self._known.numbers.pop(queue, None)
         self._known.names.pop(number, None)

@@ -16,8 +16,9 @@ APPLICATION_ID = 0x79724D51
 """Marks the file as ours: "yrMQ"."""
 PAGE_SIZE = 16384
 """Of a new file; an older one keeps what it has."""
-CHECKPOINT_BYTES = 2 * 1024 * 1024
-"""Small enough for short commits, large enough to share (docs/decisions/0002-sqlite.md)."""
+CHECKPOINT_BYTES = 8 * 1024 * 1024
+"""Small enough for short commits, large enough that pages written again and again are copied once
+(docs/decisions/0002-sqlite.md)."""
 CACHE_KIB = 8192
 STATEMENTS = 4096
 """Slots for prepared statements. Running one for many rows uses up a slot a row, so a small number means preparing

@@ -13,7 +13,8 @@ from yirangmq.format.jsontext import dumps
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_ledger import Ledger
-from yirangmq.stores.sqlite_runs import Batch, Head, Span, spans
+from yirangmq.stores.sqlite_line import Head, Span, spans
+from yirangmq.stores.sqlite_runs import Batch
 
 _in_order = itemgetter(4, 5)
 """Of a card: rank and place."""
@@ -187,6 +188,9 @@ class Reading(Ledger):
     # -- by time --------------------------------------------------------------------------------------------------
 
     def due(self, now: int, limit: int) -> list[Message]:
+        known = self._known.due
+        if known is not None and (known[0] is None or known[0] > now):
+            return []
         found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
         more = [self._message(row) for row in self._db.execute(sql.AGED, (now, limit))]
         batches = self._runs.due(now, limit)

@@ -1,38 +1,20 @@
-"""Messages kept as one row while they share their fate: the tables ``fresh`` and ``batch`` (schema/004-runs.sql).
+"""Messages kept as one row while they share their fate: the tables ``fresh`` (``sqlite_line``) and ``batch``
+(schema/004-runs.sql).
 
 Knows: spans of numbers; how a run grows, is cut and is read. Does not know: verbs, counters, single rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import apsw
 
-from yirangmq.core.message import Envelope, Message, new_envelope, new_message
+from yirangmq.core.message import Message, new_message
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.stores.sqlite_arrivals import Arrivals
+from yirangmq.stores.sqlite_line import SIZE, InLine, Span
 
-Span = tuple[int, int]
-"""The first and the last of numbers that follow each other."""
-
-_SIZE = "octet_length(payload) + length(header)"
 _COLUMNS = "first, last, queue, rank, state, due_at, changed_at, consumer, body, ids"
-
-LAST_FRESH = "SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1"
-ADD_FRESH = "INSERT INTO fresh VALUES (?, ?, ?, ?)"
-GROW_FRESH = "UPDATE fresh SET last = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
-BEHEAD_FRESH = "UPDATE fresh SET first = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
-END_FRESH = "DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?"
-FRESH_OVER = """
-SELECT first, last FROM fresh WHERE queue = ?1 AND rank = ?2 AND last >= ?3 AND first BETWEEN
-    coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4"""
-FRESH_BEHIND = """
-SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
-    (?2, coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3))
-ORDER BY rank, first"""
-FRESH_LINE = "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first"
-FRESH_HEADS = """
-SELECT seq, id, published_at, available_at, dedup_key, header, payload FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"""
-FRESH_CARDS = f"SELECT seq, id, {_SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
 ADD_BATCH = f"INSERT INTO batch ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 END_BATCH = "DELETE FROM batch WHERE first = ?"
@@ -47,18 +29,22 @@ BATCHES_DUE = f"SELECT {_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? OR
 OLDEST_BATCHES = f"""
 SELECT {_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first"""
 APART_IN_LINE = f"""
-INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp, {_SIZE}
+INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp, {SIZE}
 FROM message WHERE seq = ?"""
 APART = f"""
-INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {_SIZE}
+INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {SIZE}
 FROM message WHERE seq = ?1"""
+SETTLE_BATCH = """
+UPDATE batch SET state = ?, due_at = ?, changed_at = ?, consumer = ?, body = ?, ids = ? WHERE first = ?"""
+BATCH_SIZE = f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?"
 BATCH_IDS = f"""
 SELECT json_group_object(id, size), sum(size)
-FROM (SELECT id, {_SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
-BATCH_CARDS = f"SELECT seq, id, {_SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
+BATCH_CARDS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
-Head = tuple[Message, Envelope]
-MOST_TAILS = 1000
+
+MOST_HELD = 10_000
+"""Batches remembered, at some 400 bytes each."""
 
 
 class Batch(NamedTuple):
@@ -88,110 +74,26 @@ class Batch(NamedTuple):
         return self._replace(first=first, last=last, ids=ids)
 
 
-def spans(numbers: Sequence[int]) -> list[Span]:
-    """Numbers, each given once, as few spans as there can be; mostly it is one and they are in order."""
-    if not numbers:
-        return []
-    low, high = min(numbers), max(numbers)
-    if high - low + 1 == len(numbers):
-        return [(low, high)]
-    found: list[Span] = []
-    begin = last = low
-    for number in sorted(numbers)[1:]:
-        if number != last + 1:
-            found.append((begin, last))
-            begin = number
-        last = number
-    return [*found, (begin, last)]
+class Held(NamedTuple):
+    """A batch that was leased here, and the bytes of its messages."""
+
+    batch: Batch
+    size: int
 
 
-def members(covered: Sequence[Span]) -> set[int]:
-    return set().union(*[range(first, last + 1) for first, last in covered])
-
-
-class Runs:
+class Runs(InLine):
     """The runs of one store, inside a transaction."""
 
-    def __init__(self, db: apsw.Connection, tails: dict[tuple[int, int], Span] | None = None) -> None:
-        """``tails``: the last runs in line as far as they are known, by queue and rank."""
-        self._db = db
-        self._tails = {} if tails is None else tails
-
-    # -- in line --------------------------------------------------------------------------------------------------
-
-    def line_up(self, queue: int, rank: int, first: int, last: int) -> None:
-        """New messages, behind all others of their rank."""
-        end = self._tails.get((queue, rank)) or self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
-        begin = first
-        if end is not None and end[1] == first - 1:
-            begin = end[0]
-            self._db.execute(GROW_FRESH, (queue, rank, begin, last))
-        else:
-            self._db.execute(ADD_FRESH, (queue, rank, first, last))
-        if len(self._tails) >= MOST_TAILS:
-            self._tails.clear()
-        self._tails[queue, rank] = begin, last
-
-    def leave_line(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
-        """Take out whoever of these stands there; who that was."""
-        return [covered for span in spans(places) for covered in self.cut_fresh(queue, rank, *span)]
-
-    def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
-        covered: list[Span] = []
-        run = (queue, rank)
-        self._tails.pop(run, None)
-        for first, last in list(self._db.execute(FRESH_OVER, (*run, low, high))):
-            if first < low:
-                self._db.execute(GROW_FRESH, (*run, first, low - 1))
-                if last > high:
-                    self._db.execute(ADD_FRESH, (*run, high + 1, last))
-            elif last > high:
-                self._db.execute(BEHEAD_FRESH, (*run, first, high + 1))
-            else:
-                self._db.execute(END_FRESH, (*run, first))
-            covered.append((max(first, low), min(last, high)))
-        return covered
-
-    def line(self, queue: int, most: int) -> list[tuple[int, int, int]]:
-        """(rank, first, last) in order of delivery, as far as it takes to have so many."""
-        found = []
-        for run in self._db.execute(FRESH_LINE, (queue,)):
-            found.append(run)
-            most -= run[2] - run[1] + 1
-            if most <= 0:
-                break
-        return found
-
-    def heads(self, name: str, rank: int, span: Span, most: int) -> list[Head]:
-        """Messages of a run with their envelopes."""
-        ready = State.READY
-        found = []
-        for seq, sent in self.sent(name, rank, span, most):
-            size = len(sent[8]) + len(sent[7])
-            card = (seq, name, sent[1], ready, rank, seq, 0, 0, 0, 0, sent[3], "", "", 0, True, 0, 0, size)
-            found.append((new_message(card), sent))
-        return found
-
-    def sent(self, name: str, rank: int, span: Span, most: int) -> list[tuple[int, Envelope]]:
-        """Of a run's messages the number and the envelope."""
-        found = []
-        for seq, id, published, available, key, header, payload in self._db.execute(FRESH_HEADS, (*span, most)):
-            if type(payload) is str:
-                sent = (name, id, rank, published, available, 0, key, header, payload.encode(), True, 0, 0)
-            else:
-                sent = (name, id, rank, published, available, 0, key, header, payload, False, 0, 0)
-            found.append((seq, new_envelope(sent)))
-        return found
-
-    def in_line(self, queue: int, name: str, behind: Span, most: int) -> list[Message]:
-        """Cards of those behind a place, (rank, number), in order of delivery."""
-        found: list[Message] = []
-        for rank, first, last in self._db.execute(FRESH_BEHIND, (queue, *behind)):
-            begin = max(first, behind[1] + 1) if rank == behind[0] else first
-            found += self._fresh_cards(name, rank, (begin, last), most - len(found))
-            if len(found) >= most:
-                break
-        return found
+    def __init__(
+        self,
+        db: apsw.Connection,
+        tails: dict[tuple[int, int], Span] | None = None,
+        arrivals: Arrivals | None = None,
+        held: dict[int, Held] | None = None,
+    ) -> None:
+        """``held``: batches leased here, by their first number, as far as they are known to be as they were."""
+        super().__init__(db, tails, arrivals)
+        self._held = {} if held is None else held
 
     def single_out(self, seq: int) -> None:
         """Give a message its own row, as it stands; one that is done stays where it is."""
@@ -207,20 +109,6 @@ class Runs:
         """A row of its own for a message that was in a batch, if it has none."""
         self._db.execute(APART, (seq, batch.state, batch.due_at, batch.changed_at, batch.consumer))
 
-    def _fresh_cards(self, name: str, rank: int, span: Span, most: int) -> list[Message]:
-        ready = State.READY
-        return [
-            new_message((seq, name, id, ready, rank, seq, 0, 0, 0, 0, published, "", "", 0, True, 0, 0, size))
-            for seq, id, size, published in self._db.execute(FRESH_CARDS, (*span, most))
-        ]
-
-    def fresh(self, queue: int, name: str, rank: int, seq: int) -> Message | None:
-        """The card of one in line; None if it is not there."""
-        if self._db.execute(FRESH_OVER, (queue, rank, seq, seq)).fetchone() is None:
-            return None
-        cards = self._fresh_cards(name, rank, (seq, seq), 1)
-        return cards[0] if cards else None
-
     # -- held and done --------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> None:
@@ -230,6 +118,7 @@ class Runs:
         """Take these out of the batches they are in; who that was."""
         covered: list[Span] = []
         for batch in self.over(low, high):
+            self._held.pop(batch.first, None)
             self._db.execute(END_BATCH, (batch.first,))
             if batch.first < low:
                 self.add(batch.part(batch.first, low - 1))
@@ -237,6 +126,27 @@ class Runs:
                 self.add(batch.part(high + 1, batch.last))
             covered.append((max(batch.first, low), min(batch.last, high)))
         return covered
+
+    def hold(self, batch: Batch, size: int) -> None:
+        """Leased just now, of so many bytes: whoever settles all of it reads nothing."""
+        self.add(batch)
+        if len(self._held) >= MOST_HELD:
+            self._held.clear()
+        self._held[batch.first] = Held(batch, size)
+
+    def held(self, first: int, last: int) -> Held | None:
+        """The batch of exactly these, if it was leased here and not touched since."""
+        held = self._held.get(first)
+        return held if held is not None and held.batch.last == last else None
+
+    def settle(self, after: Batch) -> None:
+        """What becomes of a batch that is held here."""
+        del self._held[after.first]
+        self._db.execute(SETTLE_BATCH, (*after[4:], after.first))
+
+    def weight(self, span: Span) -> int:
+        """Bytes of the content of messages."""
+        return int(next(self._db.execute(BATCH_SIZE, span))[0])
 
     def over(self, low: int, high: int) -> list[Batch]:
         """Batches that have any of these."""
@@ -278,8 +188,10 @@ class Runs:
 
     def strip(self, batch: Batch, last: int, due_at: int) -> None:
         """Remember of its messages up to ``last`` no more than the ids; their content is the caller's business."""
+        part = batch.part(batch.first, last)
+        ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
         self.cut(batch.first, last)
-        self.add(batch.part(batch.first, last)._replace(due_at=due_at, body=0))
+        self.add(part._replace(due_at=due_at, body=0, ids=ids))
 
 
 def _enough(rows: Iterator[Any], most: int) -> list[Batch]:

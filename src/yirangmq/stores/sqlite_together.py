@@ -1,18 +1,27 @@
 """The part of a batch of work that treats a run of messages as one: ``core.ports.InRuns``."""
 
+import apsw
+
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.states import State
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_changing import Changing
+from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_runs import Batch
 
 
 class Together(Changing):
+    def __init__(self, db: apsw.Connection, known: Known) -> None:
+        super().__init__(db, known)
+        self._offered: dict[int, list[Envelope]] = {}
+        """By the first number of a run, what was read of it last."""
+
     def in_runs(self) -> "Together":
         return self
 
     def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
         number = self._queue(queue)
+        self._offered.clear()
         if number is None or self._value(sql.IS_ANY_APART, number, target):
             return None
         found = []
@@ -22,13 +31,15 @@ class Together(Changing):
                 if not sent or sent[-1][0] - first + 1 != len(sent):
                     return None  # one of them is missing
                 limit -= len(sent)
-                found.append((Run(_fresh(first, queue, rank, sent[0][1]), len(sent)), [one for _, one in sent]))
+                envelopes = self._offered[first] = [one for _, one in sent]
+                found.append((Run(_fresh(first, queue, rank, sent[0][1]), len(sent)), envelopes))
         except UnicodeDecodeError:
             return None
         return found
 
     def held_run(self, first: int, last: int) -> Run | None:
-        batches = self._runs.over(first, last)
+        held = self._runs.held(first, last)
+        batches = [held.batch] if held is not None else self._runs.over(first, last)
         if len(batches) != 1:
             return None
         [batch] = batches
@@ -41,24 +52,49 @@ class Together(Changing):
 
     def swap_run(self, run: Run, after: Message) -> None:
         before, count = run
-        self._known.due = None
-        queue, first = self._made_queue(before.queue), before.seq
-        last = first + count - 1
+        self._forget_due(before.due_at, after.due_at)
+        queue, last = self._made_queue(before.queue), before.seq + count - 1
+        fate = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
+        batch = Batch(before.seq, last, queue, after.rank, *fate, None)
         if before.state is State.READY:
-            self._runs.cut_fresh(queue, before.rank, first, last)
+            self._hand_out(batch)
         else:
-            self._runs.cut(first, last)
-            for seq in range(first, last + 1) if self._known.leased else ():
-                self._known.leased.pop(seq, None)
-        ids = None
-        if after.state is State.DONE:
-            ids, size = self._runs.ids((first, last))
-            self._deltas_of(queue)["bytes"] -= size
-            if not after.body:
-                self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
-        fate = after.state.value, after.due_at, after.changed_at, after.consumer, after.body
-        self._runs.add(Batch(first, last, queue, after.rank, *fate, ids))
+            self._settle_run(batch)
         self._count_changes(before.queue, before.state, True, after.state, after.body, False, count)
+
+    def _hand_out(self, batch: Batch) -> None:
+        """Out of line, and leased: nobody else can end it so."""
+        self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
+        sent = self._offered.pop(batch.first, [])
+        if len(sent) >= batch.size:
+            self._runs.hold(batch, sum([len(one[8]) + len(one[7]) for one in sent[: batch.size]]))
+        else:
+            self._runs.add(batch)
+
+    def _settle_run(self, batch: Batch) -> None:
+        span = batch.first, batch.last
+        held = self._runs.held(*span)
+        for seq in range(batch.first, batch.last + 1) if self._known.leased else ():
+            self._known.leased.pop(seq, None)
+        if batch.state == State.DONE:
+            size = self._runs.weight(span) if held is None else held.size
+            self._deltas_of(batch.queue)["bytes"] -= size
+            if not batch.body:
+                batch = batch._replace(ids=self._runs.ids(span)[0])
+                self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", span)
+        if held is not None:
+            self._runs.settle(batch)
+        else:
+            self._runs.cut(*span)
+            self._runs.add(batch)
+
+    def _forget_due(self, old: int, new: int) -> None:
+        """What is due next is not known any more if it was this; else it is this if this is earlier."""
+        due = self._known.due
+        if due is None or (old and old == due[0]):
+            self._known.due = None
+        elif new and (due[0] is None or new < due[0]):
+            self._known.due = (new,)
 
 
 def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:

@@ -47,14 +47,16 @@ class SqliteTransaction(Together):
             self._known.named.drafted(first, envelopes, draft_until)
             return
         ready = len(rows)
+        size = sum([len(envelope[8]) + len(envelope[7]) for envelope in envelopes])
         if _is_plain(rows, now):
+            self._known.arrivals.add(first, envelopes, size)
             self._runs.line_up(queue, rows[0][3], first, last)
         else:
             ready = self._line_up_apart(first, last, now)
         deltas["published"] += len(rows)
         deltas["ready"] += ready
         deltas["delayed"] += len(rows) - ready
-        deltas["bytes"] += sum([len(envelope[8]) + len(envelope[7]) for envelope in envelopes])
+        deltas["bytes"] += size
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
         """Each in a row of its own; how many are ready."""

@@ -24,7 +24,7 @@ CREATE TABLE batch (
     changed_at INTEGER NOT NULL,
     consumer   TEXT NOT NULL,
     body       INTEGER NOT NULL,           -- 1: their content is stored
-    ids        TEXT                        -- of those that are done: {"id": bytes of the content, …} in their order
+    ids        TEXT                        -- once their content is gone: {"id": bytes it had, …} in their order
 ) STRICT;
 CREATE INDEX batch_due ON batch (due_at) WHERE due_at > 0;
 CREATE INDEX batch_archive ON batch (queue, changed_at) WHERE state = 'done' AND body = 1;

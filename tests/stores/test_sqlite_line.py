@@ -1,0 +1,202 @@
+"""Several verbs in one transaction, as a server does them: what is kept back until the commit is seen by nobody, and a
+memory store, told the same, agrees."""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import apsw
+import pytest
+
+from tests.contracts.parts import picture
+from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.states import State
+from yirangmq.stores.memory import MemoryStore
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_arrivals import MOST_BYTES, Arrivals
+from yirangmq.testing import CountingIds, ManualClock
+
+QUEUES = ("mail", "post")
+
+
+def envelope(id: str, payload: bytes = b"1") -> Envelope:
+    return Envelope("mail", id, RANK_LAST, 0, 0, 0, None, "", payload, True)
+
+
+class House:
+    """A store and its verbs."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self.store = store
+        self.verbs = Verbs(clock, CountingIds())
+
+    def do(self, steps: list[Callable[[Verbs, Transaction], object]]) -> list[object]:
+        with self.store.transaction() as transaction:
+            return [step(self.verbs, transaction) for step in steps]
+
+
+def publish(queue: str, envelopes: list[Envelope]) -> Callable[[Verbs, Transaction], object]:
+    return lambda verbs, transaction: [one.id for one in verbs.publish(transaction, queue, envelopes)]
+
+
+def lease(queue: str, count: int) -> Callable[[Verbs, Transaction], object]:
+    def step(verbs: Verbs, transaction: Transaction) -> object:
+        got = verbs.lease(transaction, queue, count, None, "me")
+        return [(one.id, one.payload, one.message.size, one.lease_until) for one in got]
+
+    return step
+
+
+def ack_some(queue: str, first: int, count: int) -> Callable[[Verbs, Transaction], object]:
+    """Of what is leased, by its number in the listing."""
+
+    def step(verbs: Verbs, transaction: Transaction) -> object:
+        leased = transaction.scan(queue, State.LEASED, 99).messages[first : first + count]
+        if not leased:
+            return []
+        errors = verbs.ack(transaction, Leases([f"{one.seq}-{one.leases}" for one in leased]), None)
+        return [one.id for one in leased], [str(error) for error in errors]
+
+    return step
+
+
+def look(queue: str, id: str) -> Callable[[Verbs, Transaction], object]:
+    def step(verbs: Verbs, transaction: Transaction) -> object:
+        [card] = transaction.by_id(queue, [id])
+        listed = [one.id for one in transaction.scan(queue, State.READY, 99).messages]
+        return card and (card.state, card.size), listed, transaction.counts(queue), transaction.next_due()
+
+    return step
+
+
+def drop(queue: str, id: str) -> Callable[[Verbs, Transaction], object]:
+    return lambda verbs, transaction: [str(error) for error in verbs.drop(transaction, queue, [id])]
+
+
+def step(chance: Random, clock: ManualClock, made: list[str]) -> Callable[[Verbs, Transaction], object]:
+    queue = chance.choice(QUEUES)
+    kind = chance.choice(["publish", "publish", "lease", "lease", "ack", "ack", "look", "drop"])
+    if kind == "publish":
+        now = clock.now_ms()
+        rank, expires = chance.choice([RANK_LAST, RANK_LAST, 3]), chance.choice([0] * 9 + [now + 10_000])
+        ids = [f"m{len(made) + n}" for n in range(chance.randint(1, 5))]
+        made += ids
+        sent = [Envelope(queue, id, rank, now, now, expires, None, "", f'"{id} ü"'.encode(), True) for id in ids]
+        return publish(queue, sent)
+    if kind == "lease":
+        return lease(queue, chance.randint(1, 8))
+    if kind == "ack":
+        return ack_some(queue, chance.randint(0, 3), chance.randint(1, 8))
+    id = chance.choice(made) if made else "none"
+    return look(queue, id) if kind == "look" else drop(queue, id)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_verbs_that_share_a_commit_do_what_they_would_do_alone(tmp_path: Path, seed: int) -> None:
+    chance, clock = Random(seed), ManualClock()
+    stores: list[Store] = [SqliteStore(tmp_path / "queue.db", durability="os"), MemoryStore()]
+    houses = [House(store, clock) for store in stores]
+    made: list[str] = []
+    for _ in range(25):
+        steps = [step(chance, clock, made) for _ in range(chance.randint(1, 6))]
+        ours, theirs = (house.do(steps) for house in houses)
+        assert ours == theirs
+        assert picture(stores[0]) == picture(stores[1])
+        assert list(stores[0].check(repair=False)) == []
+        clock.advance(chance.choice([0, 1, 500, 31_000]))
+    for store in stores:
+        store.close()
+
+
+def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
+    db = apsw.Connection(str(path))
+    try:
+        return list(db.execute(statement))
+    finally:
+        db.close()
+
+
+def test_who_is_served_by_the_commit_that_brings_its_messages_takes_them_from_no_table(tmp_path: Path) -> None:
+    house = House(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
+    asked: list[str] = []
+
+    def trace(cursor: object, text: str, bindings: object) -> bool:
+        asked.append(text)
+        return True
+
+    house.store._db.set_exec_trace(trace)  # type: ignore[attr-defined]
+    house.do([publish("mail", [envelope("a"), envelope("b")]), lease("mail", 9)])
+    assert not [text for text in asked if "INTO fresh" in text or "CAST(payload AS BLOB)" in text]
+    house.do([ack_some("mail", 0, 9)])
+    house.store.close()
+    assert rows(tmp_path / "queue.db", "SELECT first, last, state, ids FROM batch") == [(1, 2, "done", None)]
+
+
+def test_what_is_due_next_follows_each_lease_and_ack(tmp_path: Path) -> None:
+    clock = ManualClock()
+    ours = SqliteStore(tmp_path / "queue.db", durability="os")
+    houses = [House(store, clock) for store in (ours, MemoryStore())]
+    seen = []
+    for steps in (
+        [publish("mail", [envelope("a"), envelope("b")]), look("mail", "a"), lease("mail", 1), look("mail", "a")],
+        [lease("mail", 1), look("mail", "b"), ack_some("mail", 0, 1), look("mail", "b")],
+        [ack_some("mail", 0, 1), look("mail", "b")],
+    ):
+        clock.advance(1_000)
+        ours_now, theirs_now = (house.do(steps) for house in houses)
+        assert ours_now == theirs_now
+        with ours.transaction() as transaction:
+            seen.append(transaction.next_due())
+    assert len(set(seen)) == 3
+    ours.close()
+
+
+def test_ids_are_written_down_when_the_content_goes(tmp_path: Path) -> None:
+    house = House(SqliteStore(tmp_path / "queue.db", durability="os"), ManualClock())
+    with house.store.transaction() as transaction:
+        transaction.set_policy("mail", '{"archive":{"maxMessages":1}}')
+    house.do([publish("mail", [envelope("a"), envelope("b")]), lease("mail", 9), ack_some("mail", 0, 9)])
+    with house.store.transaction() as transaction:
+        transaction.trim(9)
+    kept = rows(tmp_path / "queue.db", "SELECT first, last, body, ids FROM batch ORDER BY first")
+    assert kept == [(1, 1, 0, '{"a":1}'), (2, 2, 1, None)]
+    with house.store.transaction() as transaction:
+        cards = transaction.by_id("mail", ["a", "b"])
+    assert [card and (card.state, card.body) for card in cards] == [(State.DONE, False), (State.DONE, True)]
+    house.store.close()
+
+
+def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path) -> None:
+    """A message just published is rewritten, and one just leased is settled, by somebody else."""
+    clock = ManualClock()
+    one, other = (House(SqliteStore(tmp_path / "queue.db", durability="os"), clock) for _ in range(2))
+    one.do([publish("mail", [envelope("a"), envelope("b")])])
+    with other.store.transaction() as transaction:
+        [card] = transaction.by_id("mail", ["a"])
+        assert card is not None
+        transaction.rewrite([card], [envelope("a", b'"another"')])
+    [got] = one.do([lease("mail", 9)])
+    assert [(id, payload) for id, payload, *_ in got] == [("a", b'"another"'), ("b", b"1")]  # type: ignore[attr-defined]
+    other.do([ack_some("mail", 0, 1)])
+    one.do([ack_some("mail", 0, 9)])
+    assert picture(one.store) == picture(other.store)
+    assert list(one.store.check(repair=False)) == []
+    one.store.close()
+    other.store.close()
+
+
+def test_what_was_published_just_now_is_kept_within_bounds() -> None:
+    arrivals = Arrivals()
+    arrivals.add(1, [envelope("a"), envelope("b")], 2)
+    assert arrivals.find(1, 3) is None
+    assert arrivals.find(2, 1) == [envelope("b")]
+    arrivals.drop(1, 1)
+    assert arrivals.find(1, 1) is None
+    arrivals.add(3, [envelope("c")], MOST_BYTES)
+    assert arrivals.find(2, 1) is None
+    assert arrivals.find(3, 1) == [envelope("c")]
+    arrivals.add(4, [envelope("d")], MOST_BYTES + 1)
+    assert arrivals.find(3, 1) is None
+    assert arrivals.find(4, 1) is None
