@@ -59,3 +59,25 @@ def test_a_mistake_in_a_definition_is_told_by_its_place_and_nothing_moves(own: S
     assert complaint["field"].startswith("transformations/orders.py:")
     assert "'small-orders' is not queue:NAME" in complaint["error"]
     assert own.ask("GET", "/v1/status")["queues"] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong", "place", "words"),
+    [
+        ("sum(amount)", "sum(amuont)", "transformations/totals.sql:2", "shop_totals: A column"),
+        ("sum(amount), 2)", "sum(amount, 2", "transformations/totals.sql:3", "Syntax error"),
+    ],
+    ids=["column", "syntax"],
+)
+def test_a_mistake_in_sql_is_told_by_its_file_and_line(
+    own: Served, tmp_path: Path, right: str, wrong: str, place: str, words: str
+) -> None:
+    project.init("shop", tmp_path)
+    path = tmp_path / "shop" / "transformations" / "totals.sql"
+    path.write_text(path.read_text().replace(right, wrong))
+    done = yirangmq(own, tmp_path, "pipeline", "dry-run", "shop", "--json")
+    assert done.returncode == 2, done.stderr
+    complaint = json.loads(done.stderr)
+    assert complaint["field"] == place
+    assert words in complaint["error"]
