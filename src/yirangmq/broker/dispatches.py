@@ -11,7 +11,7 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.core import names
 from yirangmq.core.deliveries import Status, show
 from yirangmq.core.dispatch import Dispatch, show_dispatch
-from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.core.ports import Transaction
 from yirangmq.format.jsontext import loads
 
@@ -30,6 +30,8 @@ def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[st
     text = transaction.policy_text(queue)
     document = loads(text.encode()) if text else {}
     if given.get("strategy") == NONE:
+        if len(given) > 1:
+            raise BadPolicy("takes all of it away: nothing else can be set with it", field="dispatch.strategy")
         document.pop("dispatch", None)
     else:
         document["dispatch"] = {**(document.get("dispatch") or {}), **given}

@@ -18,6 +18,10 @@ def test_a_strategy_is_set_shown_and_taken_away(web: Web) -> None:
         "dispatch.strategy",
     )
     assert web.refused("PATCH", "/v1/queues/mail/dispatch", [1]) == (400, "bad_input", "members")
+    both = {"strategy": "none", "weights": {"big": 3}}
+    assert web.refused("PATCH", "/v1/queues/mail/dispatch", both) == (400, "bad_policy", "dispatch.strategy")
+    unknown = (400, "bad_input", "dispatch.stratgy")
+    assert web.refused("PATCH", "/v1/queues/mail/dispatch", {"stratgy": "none"}) == unknown
 
 
 def test_consumers_are_registered_and_deregistered(web: Web) -> None:

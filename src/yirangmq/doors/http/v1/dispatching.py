@@ -68,6 +68,7 @@ MEMBERS = Content(
                 "graceSec": NUMBER,
                 "outcomes": some(TEXT),
             },
+            "additionalProperties": False,
         }
     },
     "members of the policy's dispatch (docs/policy.md); what it does not say stays",
