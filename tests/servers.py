@@ -16,15 +16,14 @@ from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.ports import Clock, Ids, Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Done, Given, Pages
-from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.testing import ManualClock
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
-from yirangmq.wire.calls import Welcome
 
 
 class Chances:
@@ -119,7 +118,7 @@ class RunningServer:
         table = Calls(verbs, pages, site)
         table.add_entry("wait", self._wait)
         self.observing.begin(verbs.happened, table)
-        welcome = Welcome("yirangmq test", "here", self._store.durability(), self._max_frame)
+        welcome = Introduction("yirangmq test", "here", self._store.durability(), self._max_frame)
         if self._settings is not None:
             self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
             self._topic_calls = TopicCalls(self.topics, self._clock)

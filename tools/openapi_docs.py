@@ -9,10 +9,9 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.doors.calls import Calls
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.session import House
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.wire.calls import Welcome
 
 PAGE = Path(__file__).parents[1] / "docs" / "openapi.json"
 
@@ -22,7 +21,7 @@ def render() -> str:
     clock, ids, store = SystemClock(), TimeOrderedIds(), MemoryStore()
     verbs = Verbs(clock, ids)
     desk = Desk(store, verbs, clock, lambda call: None, lambda seconds, call: None)
-    welcome = Welcome(f"yirangmq {__version__}", "docs", store.durability(), 0)
+    welcome = Introduction(f"yirangmq {__version__}", "docs", store.durability(), 0)
     return json.dumps(Api(House(desk, clock, ids, Calls(verbs), welcome)).document(), indent=1) + "\n"
 
 

@@ -15,7 +15,7 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.session import House
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.wire import calls
@@ -28,7 +28,7 @@ async def door(limits: Limits, *, token: str = "") -> AsyncIterator[Door]:
     clock, ids = SystemClock(), TimeOrderedIds()
     verbs = Verbs(clock, ids)
     desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
-    house = House(desk, clock, ids, Calls(verbs), calls.Welcome("test", "here", "full", MAX_FRAME), token)
+    house = House(desk, clock, ids, Calls(verbs), Introduction("test", "here", "full", MAX_FRAME), token)
     made = Door(house, limits)
     desk.after_commit.append(made.flush)
     try:

@@ -11,9 +11,10 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
-from yirangmq.doors.session import House, Session
+from yirangmq.doors.session import Session
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.stores.memory import MemoryStore
@@ -95,7 +96,7 @@ class Server:
         self.observing.begin(self.verbs.happened, self.calls)
         Webhooks(self.desk, self.clock, str.encode).begin(self.calls, set())
         TopicCalls(None, self.clock).begin(self.calls, self.observing.feed.hear)
-        welcome = calls.Welcome("yirangmq test", "here", "full", MAX_FRAME)
+        welcome = Introduction("yirangmq test", "here", "full", MAX_FRAME)
         self.house = House(self.desk, self.clock, CountingIds(), self.calls, welcome, token, disk)
 
     def turn(self) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.orders.desk import Counter
-from yirangmq.broker import wholesale
+from yirangmq.broker import timeouts, wholesale
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.wholesale import failed_page
 from yirangmq.core.errors import BadPolicy
@@ -165,7 +165,7 @@ def test_the_servers_new_defaults_are_those_of_messages_already_out(counter: Cou
         assert other.stats() == expected
     assert other.stats("other") == {"draft": 1}
     counter.queues.wholesale.adopt_defaults()
-    assert counter.run(lambda work: work.note(wholesale.TIMES_NOTE)) == "60000/60000/300000"
+    assert counter.run(lambda work: work.note(timeouts.NOTE)) == "60000/60000/300000"
 
 
 def test_one_member_is_configured_and_the_others_stay(counter: Counter) -> None:

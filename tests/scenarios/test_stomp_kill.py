@@ -1,5 +1,9 @@
-"""kill -9 of a server that speaks STOMP: what was receipted is there, and nothing that a client held is stuck."""
+"""kill -9 of a server that speaks STOMP, and of its consumers: what was receipted is there, and nothing that a client
+held is stuck."""
 
+import subprocess
+import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -7,6 +11,9 @@ import pytest
 
 from tests.doors.stomp.live import LiveClient, until
 from tests.scenarios.daemons import Daemon, daemon
+from yirangmq.client.faces import Client
+from yirangmq.client.open import connect
+from yirangmq.core.dispatch import Strategy
 
 pytestmark = [pytest.mark.process]
 KILLS = 3
@@ -62,3 +69,72 @@ def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path
         messages = client.messages(3)
         client.close()
     assert [(one.body, one.headers["JMSXDeliveryCount"]) for one in messages] == [(b"0", "2"), (b"1", "2"), (b"2", "2")]
+
+
+# -- a consumer is killed ------------------------------------------------------------------------------------------
+
+DOOMED = """
+import socket, sys
+lines = []
+for queue in sys.argv[2:]:
+    line = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+    line.sendall(f"CONNECT\\naccept-version:1.2\\nhost:x\\nclient-id:doomed-{queue}\\n\\n\\0".encode())
+    headers = f"id:1\\nack:client\\nactivemq.prefetchSize:3\\nreceipt:s\\ndestination:/queue/{queue}"
+    line.sendall(f"SUBSCRIBE\\n{headers}\\n\\n\\0".encode())
+    heard = b""
+    while b"RECEIPT" not in heard:
+        heard += line.recv(65536)
+    lines.append((line, heard))
+print("there", flush=True)
+for line, heard in lines:
+    while b"MESSAGE" not in heard:
+        heard += line.recv(65536)
+print("has some of each", flush=True)
+sys.stdin.read()
+"""
+"""Takes from each queue and never acknowledges."""
+
+
+def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+    queues = [one.value for one in Strategy]
+    with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server, connect(server.address) as looker:
+        for queue in queues:
+            looker.set_policy(
+                queue,
+                {"visibilityTimeoutSec": 600, "dispatch": {"strategy": queue, "graceSec": 1}},
+            )
+        command = [sys.executable, "-c", DOOMED, str(port_of(server)), *queues]
+        doomed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        survivor = LiveClient(port_of(server)).connect()
+        try:
+            assert doomed.stdout is not None
+            assert doomed.stdout.readline() == "there\n"
+            for queue in queues:
+                looker.publish(queue, b"first")
+            assert doomed.stdout.readline() == "has some of each\n"
+            for number, queue in enumerate(queues):
+                survivor.confirm(survivor.line.subscribe, f"/queue/{queue}", id=str(number), ack="auto")
+                looker.publish_many(queue, [b"%d" % n for n in range(20)])
+            doomed.kill()
+            doomed.communicate()
+            until(lambda: all(_is_empty(looker, queue) for queue in queues))
+            until(lambda: len(survivor.heard.messages) == 21 * len(queues) - 1)  # of the first one it has no copy
+        finally:
+            doomed.kill()
+            doomed.communicate()
+            survivor.close()
+        wanted = [b"first", *(b"%d" % n for n in range(20))]
+        for number, queue in enumerate(queues):
+            got = [one for one in survivor.heard.messages if one.headers["subscription"] == str(number)]
+            bodies = [one.body for one in got]
+            there = wanted[1:] if queue == "broadcast" else wanted
+            assert Counter(bodies) == Counter(there), queue
+            again = {one.body for one in got if one.headers.get("redelivered") == "true"}
+            assert (b"first" in again) == (queue != "broadcast"), queue
+            if queue == "ordered":
+                assert bodies == wanted
+
+
+def _is_empty(client: Client, queue: str) -> bool:
+    counts = client.counts(queue)
+    return counts.ready + counts.leased + counts.delayed + counts.held == 0

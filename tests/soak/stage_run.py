@@ -13,8 +13,8 @@ from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import NewRecord, Retention
 from yirangmq.stores.segments import LogSettings
-from yirangmq.topics.recovery import Pace, Worker
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.recovery import Worker
+from yirangmq.topics.stage import Pace, Settings
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"), ("nobody",))

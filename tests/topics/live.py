@@ -18,7 +18,7 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.topics import Cursors, Log, NewRecord, Record
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.session import House
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.cursors import open_cursors
@@ -107,7 +107,7 @@ async def live(
     clock, ids = SystemClock(), TimeOrderedIds()
     verbs = Verbs(clock, ids)
     desk = Desk(MemoryStore(), verbs, clock, loop.call_soon, loop.call_later)
-    welcome = calls.Welcome("test", "here", "full", 16 << 20)
+    welcome = Introduction("test", "here", "full", 16 << 20)
     table = Calls(verbs)
     told: list[Any] = []
     about = TopicCalls(topics, clock)

@@ -21,8 +21,7 @@ from yirangmq.topics.feed import Stored
 from yirangmq.topics.lines import Dialect, Take
 from yirangmq.topics.native import NATIVE
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.recovery import Pace
-from yirangmq.topics.stage import Loop, Settings
+from yirangmq.topics.stage import Loop, Pace, Settings
 from yirangmq.wire import calls, records
 from yirangmq.wire.frames import FrameReader, Kind
 

@@ -11,8 +11,7 @@ from tests.certificates import client_context, server_context
 from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run, until
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
-from yirangmq.topics.recovery import Pace
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.stage import Pace, Settings
 from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import Kind
 

@@ -7,8 +7,7 @@ from tests.topics.pipes import SMALL, Client, Stage, small
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
-from yirangmq.topics.recovery import Pace
-from yirangmq.topics.stage import Settings
+from yirangmq.topics.stage import Pace, Settings
 from yirangmq.wire import feeds
 from yirangmq.wire.calls import frame
 from yirangmq.wire.frames import Kind

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from yirangmq.broker.adopting import MARK
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.transfer import MOST_PER_PAGE, loaded, scanned, store_page
-from yirangmq.core.errors import WrongState
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
@@ -20,21 +20,10 @@ from yirangmq.format.envelope import iso
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.format.transfer import MessageLine
 
-MARK = "pair-adopting"
-"""In the other store: who is taking its messages."""
 KNOWN = "pair-adopted"
 """Here: the ids that came from a node, by node, queue and page."""
 WAITING = (State.LEASED, State.CLAIMED, State.READY, State.DELAYED, State.HELD)
 """Those in hand were first in line; nobody here holds a lease from there."""
-
-
-def check_unmarked(transaction: Transaction) -> None:
-    """A store whose adoption was broken off must not be served: some of its messages may be delivered elsewhere."""
-    found = transaction.note(MARK)
-    if found is not None:
-        raise WrongState(
-            f"its messages are being adopted by {found}: finish that with 'pair adopt' there", field="store"
-        )
 
 
 def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool = False) -> dict[str, Any]:

@@ -12,16 +12,14 @@ from typing import Any, Protocol
 
 from yirangmq.broker import ledger
 from yirangmq.broker.batch_rows import LaidDown, Loaded, Received, StagedRows, Stages, scan
+from yirangmq.broker.burying import bury
 from yirangmq.broker.by_parts import ByParts
 from yirangmq.broker.desk import Aside, Desk, Done
-from yirangmq.broker.groups import swap
 from yirangmq.broker.room import make_room, newcomers
-from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
 from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.errors import QueueError, TooLarge, Unavailable
 from yirangmq.core.message import Envelope
-from yirangmq.core.ports import Change, Clock, Ids, Transaction
+from yirangmq.core.ports import Clock, Ids, Transaction
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
 
@@ -231,20 +229,6 @@ class Batches:
         for number, done in enumerate(waiting):
             entry_first = None if result is None else (result[0], result[1] and number == 0)
             done(entry_first, error)
-
-
-def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int) -> None:
-    """New, and at once among the dead letters, each for its reason."""
-    policy = transaction.policy(queue)
-    stored = transaction.add([envelope for envelope, _ in found], now, now)
-    changes = []
-    for receipt, (envelope, why) in zip(stored, found, strict=True):
-        if not receipt.duplicate:
-            before = decide.fresh(envelope, receipt.seq, now)
-            outcome = decide.refuse(before, policy, now, why)
-            changes.append(Change(before, outcome.message, outcome.failure))
-    swap(transaction, changes, now, verbs.touched)
-    verbs.happened.refused(changes, now)
 
 
 def _check_fit(

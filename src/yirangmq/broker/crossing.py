@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from yirangmq.broker import bridge_notes
-from yirangmq.broker.batches import bury
+from yirangmq.broker.burying import bury
 from yirangmq.broker.desk import Desk
 from yirangmq.core.bridges import Bridge, BridgeState, Reached
 from yirangmq.core.errors import QueueError, QuotaExceeded, Retired, Unavailable, WrongEpoch, WrongState

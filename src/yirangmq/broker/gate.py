@@ -10,14 +10,13 @@ Knows: chains, verdicts, the store's policies. Does not know: threads, processes
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker import offspring
 from yirangmq.broker.offspring import Child, Made, at_once
 from yirangmq.broker.room import make_room, newcomers
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
-from yirangmq.core.checks import Subject, first_complaint
-from yirangmq.core.content_checks import Schema
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope
@@ -27,6 +26,9 @@ from yirangmq.format.envelope import header_of
 from yirangmq.format.jsontext import loads
 from yirangmq.format.schemas import compiled
 from yirangmq.format.schemas import first_complaint as schema_complaint
+
+if TYPE_CHECKING:
+    from yirangmq.core.content_checks import Schema
 
 INLINE_BYTES = 256 * 1024
 """Payloads checked inside a transaction: about a millisecond for each check; more would hold up everybody else."""
@@ -73,6 +75,7 @@ class Gate:
     def __init__(self, defaults: Defaults) -> None:
         self._defaults = defaults
         self._compiled: dict[int, tuple[Schema, Any]] = {}
+        self._rules: ModuleType | None = None
         self.cleared: Verdicts | None = None
         """Verdicts of the work under way; set by whoever runs it."""
         self.can_wait = False
@@ -218,9 +221,17 @@ class Gate:
 
     def checked(self, chain: Chain, envelope: Envelope) -> QueueError | None:
         """What the checks say of it."""
-        subject = Subject(envelope.payload, envelope.is_json, lambda: header_of(envelope), loads, self._fits)
+        if not chain.checks:
+            return None
+        if self._rules is None:
+            from yirangmq.core import checks  # loaded with the first chain
+
+            self._rules = checks
+        subject = self._rules.Subject(
+            envelope.payload, envelope.is_json, lambda: header_of(envelope), loads, self._fits
+        )
         try:
-            found = first_complaint(chain.checks, subject)
+            found = self._rules.first_complaint(chain.checks, subject)
         except BadInput as error:
             return unfit(envelope, "headers", "header", str(error))
         if found is None:
@@ -242,7 +253,7 @@ class Gate:
         """``BadPolicy`` names the first one that may not run here."""
         check_hooks(chain, self._defaults.hooks)
 
-    def _fits(self, check: Schema, value: Any) -> str:
+    def _fits(self, check: "Schema", value: Any) -> str:
         known = self._compiled.get(id(check))
         if known is None or known[0] is not check:
             if len(self._compiled) > MOST_COMPILED:
@@ -253,7 +264,11 @@ class Gate:
 
 def check_schemas(chain: Chain | None) -> None:
     """Compile every schema now, so that a broken one is refused before it is stored."""
-    for number, check in enumerate(chain.checks if chain is not None else ()):
+    if chain is None or not chain.checks:
+        return
+    from yirangmq.core.content_checks import Schema
+
+    for number, check in enumerate(chain.checks):
         if isinstance(check, Schema):
             compiled(check.schema, f"processor.checks[{number}].schema", BadPolicy)
 

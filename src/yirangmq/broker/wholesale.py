@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from yirangmq.broker import policies
+from yirangmq.broker import policies, timeouts
 from yirangmq.broker.drafts import OURS, note_of
 from yirangmq.broker.orders import Orders
 from yirangmq.broker.uniqueness import COMPARED
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core import orders as rules
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction
@@ -24,7 +23,6 @@ from yirangmq.format.jsontext import loads
 
 Answer = TypeVar("Answer")
 PER_PAGE = 500
-TIMES_NOTE = "mq/timeouts"
 """Where it is kept by which defaults due times were reckoned."""
 FAILED = (State.DEAD, State.PARKED)
 TAKEN_LAST = (State.CLAIMED, State.LEASED)
@@ -193,17 +191,14 @@ class Wholesale:
         """The server may have other defaults than when messages were handed out; theirs are the new ones then. Time
         must not act before this is done."""
         defaults = self._verbs.defaults
-        said = f"{defaults.draft_ms}/{defaults.claim_ms}/{defaults.active_ms}"
-        usual = Defaults()
-        known = self._lane.read(lambda transaction: transaction.note(TIMES_NOTE))
-        if said == (known or f"{usual.draft_ms}/{usual.claim_ms}/{usual.active_ms}"):
+        if not self._lane.read(partial(timeouts.are_other, defaults=defaults)):
             return
         for queue in self._lane.read(lambda transaction: transaction.queues()):
             for state in self._lane.read(partial(_timed, queue=queue)):
                 policy = self._lane.read(partial(policies.readable, queue=queue))
                 if policy is not None:
                     self._retime(queue, state, self._spans(policy)[state])
-        self._lane.run(lambda transaction: transaction.set_note(TIMES_NOTE, said))
+        self._lane.run(partial(timeouts.keep, defaults=defaults))
 
     def _retime(self, queue: str, state: State, span: int) -> None:
         self._walk(partial(_retime_page, queue=queue, state=state, span=span))

@@ -4,18 +4,19 @@ Knows: where stages lie, the thread they are read in. Does not know: what is in 
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.batches import Batches
+from yirangmq.broker import ledger
 from yirangmq.broker.desk import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.stages import StageFiles
 from yirangmq.topics.aside import Aside
-from yirangmq.topics.batching import FeedForBatches
 from yirangmq.topics.publisher import Publisher
+
+if TYPE_CHECKING:
+    from yirangmq.broker.batches import Batches
 
 SWEEP_SECONDS = 3600.0
 
@@ -28,17 +29,34 @@ class Batching:
         self._loop = asyncio.get_running_loop()
         self._aside = Aside(self._loop.call_soon_threadsafe)
         self._timer: asyncio.TimerHandle | None = None
-        stages = StageFiles(Path(config.data).absolute() / "stages")
-        self.batches = Batches(desk, stages, self._aside.run, clock, ids)
-        if topics is not None:
-            self.batches.topics = FeedForBatches(topics)
+        self._folder = Path(config.data).absolute() / "stages"
+        self._desk = desk
+        self._parts = (clock, ids)
+        self._topics = topics
+        self._made: Batches | None = None
+
+    def batches(self) -> "Batches":
+        """Made when somebody brings one, or an earlier server has left something of one."""
+        if self._made is None:
+            from yirangmq.broker.batches import Batches
+            from yirangmq.stores.stages import StageFiles
+            from yirangmq.topics.batching import FeedForBatches
+
+            self._made = Batches(self._desk, StageFiles(self._folder), self._aside.run, *self._parts)
+            if self._topics is not None:
+                self._made.topics = FeedForBatches(self._topics)
+        return self._made
+
+    def _has_any(self) -> bool:
+        return self._made is not None or self._folder.exists() or bool(self._desk.read(ledger.entries))
 
     def start(self) -> None:
         """First what a server that died left half-way."""
         if self._timer is not None:
             self._timer.cancel()
         try:
-            self.batches.finish_pending()
+            if self._has_any():
+                self.batches().finish_pending()
         except QueueError as error:
             log.error("the ledger of batches cannot be read", extra=values(error=str(error)))
         self._sweep()
@@ -46,7 +64,8 @@ class Batching:
     def _sweep(self) -> None:
         self._timer = self._loop.call_later(SWEEP_SECONDS, self._sweep)
         try:
-            self.batches.sweep(_swept)
+            if self._has_any():
+                self.batches().sweep(_swept)
         except QueueError as error:
             _swept(None, error)
 

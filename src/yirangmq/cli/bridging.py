@@ -12,7 +12,6 @@ from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock
 from yirangmq.doors.bridges import BridgeCalls
-from yirangmq.doors.event_topic import EventTopic
 from yirangmq.observe.logs import log, values
 from yirangmq.topics.aside import Aside
 from yirangmq.topics.bridging import FeedForBridges
@@ -43,6 +42,8 @@ class Bridging:
             topics.hearers.append(lambda live: bridges.kick())
             topics.holds.append(lambda epoch, oldest_ns: bridges.floor(epoch, oldest_ns // MILLISECOND_NS))
             if config.events_topic:
+                from yirangmq.doors.event_topic import EventTopic  # loaded where it is wanted
+
                 told = EventTopic(config.events_topic, topics, clock, bridges.fed_by)
                 desk.verbs.happened.listen(told.hear)
         self.calls = BridgeCalls(self._bridges, config.topic_lag_limit)

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from yirangmq.broker.adoption import check_unmarked
+from yirangmq.broker.adopting import check_unmarked
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.lane import Lane
 from yirangmq.broker.wholesale import Wholesale

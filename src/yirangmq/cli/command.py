@@ -2,26 +2,46 @@
 documentation and the tests all read the same thing."""
 
 import argparse
+import os
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput
+from yirangmq.core.nearest import nearest
 
 Run = Callable[[argparse.Namespace, Screen], int]
 LINE = 90
 NUMBERS = {"invalid int value:": "must be a whole number, not", "invalid float value:": "must be a number, not"}
 """What argparse says, and what it means."""
+STDOUT = 1
+NO_TERMINAL = 80
+
+
+class Formatter(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal. (argparse would load a library for that, also where nobody asks for help.)"""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    said = os.environ.get("COLUMNS", "")
+    if said.isdecimal() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(STDOUT).columns or NO_TERMINAL
+    except OSError:
+        return NO_TERMINAL
 
 
 class Parser(argparse.ArgumentParser):
     """argparse whose complaints are our errors: one line, one exit code, also as JSON."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+        super().__init__(formatter_class=Formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         for said, meant in NUMBERS.items():
@@ -33,10 +53,8 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         self._take_late(found, unknown)
         if unknown:
-            options = [
-                near for word in unknown for near in get_close_matches(word, self._option_string_actions, 1, 0.8)
-            ]
-            hint = f"; did you mean {options[0]!r}?" if options else ""
+            near = next(filter(None, (nearest(word, self._option_string_actions, 0.8) for word in unknown)), None)
+            hint = f"; did you mean {near!r}?" if near else ""
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return found, unknown
 
@@ -51,8 +69,8 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             known = [str(choice) for choice in action.choices]
-            near = get_close_matches(str(value), known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+            near = nearest(str(value), known)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
             raise argparse.ArgumentError(action, f"{value!r} is not one of them; {hint}")
 
 
@@ -78,7 +96,7 @@ class Command:
                 parser.add_argument("--json", action="store_true", help="one JSON document a line, for programs")
             parser.set_defaults(run=self.run)
         if self.verbs:
-            inner = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+            inner = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True, prog=parser.prog)
             for name, (summary, command) in self.verbs.items():
                 command.configure(inner.add_parser(name, help=summary))
 

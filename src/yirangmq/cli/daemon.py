@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from yirangmq import __version__
-from yirangmq.broker.adoption import check_unmarked
+from yirangmq.broker import timeouts
+from yirangmq.broker.adopting import check_unmarked
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
-from yirangmq.broker.lane import Lane
 from yirangmq.broker.lines import Lines
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Verbs
-from yirangmq.broker.wholesale import Wholesale
 from yirangmq.cli.alerting import Alerting, Sources
 from yirangmq.cli.batching import Batching
 from yirangmq.cli.bridging import Bridging
-from yirangmq.cli.dayway import DayWay, day_way
 from yirangmq.cli.ending import Ending
 from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.feeding import publisher_of
@@ -40,19 +38,19 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk, Health, Reason
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.traces import load as load_traces
-from yirangmq.wire.calls import Welcome
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay
+    from yirangmq.cli.dayway import DayWay
     from yirangmq.cli.pairway import PairWay
 
 
@@ -100,7 +98,7 @@ class Daemon:
         guard = open_to_all if self._cluster is None else self._cluster.gate.guard
         self._entrance = Entrance(config, self._house, WayIn(secrets.tls, guard), (*secrets.grants, *secrets.programs))
         self._pair = self._paired(calls) if config.pair_peer else None
-        self._day_files: DayWay | None = day_way(config, store, self._pages, clock, calls)
+        self._day_files = self._by_date(calls) if config.day_files_folder else None
         sources = Sources(self._desk, clock, self._disk, lambda: self._entrance.refused(), self._pair)
         self._alerting = Alerting(config, sources)
         self._alerting.begin(calls, verbs.happened)
@@ -134,7 +132,7 @@ class Daemon:
             clock,
             ids,
             calls,
-            Welcome(f"yirangmq {__version__}", config.node_name, self._store.durability(), config.max_frame_bytes),
+            Introduction(f"yirangmq {__version__}", config.node_name, self._store.durability(), config.max_frame_bytes),
             secrets.token,
             self._disk,
             topics=self._topics,
@@ -177,7 +175,7 @@ class Daemon:
         try:
             self._rounds.begin()
             if self._cluster is None:
-                Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
+                self._adopt_defaults()
                 self._desk.submit(self._desk.verbs.sweep, _ignore)
                 self._desk.read(check_unmarked)
             if self._pair is not None:
@@ -211,6 +209,14 @@ class Daemon:
             if listener is not None:
                 listener.stop()
 
+    def _adopt_defaults(self) -> None:
+        """Time must not act before this is done."""
+        if self._desk.read(partial(timeouts.are_other, defaults=self._desk.verbs.defaults)):
+            from yirangmq.broker.lane import Lane
+            from yirangmq.broker.wholesale import Wholesale  # an ordinary start does without
+
+            Wholesale(Lane(self._store), self._desk.verbs, self._house.clock).adopt_defaults()
+
     async def _open(self) -> None:
         """First the log of the topics, if there is one, and what it feeds; then whoever wants it can come."""
         if self._topics is None:
@@ -239,6 +245,11 @@ class Daemon:
         self._ticking.stop()
         self._webhooks.stop()
         self._bridging.drain()
+
+    def _by_date(self, calls: Calls) -> "DayWay":
+        from yirangmq.cli.dayway import day_way  # a server without them does not load them
+
+        return day_way(self._config, cast("Any", self._store), self._pages, self._house.clock, calls)
 
     # -- one of a pair ----------------------------------------------------------------------------------------------
 
@@ -283,7 +294,7 @@ class Daemon:
         if self._entrance.stomp is not None:
             self._entrance.stomp.tidy(transaction)
 
-    def _greet(self, welcome: Welcome) -> Welcome:
+    def _greet(self, welcome: Introduction) -> Introduction:
         return welcome if self._pair is None else self._pair.greet(welcome)
 
     def _pair_reasons(self) -> list[Reason]:

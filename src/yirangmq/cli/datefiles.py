@@ -15,14 +15,16 @@ from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
 from yirangmq.clock import SystemClock
 from yirangmq.core import names
-from yirangmq.core.dayfiles import KEEP_DAYS, Kind, day_of, is_day
+from yirangmq.core.dayfiles import Kind, day_of, is_day
 from yirangmq.core.errors import BadInput, NotFound
+from yirangmq.core.settings import KEEP_DAYS
 from yirangmq.format import dayrecord
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_check import check
 from yirangmq.stores.dayfiles_house import housekeep, size_of
 
 SHOWN = 20
+SWITCH_ON = "a server writes them once files_by_date is switched on: yirangmq serve --files-by-date on"
 MOST_PREVIEW = 60
 CONTENT = (Kind.ACCEPTED, Kind.REWRITTEN)
 
@@ -39,12 +41,12 @@ def _folder(args: argparse.Namespace) -> Path:
     else:
         here = place.of(args)
         with place.existing(args) as queues:
-            told = _told(queues)
-        if told is None and here.is_server:
-            raise NotFound("this server keeps no files by date (setting files_by_date)", field="folder")
+            told, is_served = _told(queues), remote.address_of(queues) is not None
+        if told is None and (here.is_server or is_served):
+            raise NotFound(f"this server keeps no files by date; {SWITCH_ON}", field="folder")
         found = Path(told["folder"]) if told else Path(here.path).absolute().parent / dayfiles.BESIDE
     if not found.is_dir():
-        raise NotFound(f"there are no files by date in {found}", field="folder")
+        raise NotFound(f"there are no files by date in {found}; {SWITCH_ON}", field="folder")
     return found
 
 

@@ -37,10 +37,7 @@ def journaled(config: Config, store: Store) -> JournaledStore:
     return made
 
 
-def day_way(config: Config, store: Store, pages: Pages, clock: Clock, calls: Calls) -> "DayWay | None":
-    """None where they are off."""
-    if not isinstance(store, JournaledStore):
-        return None
+def day_way(config: Config, store: JournaledStore, pages: Pages, clock: Clock, calls: Calls) -> "DayWay":
     made = DayWay(config, store, pages, clock)
     calls.add_entry("files_status", lambda desk, given, done: done(made.facts(), None))
     calls.add_paged(pages, "files_check", made.check)

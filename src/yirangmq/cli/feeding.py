@@ -5,16 +5,18 @@ Knows: the log, the cursors, the settings. Does not know: doors."""
 import asyncio
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from yirangmq.cli.place import make_folder
+from yirangmq.cli.folders import make_folder
 from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.topics import Cursors, Log, Retention
 from yirangmq.observe.logs import log, values
 from yirangmq.topics.publisher import Opening, Publisher
-from yirangmq.topics.recovery import Pace
-from yirangmq.topics.stage import Loop, Settings
-from yirangmq.topics.subscriber import Subscriber
+from yirangmq.topics.stage import Loop, Pace, Settings
+
+if TYPE_CHECKING:
+    from yirangmq.topics.subscriber import Subscriber
 
 SECOND_NS = 1_000_000_000
 
@@ -75,11 +77,11 @@ def _publisher_moved(before: PublisherState | None, after: PublisherState, why: 
         log.debug("publisher", extra=values(before=str(before), state=str(after)))
 
 
-def _subscriber_moved(subscriber: Subscriber, before: ClientState, after: ClientState) -> None:
+def _subscriber_moved(subscriber: "Subscriber", before: ClientState, after: ClientState) -> None:
     about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
     log.debug("subscriber", extra=values(before=str(before), state=str(after), sequence=subscriber.cursor, **about))
 
 
-def _subscriber_is_late(subscriber: Subscriber, lag: int) -> None:
+def _subscriber_is_late(subscriber: "Subscriber", lag: int) -> None:
     about = {"number": subscriber.number, "name": subscriber.name, "peer": subscriber.line.peer}
     log.warning("a subscriber is late", extra=values(lag=lag, **about))

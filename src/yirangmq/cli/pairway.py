@@ -5,7 +5,7 @@ Knows: the parts of the server that work, the pair. Does not know: how either do
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.desk import Desk
 from yirangmq.cli.adopting import adopt, overlap
@@ -16,15 +16,17 @@ from yirangmq.core.pairing import Pace, Role, Status
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.health import Reason
+from yirangmq.doors.house import Introduction
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.values import reading
 from yirangmq.observe.logs import log, values
-from yirangmq.observe.prometheus import Told
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.node import Node, Settings
 from yirangmq.topics.publisher import Publisher
-from yirangmq.wire.calls import Welcome
 from yirangmq.wire.heartbeat import LONGEST_TEXT
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
@@ -79,10 +81,10 @@ class PairWay:
         self.node.stop(Status.STOPPED)
         self.node.close()
 
-    def greet(self, welcome: Welcome) -> Welcome:
+    def greet(self, welcome: Introduction) -> Introduction:
         own = self.node.partner.own
         role = Role.ACTIVE if self.node.is_on else Role.STANDBY
-        return Welcome(welcome.server, welcome.node, welcome.durability, welcome.max_frame, role, own.term)
+        return welcome._replace(role=role, term=own.term)
 
     def facts(self) -> dict[str, Any]:
         """In short, for ``status``."""
@@ -120,7 +122,7 @@ class PairWay:
         who = f"the peer {peer.node}" if peer.node else "the peer"
         return [Reason("degraded", "peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         partner, link, now = self.node.partner, self.node.link, self.node.now()
         own = partner.own
         beats: list[tuple[dict[str, str], float]] = [({"way": "sent"}, link.sent), ({"way": "heard"}, link.heard)]

@@ -66,12 +66,12 @@ def load(name: str) -> Command:
 
 
 def build(*, only: str | None = None) -> ArgumentParser:
-    """The parser; with ``only`` the other commands have their names but not their options."""
+    """The parser; with ``only`` that command alone, or where it is none of them the names of all."""
     parser = Parser(prog="yirangmq", description=ABOUT, epilog=epilog(EXAMPLES))
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND")
-    for name, (_, summary) in TABLE.items():
-        inner = commands.add_parser(name, help=summary)
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", prog=parser.prog)
+    for name in (only,) if only in TABLE else TABLE:
+        inner = commands.add_parser(name, help=TABLE[name][1])
         if only in (None, name):
             load(name).configure(inner)
     return parser

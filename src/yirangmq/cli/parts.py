@@ -7,21 +7,21 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.ticking import Ticking
 from yirangmq.cli.alerting import Alerting
 from yirangmq.cli.bridging import Bridging
-from yirangmq.cli.dayway import DayWay
 from yirangmq.cli.entrance import Entrance
 from yirangmq.config.config import Config
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
+from yirangmq.doors.house import House
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
-from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay
+    from yirangmq.cli.dayway import DayWay
     from yirangmq.cli.pairway import PairWay
 
 
@@ -47,4 +47,4 @@ class ServerParts:
     """Not every store lies on one."""
     pair: "PairWay | None"
     cluster: "ClusterWay | None"
-    day_files: DayWay | None
+    day_files: "DayWay | None"

@@ -1,7 +1,6 @@
 """From options and environment to an open store. The only reader of the environment."""
 
 import argparse
-import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 import yirangmq
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import remote
+from yirangmq.cli.folders import make_folder
 from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
-from yirangmq.core.errors import BadInput, NotFound, StoreError, StoreFull, StoreReadOnly, Unavailable
+from yirangmq.core.errors import BadInput, NotFound, Unavailable
 from yirangmq.core.settings import module_names
 from yirangmq.stores.holder import who_serves
 from yirangmq.stores.open import SCHEMES
@@ -157,24 +157,3 @@ def _leader_of(url: str) -> str:
     if not near and not far:
         raise Unavailable(f"node {leader.node} serves this store, and has no --tcp address; ask it on its own machine")
     return (near or far)[0]
-
-
-def make_folder(folder: Path) -> None:
-    """Missing folders, their names on disk before anything is stored in them."""
-    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
-    try:
-        for parent in reversed(missing):
-            parent.mkdir(exist_ok=True)
-            _sync(parent.parent)
-    except OSError as error:
-        kind = {errno.ENOSPC: StoreFull, errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly}
-        wrong = kind.get(error.errno or 0, StoreError)
-        raise wrong(f"the folder {folder} cannot be made: {error.strerror}") from None
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,11 +4,13 @@ Does not know: queues, commands."""
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yirangmq.cli.table import Column, render
 from yirangmq.core.errors import QueueError
 from yirangmq.format.jsontext import dumps
+
+if TYPE_CHECKING:
+    from yirangmq.cli.table import Column
 
 PROGRAM = "yirangmq"
 
@@ -42,7 +44,9 @@ class Screen:
         """A result for people."""
         self.write(text.encode("utf-8", "backslashreplace") + b"\n")
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
+    def table(self, columns: "Sequence[Column]", rows: Sequence[Sequence[object]]) -> None:
+        from yirangmq.cli.table import render
+
         width = os.get_terminal_size(sys.stdout.fileno()).columns if self.is_terminal else None
         for line in render(columns, rows, width):
             self.say(line)

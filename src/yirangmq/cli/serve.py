@@ -1,55 +1,18 @@
-"""``serve``: from flags, environment and a file to a running server, and from a signal to its end."""
+"""``serve``: its words and options. The server itself is loaded when they are read (``cli.serving``)."""
 
 import argparse
-import asyncio
-import contextlib
-import ctypes
 import gc
 import os
-import resource
-import signal
-import ssl
-import sys
-import time
-from collections.abc import Callable, Coroutine
 from dataclasses import fields
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-from yirangmq import __version__
-from yirangmq.cli import exits, place
 from yirangmq.cli.command import Command
-from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.cli.dayway import journaled
-from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
-from yirangmq.cli.values import read_input, read_json
+from yirangmq.cli.values import read_json
 from yirangmq.config.config import Config
 from yirangmq.config.load import load
 from yirangmq.config.setting import default_of, flag
-from yirangmq.core.access import Grant, check_token
-from yirangmq.core.errors import BadInput
-from yirangmq.core.ports import Store
-from yirangmq.core.programs import grants
-from yirangmq.observe import logs
-from yirangmq.observe.logs import log, values
-from yirangmq.stores.holder import Holder, StoreLock
-from yirangmq.stores.open import open_store
 
 MOST_CONFIG = 1024 * 1024
-MOST_TOKEN = 4096
-SPARE_FILES = 64
-"""Open files besides the clients' sockets."""
-STOPS = (signal.SIGTERM, signal.SIGINT)
-SAME_SECONDS = 1.0
-OURS = ("unix:", "tcp:", "tls:")
-"""Addresses at which our own protocol is spoken."""
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Names of settings in glibc's malloc.h; a C library without mallopt does without."""
-GC_THRESHOLDS = (20_000, 50, 100)
-"""Requests make many short-lived values and hardly a cycle, so look for cycles seldom. (Measured: no difference in
-throughput; what it spares is the pause of a full look.)"""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -67,176 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, screen: Screen) -> int:
     document = read_json(args.config, MOST_CONFIG, "config") if args.config else {}
     chosen = load(document, os.environ, {one.name: getattr(args, one.name) for one in fields(Config)})
-    logs.begin(chosen.log_level, chosen.log_format, sys.stderr)
-    if chosen.syslog:
-        logs.begin_syslog(chosen.syslog)
-    with contextlib.ExitStack() as stack:
-        token = _token(chosen)
-        secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
-        _make_folders(chosen)
-        lock = StoreLock(chosen.store_url, _holder(chosen, ""))
-        stack.callback(lock.close)
-        store = _store(chosen)
-        stack.callback(lambda: store.close())
-        if chosen.day_files_folder:
-            store = journaled(chosen, store)
-        web = chosen.http_max_connections if chosen.http_address is not None else 0
-        stomp = chosen.max_connections if chosen.stomp_address is not None else 0
-        _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)
+    gc.collect()  # the parser and its options: what they leave free is filled with what stays
+    from yirangmq.cli.serving import serve
 
-        def ready(addresses: list[str]) -> None:
-            lock.tell(_holder(chosen, next((one for one in addresses if one.startswith(OURS)), "")))
-            _settle_memory()
-            _announce(chosen, screen, addresses, store.durability())
-
-        _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
-    log.info("stopped")
-    return exits.OK
-
-
-def _store(chosen: Config) -> Store:
-    if chosen.is_clustered:
-        from yirangmq.cli.clusterway import store_for  # a server without it does not load gRPC
-
-        return store_for(chosen)
-    return open_store(chosen.store_url, durability=chosen.durability)
-
-
-async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:
-    daemon = make()
-    loop = asyncio.get_running_loop()
-    signals = Signals(daemon)
-    for number in STOPS:
-        loop.add_signal_handler(number, signals.stop, number)
-    loop.add_signal_handler(signal.SIGHUP, log.info, "SIGHUP: nothing to do, settings are read at the start")
-    await daemon.run(ready)
-
-
-class Signals:
-    """The first signal stops in good order; one that comes later does not wait. (A shell and a supervisor may both send
-    the first one, so a second at the same moment is the same one.)"""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
-        self._first = 0.0
-
-    def stop(self, number: signal.Signals) -> None:
-        now = time.monotonic()
-        if not self._first:
-            self._first = now
-            log.info("signal", extra=values(signal=number.name))
-            self._daemon.stop()
-        elif now - self._first > SAME_SECONDS:
-            log.warning("signal again: not waiting", extra=values(signal=number.name))
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-
-
-def _run_loop(main: Coroutine[Any, Any, None]) -> None:
-    try:
-        from uvloop import new_event_loop
-    except ImportError:
-        asyncio.run(main)
-        return
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(main)
-
-
-def _settle_memory() -> None:
-    """What is there now stays; only what comes later is looked at for cycles.
-
-    A frame of many messages is larger than what glibc keeps: it would be mapped and unmapped for every one of them, a
-    tenth of a busy server's time. Asked to keep a few megabytes, it does not."""
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 4 << 20)
-        mallopt(M_TRIM_THRESHOLD, 16 << 20)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
-
-
-# -- before the start -----------------------------------------------------------------------------------------------
-
-
-def _token(chosen: Config) -> str:
-    return _first_line(chosen.token_file, "token_file") if chosen.token_file else chosen.token
-
-
-def _pair_key(chosen: Config) -> str:
-    return _first_line(chosen.pair_key_file, "pair_key_file") if chosen.pair_key_file else chosen.pair_key
-
-
-def _first_line(path: str, field: str) -> str:
-    text = read_input(path, MOST_TOKEN, field).decode("utf-8", "replace").strip().partition("\n")[0].strip()
-    if not text:
-        raise BadInput(f"{path} is empty", field=field)
-    return text
-
-
-def _grants(chosen: Config, token: str) -> tuple[Grant, ...]:
-    """What HTTP clients may show: the one token that may do everything, and those of the rules."""
-    rules = [rule.grant(rule.token or _first_line(rule.token_file, "http_tokens")) for rule in chosen.http_tokens]
-    return (*([Grant(token)] if token else []), *rules)
-
-
-def _programs(chosen: Config) -> tuple[Grant, ...]:
-    """What the programs may do, with the tokens that stand in files."""
-    in_files = [one for one in chosen.programs if one.token_file]
-    tokens = {one.name: check_token(_first_line(one.token_file, "programs"), "programs") for one in in_files}
-    return grants(chosen.programs, chosen.routes, tokens)
-
-
-def _tls(chosen: Config) -> ssl.SSLContext | None:
-    if not chosen.tls_cert:
-        return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(chosen.tls_cert, chosen.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        raise BadInput(f"{chosen.tls_cert} and {chosen.tls_key} cannot be used: {error}", field="tls_cert") from None
-    return context
-
-
-def _make_folders(chosen: Config) -> None:
-    scheme, _, where = chosen.store_url.partition(":")
-    wanted = [Path(where).absolute().parent] if scheme not in ("memory", "etcd") else [Path(chosen.data).absolute()]
-    wanted += [Path(chosen.socket_path).absolute().parent] if chosen.socket_path else []
-    wanted += [Path(chosen.http_address).absolute().parent] if isinstance(chosen.http_address, str) else []
-    for folder in wanted:
-        place.make_folder(folder)
-
-
-def _holder(chosen: Config, address: str) -> Holder:
-    return Holder(os.getpid(), address, chosen.node_name, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
-
-
-def _allow_files(wanted: int) -> None:
-    """As many open files as all clients need, if the system lets us."""
-    try:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft == resource.RLIM_INFINITY or soft >= wanted:
-            return
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    except (OSError, ValueError):
-        most = 0
-    if most < wanted:
-        log.warning("fewer open files may be allowed than max_connections needs", extra=values(wanted=wanted))
-
-
-def _announce(chosen: Config, screen: Screen, addresses: list[str], durability: str) -> None:
-    notify("READY=1")
-    value = {"ready": True, "version": __version__, "addresses": addresses, "store": chosen.store_url}
-    where = f"store {chosen.store_url}, durability {durability}"
-    text = f"yirangmq {__version__} is ready at {', '.join(addresses)}; {where}"
-    pages = [f"{address}/" for address in addresses if address.startswith(("http://", "https://"))]
-    if pages:
-        text += f"\nThe dashboard is at {pages[0]}"
-    screen.answer({**value, "durability": durability, "pid": os.getpid()}, text)
-    screen.flush()
-    log.info("ready", extra=values(addresses=addresses, store=chosen.store_url, durability=durability))
+    return serve(chosen, screen)
 
 
 COMMANDS = {

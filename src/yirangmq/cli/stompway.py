@@ -6,7 +6,7 @@ it is on."""
 import asyncio
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
 from yirangmq.broker.verbs import Leases
@@ -16,15 +16,17 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
+from yirangmq.doors.house import House
 from yirangmq.doors.listening import WayIn, shown, sockets_of, tcp_server
-from yirangmq.doors.session import House
 from yirangmq.doors.sockets import Connection, Door, Limits
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.consuming import CONSUMERS
 from yirangmq.doors.stomp.destinations import TEMPORARY
-from yirangmq.doors.stomp.following import Hub
+from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession, refusal
-from yirangmq.observe.prometheus import Told
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 PER_PAGE = 500
 
@@ -79,7 +81,7 @@ class StompWay:
             "errors": dict(sorted(self.parlour.errors.items())),
         }
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         frames, errors = self.parlour.frames, self.parlour.errors
         return {
             "yirangmq_stomp_connections": [({}, len(self.door.connections))],

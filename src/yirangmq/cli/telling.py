@@ -3,7 +3,7 @@
 Knows: where each number stands. Does not know: who asks, or how it is shown."""
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
 from yirangmq.broker.desk import Desk
@@ -12,7 +12,9 @@ from yirangmq.core.programs import show as show_programs
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading
 from yirangmq.observe.process import resident_bytes
-from yirangmq.observe.prometheus import Told
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 
 class Telling:
@@ -46,7 +48,7 @@ class Telling:
         rows = show_programs(self._parts.config.programs, self._parts.config.routes)
         done({"programs": rows, "refused": self._parts.refusals.document()}, None)
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         """The server's own metrics, and those of its parts."""
         parts = self._parts
         found = self._own() | self._measured()
@@ -56,7 +58,7 @@ class Telling:
             found |= {} if part is None else part.samples()
         return found
 
-    def _own(self) -> dict[str, Told]:
+    def _own(self) -> "dict[str, Told]":
         parts, entrance = self._parts, self._parts.entrance
         labels = {
             "version": __version__,
@@ -78,7 +80,7 @@ class Telling:
             "yirangmq_info": [(labels, 1)],
         }
 
-    def _measured(self) -> dict[str, Told]:
+    def _measured(self) -> "dict[str, Told]":
         """Those that cannot be told are left out."""
         disk = self._parts.disk
         measured = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from yirangmq.cli.place import make_folder
+from yirangmq.cli.folders import make_folder
 from yirangmq.cli.topic_local_follow import InFile, Keeping, LocalSubscription, UnderName, following
 from yirangmq.client.cursor_file import CursorFile
 from yirangmq.client.topic_sending import each_new

@@ -11,6 +11,7 @@ from time import monotonic
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
+from yirangmq.doors.house import House
 from yirangmq.doors.http.assets import add_dashboard
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
@@ -21,7 +22,6 @@ from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.listening import WayIn, clear_socket, shown, sockets_of
-from yirangmq.doors.session import House
 
 BURST_SECONDS = 2
 

@@ -3,13 +3,13 @@ flags. What is unknown or makes no sense is refused under the name it was writte
 
 from collections.abc import Mapping
 from dataclasses import Field, fields
-from difflib import get_close_matches
 from typing import Any
 
 from yirangmq.config.checks import checked
 from yirangmq.config.config import Config
 from yirangmq.config.setting import PREFIX, flag, variable
 from yirangmq.core.errors import BadInput
+from yirangmq.core.nearest import nearest
 from yirangmq.core.strict import kind
 
 FOREIGN = "mq_"
@@ -31,7 +31,7 @@ def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) 
     for text, value in env.items():
         if text in variables:
             found[variables[text]] = _read(known[variables[text]], value, text)
-        elif text.startswith(PREFIX) and get_close_matches(text, variables, 1, 0.9):
+        elif text.startswith(PREFIX) and nearest(text, variables, 0.9):
             raise BadInput(f"is not a setting; {_hint(text, variables)}", field=text)
     for name, given in flags.items():
         if given is not None:
@@ -55,8 +55,8 @@ def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[
 
 
 def _hint(name: str, known: Mapping[str, object]) -> str:
-    near = get_close_matches(name, known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
 
 
 def _read(setting: "Field[Any]", value: object, field: str) -> Any:

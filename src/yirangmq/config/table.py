@@ -11,11 +11,11 @@ from yirangmq.core.access import TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
 from yirangmq.core.chain import Chain
-from yirangmq.core.dayfiles import KEEP_DAYS
 from yirangmq.core.names import MAX_SECONDS
 from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
 from yirangmq.core.programs import Program, Route
 from yirangmq.core.settings import (
+    KEEP_DAYS,
     MIB,
     a_number,
     a_text,

@@ -10,7 +10,7 @@ from fnmatch import translate
 from typing import NamedTuple
 
 from yirangmq.core.alerts import STORM, Fault, Level
-from yirangmq.core.partner import MOST_SWITCHES
+from yirangmq.core.duty import MOST_SWITCHES
 
 
 class QueueFacts(NamedTuple):

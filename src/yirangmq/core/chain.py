@@ -6,13 +6,14 @@ Knows: the documents of a chain, which hooks may run. Does not know: how hooks a
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.core import names
-from yirangmq.core.check_documents import read_check
-from yirangmq.core.checks import Check
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.strict import Fields, kind
+
+if TYPE_CHECKING:
+    from yirangmq.core.checks import Check
 
 MOST_CHECKS = 50
 MOST_HOOKS = 10
@@ -47,7 +48,7 @@ class Hook:
 @dataclass(frozen=True, slots=True)
 class Chain:
     integrity: bool = False
-    checks: tuple[Check, ...] = ()
+    checks: "tuple[Check, ...]" = ()
     hooks: tuple[Hook, ...] = ()
     workers: int = 1
     """Hooks of this queue that run at the same time."""
@@ -63,6 +64,8 @@ def read_chain(given: object, queue: str, path: str = "processor") -> Chain | No
     """Null is none, which is as the server says; an empty object is a chain that does nothing."""
     if given is None:
         return None
+    from yirangmq.core.check_documents import read_check  # most queues have none
+
     part = Fields(given, path, BadPolicy)
     chain = Chain(
         integrity=part.choice("integrity", NONE, (NONE, SHA256)) == SHA256,

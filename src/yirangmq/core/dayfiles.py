@@ -14,7 +14,6 @@ from yirangmq.core.ports import Change
 from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 
-KEEP_DAYS = 7
 SETTLED = frozenset({State.DONE, State.DROPPED})
 """States out of which nothing comes: dead letters are not among them, somebody may still have them delivered."""
 AT_WORK = frozenset({State.LEASED, State.CLAIMED})
@@ -102,7 +101,7 @@ def is_day(name: str) -> bool:
         return False
 
 
-def judged(days: Iterable[Day], today: str, keep: int = KEEP_DAYS) -> list[Verdict]:
+def judged(days: Iterable[Day], today: str, keep: int) -> list[Verdict]:
     """Today and ``keep`` days before it stay, by two counts that must both agree: the calendar's, and that of the days
     on which files were begun later. A clock that jumps ahead, by a month or by a century, is one later day, not thirty;
     one that stands in 1970 for an hour writes a day that is old by the calendar and the youngest by its files."""

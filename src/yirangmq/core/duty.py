@@ -7,6 +7,9 @@ from typing import Protocol
 
 from yirangmq.core.errors import NotActive
 
+MOST_SWITCHES = 5
+"""Of a node of a pair in a day; more, and somebody should look at the pair."""
+
 
 class Duty(Protocol):
     @property

@@ -10,7 +10,6 @@ when a message matches. Does not know: where the values come from; ``matches`` i
 
 import operator
 from collections.abc import Callable
-from difflib import get_close_matches
 from typing import Any
 
 from yirangmq.core import filter_text
@@ -28,6 +27,7 @@ from yirangmq.core.filter_nodes import (
     Value,
 )
 from yirangmq.core.filter_text import Token
+from yirangmq.core.nearest import nearest
 
 DEEPEST = 50
 """Nested parentheses and nots; a person needs three."""
@@ -137,8 +137,8 @@ class _Reader:
         path = filter_text.path(field.text)
         kind = FIELDS.get(path[0]) if path else None
         if kind is None:
-            near = get_close_matches(path[0] if path else field.text, FIELDS, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(FIELDS)}"
+            near = nearest(path[0] if path else field.text, FIELDS)
+            hint = f"did you mean {near!r}?" if near else f"known: {', '.join(FIELDS)}"
             raise self._wrong(field, f"{field.text!r} is not a field; {hint}")
         if kind is Kind.OPEN and len(path) < 2:
             raise self._wrong(field, f"say which: {path[0]}.NAME")
@@ -171,8 +171,8 @@ class _Reader:
         known = CODES[field]
         if sign.text == "~" or value.text.lower() in known:
             return Value(known.get(value.text.lower(), value.text), quoted=True)
-        near = get_close_matches(value.text.lower(), known, 1)
-        hint = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
+        near = nearest(value.text.lower(), known)
+        hint = f"did you mean {known[near]}?" if near else f"known: {', '.join(known.values())}"
         raise self._wrong(word, f"{value.text!r} is not a {field}; {hint}")
 
     def _measure(self, field: str, kind: Kind, sign: Token, word: Token, value: Value) -> Value:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 
 from yirangmq.core.beat import Beat, Load
+from yirangmq.core.duty import MOST_SWITCHES
 from yirangmq.core.pairing import Decision, Own, Pace, Peer, Probe, Role, Status, Witness
 from yirangmq.core.role import decide
 
@@ -20,8 +21,6 @@ MOST_SENT = 256
 MOST_BOOTS = 1000
 """Lives of the peer that are over, and are not believed again."""
 DAY_MS = 24 * 3600 * 1000
-MOST_SWITCHES = 5
-"""More in a day, and somebody should look at the pair."""
 
 
 class Heard(StrEnum):

@@ -18,6 +18,8 @@ from yirangmq.core.strict import kind
 from yirangmq.core.topic_filter import MOST_MASKED
 
 MIB = 1024 * 1024
+KEEP_DAYS = 7
+"""Of files by date, before today."""
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
 

@@ -1,9 +1,9 @@
 """Reads what people say to us to the last field: a mapping in, checked values out, or an error naming the field."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 
 from yirangmq.core.errors import BadInput
+from yirangmq.core.nearest import nearest
 
 
 class Fields:
@@ -64,8 +64,8 @@ class Fields:
 
     def done(self) -> None:
         for key in self._left:
-            near = get_close_matches(str(key), self._asked, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(self._asked)}"
+            near = nearest(str(key), self._asked)
+            hint = f"; did you mean {near!r}?" if near else f"; known: {', '.join(self._asked)}"
             raise self._error(f"not a known field{hint}", field=self.name(str(key)))
 
 

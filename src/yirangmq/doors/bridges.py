@@ -1,6 +1,6 @@
 """Named methods of bridges, and what a server says of them in ``status``, ``health`` and its metrics."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.desk import Desk
@@ -11,7 +11,9 @@ from yirangmq.doors.calls import Calls
 from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
-from yirangmq.observe.prometheus import Told
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 
 class BridgeCalls:
@@ -77,7 +79,7 @@ class BridgeCalls:
                 found.append(Reason("degraded", "lag", f"bridge {name} is {one.lag} records behind"))
         return found
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         if self._bridges is None:
             return {}
         found = [({"bridge": one.bridge.name}, one) for one in self._bridges.all()]

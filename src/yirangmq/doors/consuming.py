@@ -11,7 +11,7 @@ from yirangmq.core import decide, names
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.policy import QueuePolicy
-from yirangmq.core.ports import Clock
+from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import check_reason
 from yirangmq.doors import translate
 from yirangmq.doors.takers import Subscription, Waiting
@@ -39,6 +39,9 @@ class Client(Protocol):
     def answer(self, kind: Kind, request: int, body: Any) -> None: ...
 
     def allow(self, scope: str, name: str) -> None: ...
+
+    def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
+        """Raises ``NotAllowed``, unless each is of a queue that it may take from."""
 
     def submit(
         self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1
@@ -206,7 +209,7 @@ class Consuming:
         leases = Leases(texts)
         self._client.submit(
             request,
-            lambda transaction: verb(transaction, leases),
+            self._allowed(leases, verb),
             lambda results: self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results))),
         )
         for subscription in self._subscriptions.values():
@@ -223,9 +226,17 @@ class Consuming:
             for subscription in self._subscriptions.values():
                 subscription.extended(kept, span)
 
-        self._client.submit(
-            request, lambda transaction: self._desk.verbs.extend(transaction, leases, body.consumer, span), reply
-        )
+        def work(transaction: Transaction, leases: Leases) -> Results:
+            return self._desk.verbs.extend(transaction, leases, body.consumer, span)
+
+        self._client.submit(request, self._allowed(leases, work), reply)
+
+    def _allowed(self, leases: Leases, verb: Callable[[Any, Leases], Results]) -> Callable[[Transaction], Results]:
+        def work(transaction: Transaction) -> Results:
+            self._client.allow_leases(transaction, leases)
+            return verb(transaction, leases)
+
+        return work
 
     # -- names and texts ------------------------------------------------------------------------------------------
 

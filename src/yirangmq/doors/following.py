@@ -3,20 +3,20 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from yirangmq.core.errors import BadInput, QueueError, WrongState
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.asking import MOST_PROGRESS_SECONDS, Ask, read_start
-from yirangmq.topics.feed import Stored
-from yirangmq.topics.lines import Line
-from yirangmq.topics.native import NATIVE
 from yirangmq.topics.publisher import Publisher
-from yirangmq.topics.subscriber import Subscriber
-from yirangmq.topics.ticking import reached
 from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import Kind
+
+if TYPE_CHECKING:
+    from yirangmq.topics.feed import Stored
+    from yirangmq.topics.lines import Line
+    from yirangmq.topics.subscriber import Subscriber
 
 _new_record: Callable[[tuple[str, bytes, str | None, dict[str, str]]], NewRecord] = partial(tuple.__new__, NewRecord)
 LONGEST_EPOCH = 64
@@ -38,7 +38,7 @@ class Answering(Protocol):
 class Following:
     """``topics`` is None where the server has none; ``line``: where no records can be sent."""
 
-    def __init__(self, session: Answering, topics: Publisher | None, line: Line | None) -> None:
+    def __init__(self, session: Answering, topics: Publisher | None, line: "Line | None") -> None:
         self._session = session
         self._topics = topics
         self._line = line
@@ -65,7 +65,7 @@ class Following:
         except QueueError as error:
             done(None, error)
 
-    def _stored(self, request: int, stored: Stored) -> None:
+    def _stored(self, request: int, stored: "Stored") -> None:
         self._session.answer(Kind.TOPIC_STORED, request, feeds.TopicStored(*stored))
 
     # -- following --------------------------------------------------------------------------------------------------
@@ -86,6 +86,8 @@ class Following:
             body.progress_ms / 1000,
         )
         if self._subscriber is None:
+            from yirangmq.topics.native import NATIVE  # loaded for the first one who follows
+
             self._subscriber = topics.connect(self._line, NATIVE)
         done = self._session.answering(request, _said, 1)
         try:
@@ -113,7 +115,7 @@ class Following:
         if subscriber is None or not self._publisher().unsubscribe(subscriber, over):
             self._session.answer(Kind.RESULT, request, calls.Result(False))
 
-    def _following(self) -> Subscriber:
+    def _following(self) -> "Subscriber":
         if self._subscriber is None or not self._subscriber.is_following:
             raise WrongState("this connection follows nothing; send TOPIC_SUBSCRIBE first")
         return self._subscriber
@@ -129,7 +131,7 @@ class Following:
         subscriber = self._subscriber
         if subscriber is None:
             return {}
-        return {"topics": {"state": str(subscriber.state), "name": subscriber.name, "sequence": reached(subscriber)}}
+        return {"topics": {"state": str(subscriber.state), "name": subscriber.name, "sequence": subscriber.reached}}
 
 
 def _said(value: object) -> None:

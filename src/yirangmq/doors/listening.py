@@ -11,6 +11,7 @@ import ssl
 import stat
 import struct
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -87,7 +88,11 @@ async def tcp_server(
     host, port = address
     handshake = None if tls is None else handshake_seconds
     try:
-        return await asyncio.get_running_loop().create_server(
+        loop = asyncio.get_running_loop()
+        bound = _bound(host, port)
+        if bound is not None:
+            return await loop.create_server(make, sock=bound, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake)
+        return await loop.create_server(
             make, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True, ssl_handshake_timeout=handshake
         )
     except OSError as error:
@@ -95,6 +100,25 @@ async def tcp_server(
             ways = f"choose another with --{field} HOST:PORT, or --{field} off"
             raise StoreError(f"{host}:{port} is in use by another program; {ways}", field=field) from None
         raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field=field) from None
+
+
+def _bound(host: str, port: int) -> socket.socket | None:
+    """A socket at an address that is written in numbers: there is nothing to look up, and no threads are begun for it.
+    None: it is a name."""
+    try:
+        version = ip_address(host).version
+    except ValueError:
+        return None
+    made = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if version == 6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind((host, port))
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def clear_socket(path: Path, field: str = "socket") -> None:

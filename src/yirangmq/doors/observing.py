@@ -4,7 +4,7 @@ commit."""
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker import overview
 from yirangmq.broker.desk import Desk
@@ -17,15 +17,17 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.observe.feed import Feed
 from yirangmq.observe.metrics import Metrics
-from yirangmq.observe.prometheus import Told, page
 from yirangmq.observe.telling import log_events
 from yirangmq.observe.trends import Trends
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 LONGEST_WATCH = 30.0
 """Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
 
 
-def _nothing() -> Mapping[str, Told]:
+def _nothing() -> "Mapping[str, Told]":
     return {}
 
 
@@ -34,7 +36,7 @@ class Observing:
     """``server``: samples of the server's own metrics, by name, taken when they are asked for."""
 
     clock: Clock
-    server: Callable[[], Mapping[str, Told]] = _nothing
+    server: Callable[[], Mapping[str, "Told"]] = _nothing
     metrics: Metrics = field(init=False)
     feed: Feed = field(init=False)
     trends: Trends = field(default_factory=Trends)
@@ -64,6 +66,8 @@ class Observing:
         """The page that Prometheus reads, as text."""
         reading(given, lambda values: None)
         rows = desk.read(lambda transaction: overview.rows(transaction, None, self.clock.now_ms()))
+        from yirangmq.observe.prometheus import page  # loaded for the first who asks
+
         done(page(self.metrics, rows, self.server()), None)
 
     def _rates(self, desk: Desk, given: Given, done: Done) -> None:

@@ -3,17 +3,19 @@
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.pages import DeskLane
-from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Clock, Ids, Store
 
+if TYPE_CHECKING:
+    from yirangmq.broker.queues import Queues
+
 Given = Mapping[str, Any]
 Done = Callable[[Any, QueueError | None], None]
-PagedMethod = Callable[[Queues, Given], Any]
+PagedMethod = Callable[["Queues", Given], Any]
 THREADS = 2
 """Long methods at work at the same time; the others wait their turn."""
 
@@ -25,7 +27,9 @@ class Pages:
         self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Callable[[Callable[[], None]], Any]
     ) -> None:
         self._lane = DeskLane(desk, call)
-        self._queues = Queues(store, clock, ids, "server", self._lane, verbs=desk.verbs)
+        self._parts = (store, clock, ids)
+        self._verbs = desk.verbs
+        self._made: Queues | None = None
         self._call = call
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pages")
         self._running = 0
@@ -45,12 +49,19 @@ class Pages:
         value: Any = None
         problem: QueueError | None = None
         try:
-            value = method(self._queues, given)
+            value = method(self._queues(), given)
         except QueueError as error:
             problem = error
         except Exception as error:
             problem = QueueError(f"{type(error).__name__}: {error}")
         self._call(partial(self._end, done, value, problem))
+
+    def _queues(self) -> "Queues":
+        if self._made is None:
+            from yirangmq.broker.queues import Queues  # a server that nobody asks for anything long does without
+
+            self._made = Queues(*self._parts, "server", self._lane, verbs=self._verbs)
+        return self._made
 
     def _end(self, done: Done, value: Any, error: QueueError | None) -> None:
         self._running -= 1

@@ -4,29 +4,23 @@ Requests are answered when they are on disk, in whatever order that happens; eac
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.batches import Batches
-from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import MOST_PER_CALL
+from yirangmq.broker.verbs import MOST_PER_CALL, Leases
 from yirangmq.core import names
-from yirangmq.core.access import PUBLISH, Grant
+from yirangmq.core.access import CONSUME, PUBLISH, Grant
 from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
-from yirangmq.core.ports import Clock, Ids
+from yirangmq.core.ports import Transaction
 from yirangmq.doors import gate, translate
-from yirangmq.doors.calls import Calls
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
-from yirangmq.doors.gate import Gate
-from yirangmq.doors.health import Disk
-from yirangmq.doors.refusing import Refusals
-from yirangmq.observe.feed import Feed
-from yirangmq.topics.lines import Line
-from yirangmq.topics.publisher import Publisher
+from yirangmq.doors.house import House
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Frame, FrameReader, Kind
+
+if TYPE_CHECKING:
+    from yirangmq.topics.lines import Line
 
 MOST_PENDING = 256
 LARGEST_GREETING = 8192
@@ -39,40 +33,6 @@ CALL_WEIGHT = 16
 """Of a call among requests not yet answered: its answer may be so much larger than that to a publish."""
 
 
-@dataclass(frozen=True, slots=True)
-class House:
-    """What every session of a door shares."""
-
-    desk: Desk
-    clock: Clock
-    ids: Ids
-    methods: Calls
-    welcome: calls.Welcome
-    token: str = ""
-    disk: Disk | None = None
-    consumers: set[str] = field(default_factory=set)
-    """The names under which anything was leased through this door."""
-    topics: Publisher | None = None
-    feed: Feed | None = None
-    """The latest events, where the server keeps them."""
-    batches: Batches | None = None
-    greet: Callable[[calls.Welcome], calls.Welcome] | None = None
-    """What a welcome says of this node's place in a pair."""
-    gate: Gate = field(default_factory=Gate)
-    """Programs that may come, where only these may."""
-    refusing: Refusals | None = None
-    """Who was refused, with names and addresses, where somebody keeps that."""
-
-    def check_room(self) -> None:
-        """Raises what a publisher is told while the disk is low, the store as large as it may be, or the work is being
-        handed over to another node."""
-        if not self.desk.duty.takes_in:
-            raise self.desk.duty.refusal()
-        full = None if self.disk is None else self.disk.refusal()
-        if full is not None:
-            raise full.with_traceback(None)  # else each refusal would be kept in it
-
-
 class Session:
     """``send`` takes bytes to the client; ``close`` ends the connection once they are sent. ``line``: for records of
     topics, where the connection can carry them."""
@@ -83,7 +43,7 @@ class Session:
         trusted: bool,
         send: Callable[[bytes], None],
         close: Callable[[], None],
-        line: Line | None = None,
+        line: "Line | None" = None,
         peer: Callable[[], str] = str,
     ) -> None:
         self._house = house
@@ -171,6 +131,18 @@ class Session:
         """``NotAllowed``, unless it may do this there."""
         gate.check(self.grant, scope, name, "queue")
 
+    def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
+        """A program settles what it may take, wherever it has the number of a lease from."""
+        if self.grant is None:
+            return
+        for message in transaction.by_seq([seq for seq, _ in leases.keys]):
+            if message is not None:
+                try:
+                    self.allow(CONSUME, message.queue)
+                except NotAllowed as error:
+                    self._count(error)
+                    raise
+
     def stop(self) -> None:
         """The server is going: who waits is told that there is nothing, and nothing more is pushed."""
         self.consuming.stop()
@@ -237,7 +209,7 @@ class Session:
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
         greet, welcome = self._house.greet, self._house.welcome
-        self.answer(Kind.WELCOME, request, welcome if greet is None else greet(welcome))
+        self.answer(Kind.WELCOME, request, calls.Welcome(*(welcome if greet is None else greet(welcome))))
 
     def _publish(self, request: int, body: calls.Publish) -> None:
         queue = names.check_queue(body.queue)

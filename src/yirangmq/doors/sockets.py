@@ -5,15 +5,15 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
+from yirangmq.doors.house import House
 from yirangmq.doors.line import SessionLine
 from yirangmq.doors.listening import Guard, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.doors.sender import Sender
-from yirangmq.doors.session import House, Session
-from yirangmq.wire.calls import failed, frame
 from yirangmq.wire.frames import Kind
 
 BUFFER = 256 * 1024
@@ -72,13 +72,17 @@ class Speaker(Protocol):
 
 
 def _native(connection: "Connection") -> Speaker:
-    """Our own protocol."""
+    """Our own protocol, loaded for the first who speaks it."""
+    from yirangmq.doors.session import Session
+
     house = connection.door.house
     line = SessionLine(connection.sender, connection, house.topics)
     return Session(house, connection.is_trusted, connection.sender.send, connection.shut, line, lambda: connection.peer)
 
 
 def _native_refusal(error: QueueError) -> bytes:
+    from yirangmq.wire.calls import failed, frame
+
     return frame(Kind.ERROR, 0, failed(error))
 
 
@@ -98,8 +102,9 @@ class Door:
     sent to them when it is."""
     is_planned: bool = False
     """It will be flushed when this turn of the loop is over."""
-    buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(BUFFER)))
-    """A view, because asyncio's TLS takes slices of it: those of a bytearray would be copies."""
+    buffer: memoryview = field(default_factory=lambda: memoryview(mmap(-1, BUFFER)))
+    """Mapped, so that it takes no more memory than somebody has filled. A view, because asyncio's TLS takes slices of
+    it: those of a bytearray would be copies."""
     accepted: int = 0
     """Connections since the start."""
     closed_for: dict[str, int] = field(default_factory=dict)

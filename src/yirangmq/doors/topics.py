@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadInput, NotFound
@@ -21,12 +21,13 @@ from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
 from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
-from yirangmq.observe.prometheus import Samples, Told
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
-from yirangmq.topics.subscriber import Subscriber
-from yirangmq.topics.tail import Live
-from yirangmq.topics.ticking import reached
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Samples, Told
+    from yirangmq.topics.subscriber import Subscriber
+    from yirangmq.topics.tail import Live
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 MOST_WORKERS = 64
@@ -67,7 +68,7 @@ class TopicCalls:
                 lambda one, before, after: tell([FeedMoved(_called(one), str(before), str(after))])
             )
 
-    def _count(self, live: Live) -> None:
+    def _count(self, live: "Live") -> None:
         now = self._clock.now_ms()
         for topic, count in Counter(live.topics).items():
             self._rates.setdefault(topic, Minute()).add(now, published=count)
@@ -223,7 +224,7 @@ class TopicCalls:
         away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
         return rows + [{**_cursor_row(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
         topics = self._topics
         if topics is None or not topics.is_open:
@@ -250,17 +251,17 @@ class TopicCalls:
         }
 
 
-def _by_topic(found: dict[str, TopicState], number: Callable[[TopicState], int]) -> Samples:
+def _by_topic(found: dict[str, TopicState], number: Callable[[TopicState], int]) -> "Samples":
     return [({"topic": topic}, number(state)) for topic, state in sorted(found.items())]
 
 
-def _called(subscriber: Subscriber) -> str:
+def _called(subscriber: "Subscriber") -> str:
     """The name of a durable one, the number of another."""
     return subscriber.name or str(subscriber.number)
 
 
-def _subscriber_row(subscriber: Subscriber, last: int) -> dict[str, Any]:
-    sequence = reached(subscriber)
+def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
+    sequence = subscriber.reached
     sent = subscriber.total + (subscriber.run.sent if subscriber.run is not None else 0)
     return {
         "subscriber": _called(subscriber),

@@ -4,11 +4,9 @@ so that a device can run the files store on bare Python."""
 import json
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput
-
-__all__ = ["dumps", "loads", "members"]
 
 _space = " \t\n\r"
 
@@ -85,57 +83,59 @@ def _plain_members(data: bytes) -> dict[str, bytes] | None:
         raise BadInput(f"malformed JSON: {error}") from None
 
 
-def _is_finite(value: Any) -> bool:
-    """No NaN and no infinity in it: msgspec would write them as null, and nobody would know."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    return all(map(_is_finite, value)) if isinstance(value, list | tuple) else True
-
-
 def _skip(text: str, at: int) -> int:
     while at < len(text) and text[at] in _space:
         at += 1
     return at
 
 
-loads: Callable[[bytes], Any]
-dumps: Callable[[Any], bytes]
-members: Callable[[bytes], dict[str, bytes] | None]
+class _Tools(NamedTuple):
+    loads: Callable[[bytes], Any]
+    dumps: Callable[[Any], bytes]
+    members: Callable[[bytes], dict[str, bytes] | None]
 
-try:
-    import msgspec
-except ImportError:
-    loads, dumps, members = _plain_loads, _plain_dumps, _plain_members
-else:
-    _decode = msgspec.json.Decoder().decode
-    _encode = msgspec.json.Encoder().encode
-    _decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-    def _fast_loads(data: bytes) -> Any:
-        try:
-            return _decode(data)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(f"malformed JSON: {error}") from None
+plain = _Tools(_plain_loads, _plain_dumps, _plain_members)
+"""Of the standard library: for a few words at the start of a program, which are not worth loading msgspec for."""
 
-    def _fast_dumps(value: Any) -> bytes:
-        try:
-            text = _encode(value)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise BadInput(f"cannot be written as JSON: {error}") from None
-        if b"null" in text and not _is_finite(value):
-            raise BadInput("cannot be written as JSON: it holds a number that is infinite or none")
-        return text
 
-    def _fast_members(data: bytes) -> dict[str, bytes] | None:
-        try:
-            data.decode()  # raw members are skipped over, not looked into
-            return {key: bytes(raw) for key, raw in _decode_members(data).items()}
-        except msgspec.ValidationError:
-            _fast_loads(data)
-            return None
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadInput(f"malformed JSON: {error}") from None
+def _choose() -> None:
+    """At the first text: a server at rest sees none, and msgspec takes two megabytes."""
+    global _loads, _dumps, _members
+    try:
+        from yirangmq.format import jsontext_fast as fast
+    except ImportError:
+        _loads, _dumps, _members = plain
+    else:
+        _loads, _dumps, _members = fast.loads, fast.dumps, fast.members
 
-    loads, dumps, members = _fast_loads, _fast_dumps, _fast_members
+
+def _first_loads(data: bytes) -> Any:
+    _choose()
+    return _loads(data)
+
+
+def _first_dumps(value: Any) -> bytes:
+    _choose()
+    return _dumps(value)
+
+
+def _first_members(data: bytes) -> dict[str, bytes] | None:
+    _choose()
+    return _members(data)
+
+
+_loads, _dumps, _members = _Tools(_first_loads, _first_dumps, _first_members)
+
+
+def loads(data: bytes) -> Any:
+    return _loads(data)
+
+
+def dumps(value: Any) -> bytes:
+    return _dumps(value)
+
+
+def members(data: bytes) -> dict[str, bytes] | None:
+    """The members of an object, each as its own text; None: it is JSON, and no object."""
+    return _members(data)

@@ -10,10 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.core.dayfiles import KEEP_DAYS, SETTLED, Kind, Position, judged
+from yirangmq.core.dayfiles import SETTLED, Kind, Position, judged
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
+from yirangmq.core.settings import KEEP_DAYS
 from yirangmq.format.dayrecord import Head, head_of
 from yirangmq.stores import dayfiles
 from yirangmq.stores.disk import Disk

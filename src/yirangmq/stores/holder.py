@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.jsontext import loads, plain
 from yirangmq.stores.files_errors import as_store_error
 
 PATIENCE = 0.5
@@ -61,7 +61,7 @@ class StoreLock:
     def tell(self, holder: Holder) -> None:
         """Write who holds it."""
         if self._fd >= 0:
-            text = dumps(holder._asdict()) + b"\n"
+            text = plain.dumps(holder._asdict()) + b"\n"
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, text, 0)
 

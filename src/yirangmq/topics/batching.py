@@ -3,15 +3,17 @@
 Knows: the publisher. Does not know: batches, ledgers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.topics.publisher import Publisher
+
+if TYPE_CHECKING:
+    from yirangmq.topics.publisher import Publisher
 
 
 class FeedForBatches:
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
     def last(self) -> int:

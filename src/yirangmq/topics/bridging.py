@@ -5,6 +5,7 @@ Knows: the publisher, the log. Does not know: queues, bridges."""
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from yirangmq.core.bridges import Reached
 from yirangmq.core.errors import Retired, WrongEpoch
@@ -12,7 +13,9 @@ from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Log, Record
 from yirangmq.topics.asking import Ask, begins_at
-from yirangmq.topics.publisher import Publisher
+
+if TYPE_CHECKING:
+    from yirangmq.topics.publisher import Publisher
 
 SPAN = 20_000
 """Sequences looked at in one step: a bridge that wants few of them says now and then how far it is."""
@@ -23,7 +26,7 @@ Following = tuple[list[Record], int]
 class FeedForBridges:
     """Used from the loop's thread; the works it gives out may be done on any other."""
 
-    def __init__(self, publisher: Publisher) -> None:
+    def __init__(self, publisher: "Publisher") -> None:
         self._publisher = publisher
 
     @property

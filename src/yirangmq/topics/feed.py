@@ -14,12 +14,11 @@ from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Appended, Log, NewRecord
 from yirangmq.topics.courtesy import Courtesy
 from yirangmq.topics.lines import Dialect
-from yirangmq.topics.stage import Loop, Settings
+from yirangmq.topics.stage import MOST_PER_PUBLISH, Loop, Settings
 from yirangmq.topics.subscriber import Subscriber
 from yirangmq.topics.tail import Cutter, Live, Tail
 from yirangmq.wire.records import read_head
 
-MOST_PER_PUBLISH = 10_000
 Hear = Callable[[Live], None]
 
 

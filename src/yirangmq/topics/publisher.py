@@ -6,7 +6,7 @@ happens in this file. Used from one thread, the loop's."""
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, StoreFull, Unavailable, WrongState
@@ -14,13 +14,15 @@ from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, Publish
 from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
 from yirangmq.topics.aside import Aside
 from yirangmq.topics.asking import Ask, begins_at, check_epoch, resumed
-from yirangmq.topics.feed import Done, Feed, Hear
-from yirangmq.topics.follows import Follows, Over
-from yirangmq.topics.ledger import Ledger
-from yirangmq.topics.lines import Dialect, Line
 from yirangmq.topics.stage import Loop, Settings
-from yirangmq.topics.subscriber import Moved, Subscriber
-from yirangmq.topics.ticking import Hold, LagHeard, Ticking
+
+if TYPE_CHECKING:  # the parts are loaded when the log is opened
+    from yirangmq.topics.feed import Done, Feed, Hear
+    from yirangmq.topics.follows import Follows, Over
+    from yirangmq.topics.ledger import Ledger
+    from yirangmq.topics.lines import Dialect, Line
+    from yirangmq.topics.subscriber import Moved, Subscriber
+    from yirangmq.topics.ticking import Hold, LagHeard, Ticking
 
 AGAIN_SECONDS = 1.0
 """A log that could not be opened is not tried again before: everybody who asks would wait for it."""
@@ -39,10 +41,10 @@ class Opening(NamedTuple):
 class Open(NamedTuple):
     """The parts of a feed that is open."""
 
-    feed: Feed
-    follows: Follows
-    ledger: Ledger
-    ticking: Ticking
+    feed: "Feed"
+    follows: "Follows"
+    ledger: "Ledger"
+    ticking: "Ticking"
 
 
 class Publisher:
@@ -128,6 +130,11 @@ class Publisher:
         return self._open is not None
 
     def _made(self) -> Open:
+        from yirangmq.topics.feed import Feed
+        from yirangmq.topics.follows import Follows
+        from yirangmq.topics.ledger import Ledger
+        from yirangmq.topics.ticking import Ticking
+
         log = self._opening.log()
         try:
             ledger = Ledger(self._opening.cursors(), self.aside)
@@ -208,22 +215,24 @@ class Publisher:
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
-    def publish(self, records: Sequence[NewRecord], done: Done) -> None:
+    def publish(self, records: Sequence[NewRecord], done: "Done") -> None:
         """``done(stored, error)`` when they are on disk, or refused."""
         check(self.duty)
         self.opened().feed.publish(records, done)
 
     # -- following --------------------------------------------------------------------------------------------------
 
-    def connect(self, line: Line, dialect: Dialect) -> Subscriber:
+    def connect(self, line: "Line", dialect: "Dialect") -> "Subscriber":
         """One who may subscribe; ``leave`` when its connection is gone."""
+        from yirangmq.topics.subscriber import Subscriber
+
         return Subscriber(next(self._numbers), line, dialect, self._moved)
 
-    def _moved(self, subscriber: Subscriber, before: ClientState, after: ClientState) -> None:
+    def _moved(self, subscriber: "Subscriber", before: ClientState, after: ClientState) -> None:
         for heard in self.moved_heard:
             heard(subscriber, before, after)
 
-    def subscribe(self, subscriber: Subscriber, ask: Ask, request: int, told: Told) -> None:
+    def subscribe(self, subscriber: "Subscriber", ask: Ask, request: int, told: Told) -> None:
         """``told(None)`` when it follows, after it was told so itself; ``told(error)``: it does not."""
         check(self.duty)
         parts = self.opened()
@@ -248,7 +257,7 @@ class Publisher:
     def _found(
         self,
         parts: Open,
-        subscriber: Subscriber,
+        subscriber: "Subscriber",
         begin: Callable[[int, QueueError | None], None],
         told: Told,
         next: int,
@@ -270,7 +279,7 @@ class Publisher:
     def _begin(
         self,
         parts: Open,
-        subscriber: Subscriber,
+        subscriber: "Subscriber",
         request: int,
         told: Told,
         next: int,
@@ -293,19 +302,19 @@ class Publisher:
         parts.ticking.begin()
         told(None)
 
-    def _take_place(self, parts: Open, subscriber: Subscriber) -> None:
+    def _take_place(self, parts: Open, subscriber: "Subscriber") -> None:
         """A name is in one place: the latest."""
         for other in list(parts.follows.subscribers.values()):
             if other is not subscriber and subscriber.name and other.name == subscriber.name:
                 why = Replaced(f"{subscriber.name!r} follows over another connection now")
                 parts.follows.dismiss(other, why)
 
-    def recover(self, subscriber: Subscriber, after: int, epoch: str, request: int) -> None:
+    def recover(self, subscriber: "Subscriber", after: int, epoch: str, request: int) -> None:
         parts = self.opened()
         check_epoch(parts.feed.log, epoch, "what you know")
         parts.follows.recover(subscriber, after, request)
 
-    def confirm(self, subscriber: Subscriber, sequence: int, told: Callable[[int, QueueError | None], None]) -> None:
+    def confirm(self, subscriber: "Subscriber", sequence: int, told: Callable[[int, QueueError | None], None]) -> None:
         """The cursor moves, never back; ``told`` with where it is once that is on disk."""
         check(self.duty)
         parts = self.opened()
@@ -316,17 +325,17 @@ class Publisher:
         subscriber.confirmed = reached = max(subscriber.confirmed, sequence)
         parts.ledger.put(self._cursor(parts, subscriber, reached), lambda error: told(reached, error))
 
-    def _cursor(self, parts: Open, subscriber: Subscriber, sequence: int) -> Cursor:
+    def _cursor(self, parts: Open, subscriber: "Subscriber", sequence: int) -> Cursor:
         return Cursor(subscriber.name, parts.feed.log.epoch, sequence, subscriber.filter.text, self._loop.now_ns())
 
-    def unsubscribe(self, subscriber: Subscriber, over: Over) -> bool:
+    def unsubscribe(self, subscriber: "Subscriber", over: "Over") -> bool:
         """``over`` when the last record is sent; False: it follows nothing."""
         if not subscriber.is_following or self._open is None:
             return False
         self._open.follows.unsubscribe(subscriber, over)
         return True
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def leave(self, subscriber: "Subscriber") -> None:
         """Its connection is gone."""
         self._subscribing.discard(subscriber)
         if self._open is not None:

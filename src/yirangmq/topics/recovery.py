@@ -8,27 +8,16 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError
 from yirangmq.topics.courtesy import STEP, Courtesy
 from yirangmq.topics.run import Outcome, Run
+from yirangmq.topics.stage import Pace
 
 LOOK_SECONDS = 1.0
 """How often stalled clients are looked for."""
 
 Ended = Callable[[Run, Outcome], None]
-
-
-class Pace(NamedTuple):
-    """``budget``: bytes for one client before the next one has its turn. ``stall_seconds``: a client that takes nothing
-    for so long is given up. Not ``threaded``: somebody else calls ``turn``. ``beside_live``: bytes a second of all
-    recoveries together while live records pass; 0: no limit."""
-
-    budget: int = 1 << 20
-    stall_seconds: float = 600.0
-    threaded: bool = True
-    beside_live: int = 300_000_000
 
 
 class Worker:

@@ -3,15 +3,29 @@ where they were set."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from yirangmq.core.topics import Retention
-from yirangmq.topics.recovery import Pace
 
+MOST_PER_PUBLISH = 10_000
 MASKED = ("TOPIC1", "TOPIC2", "MISC")
 WEEK_SECONDS = 7 * 86400.0
-USUAL_PACE = Pace()
 KEEP_A_WEEK = Retention(round(WEEK_SECONDS * 1e9))
+
+
+class Pace(NamedTuple):
+    """Of recoveries. ``budget``: bytes for one client before the next one has its turn. ``stall_seconds``: a client
+    that takes nothing for so long is given up. Not ``threaded``: somebody else calls ``turn``.
+    ``beside_live``: bytes a second of all
+    recoveries together while live records pass; 0: no limit."""
+
+    budget: int = 1 << 20
+    stall_seconds: float = 600.0
+    threaded: bool = True
+    beside_live: int = 300_000_000
+
+
+USUAL_PACE = Pace()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,15 @@ Knows: its state and how far it is. Does not know: the log, workers, other subsc
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from yirangmq.core.errors import WrongState
 from yirangmq.core.feeds import ClientState, ClientVerb, client_after
 from yirangmq.core.topic_filter import Filter
 from yirangmq.topics.lines import Dialect, Line
-from yirangmq.topics.run import Run
+
+if TYPE_CHECKING:
+    from yirangmq.topics.run import Run
 
 Moved = Callable[["Subscriber", ClientState, ClientState], None]
 
@@ -33,7 +36,7 @@ class Subscriber:
     """Records since it connected."""
     confirmed: int = 0
     recoveries: int = 0
-    run: Run | None = None
+    run: "Run | None" = None
     told_at: float = 0.0
     """When it was last told how far the feed is."""
     progress_seconds: float = 1.0
@@ -54,6 +57,11 @@ class Subscriber:
     @property
     def is_following(self) -> bool:
         return self.state not in (ClientState.CONNECTED, ClientState.OFFLINE)
+
+    @property
+    def reached(self) -> int:
+        """Everything wanted up to here is on its way."""
+        return self.cursor if self.run is None else self.run.cursor
 
     def count(self, records: int) -> None:
         self.sent += records

@@ -87,7 +87,7 @@ class Ticking:
     def lags(self) -> dict[int, int]:
         """By number of the subscriber: how many records lie between it and the end of the log."""
         last = self._feed.log.last
-        return {number: last - reached(subscriber) for number, subscriber in self._follows.subscribers.items()}
+        return {number: last - subscriber.reached for number, subscriber in self._follows.subscribers.items()}
 
     # -- retention ------------------------------------------------------------------------------------------------
 
@@ -127,8 +127,3 @@ class Ticking:
 
 def _ignore(error: QueueError | None) -> None:
     """It is put again the next time."""
-
-
-def reached(subscriber: Subscriber) -> int:
-    """Everything wanted up to here is on its way."""
-    return subscriber.cursor if subscriber.run is None else subscriber.run.cursor

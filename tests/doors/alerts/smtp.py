@@ -9,9 +9,13 @@ from contextlib import asynccontextmanager, suppress
 
 
 class MailServer:
-    def __init__(self, tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None) -> None:
+    def __init__(
+        self, tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None, *, is_tls_first: bool = False
+    ) -> None:
         self.tls = tls
         self.login = login
+        self.is_tls_first = is_tls_first
+        """TLS is there before the first word, as on port 465."""
         self.mails: list[str] = []
         self.recipients: list[str] = []
         self.logins: list[tuple[str, str]] = []
@@ -51,7 +55,7 @@ class MailServer:
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 here\r\n")
-        is_known, is_safe = self.login is None, False
+        is_known, is_safe = self.login is None, self.is_tls_first
         while line := (await reader.readline()).decode().strip():
             verb, _, rest = line.partition(" ")
             match verb.upper():
@@ -93,10 +97,10 @@ class MailServer:
 
 @asynccontextmanager
 async def mail_server(
-    tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None
+    tls: ssl.SSLContext | None = None, login: tuple[str, str] | None = None, *, is_tls_first: bool = False
 ) -> AsyncIterator[MailServer]:
-    made = MailServer(tls, login)
-    server = await asyncio.start_server(made.serve, "127.0.0.1", 0)
+    made = MailServer(tls, login, is_tls_first=is_tls_first)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls if is_tls_first else None)
     made.port = server.sockets[0].getsockname()[1]
     try:
         yield made

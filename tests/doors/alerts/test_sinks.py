@@ -74,6 +74,23 @@ def test_a_mail_server_may_want_tls_and_a_login(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_a_mail_server_may_speak_tls_from_the_first_byte(tmp_path: Path) -> None:
+    """As on port 465."""
+    made, _ = certificate(tmp_path)
+    (tmp_path / "smtp").write_text("pass word\n")
+
+    async def main() -> None:
+        async with mail_server(server_context(tmp_path), ("mq", "pass word"), is_tls_first=True) as server:
+            sink = mail_to(server, tls="tls", user="mq", secret="smtp", caFile=str(made))
+            assert (await box_of(tmp_path, **sink).attempt(NOTICE)).trouble == ""
+            assert (len(server.mails), server.encrypted, server.logins) == (1, [True], [("mq", "pass word")])
+            stranger = box_of(tmp_path, **{**sink, "caFile": ""})
+            assert "certificate" in (await stranger.attempt(NOTICE)).trouble.lower()
+        assert len(server.logins) == 1, "no password to a server that is not known"
+
+    asyncio.run(main())
+
+
 def test_a_mail_server_that_says_nothing_is_given_up_in_time_and_nobody_waits_for_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with mail_server() as server:

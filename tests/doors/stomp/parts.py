@@ -10,7 +10,7 @@ from yirangmq.core.access import Grant
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
 from yirangmq.doors.stomp.access import Access
-from yirangmq.doors.stomp.following import Hub
+from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.segments import LogSettings, SegmentLog

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.core import alerts
@@ -16,7 +16,9 @@ from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
-from yirangmq.observe.prometheus import Told
+
+if TYPE_CHECKING:
+    from yirangmq.observe.prometheus import Told
 
 STATES = ("open", "over", "all")
 LONGEST_NAME, LONGEST_NOTE = 100, 500
@@ -116,7 +118,7 @@ class AlertCalls:
             "unacknowledged": sum(one.acked_at is None for one in found),
         }
 
-    def samples(self) -> dict[str, Told]:
+    def samples(self) -> "dict[str, Told]":
         opened = Counter(one.level for one in self._watch.standing.open.values())
         boxes = self._watch.outboxes.values()
         return {

@@ -5,10 +5,10 @@ from typing import Any
 
 from yirangmq.core.access import LOOK
 from yirangmq.core.errors import QueueError
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN, Guard
 from yirangmq.doors.http.router import Api, Params
-from yirangmq.doors.session import House
 from yirangmq.observe.prometheus import CONTENT_TYPE
 
 TEXT: Headers = (("content-type", "text/plain; charset=utf-8"), ("cache-control", "private, no-cache"))

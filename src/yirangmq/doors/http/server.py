@@ -7,6 +7,7 @@ import asyncio
 import select
 import ssl
 from collections.abc import Callable
+from mmap import mmap
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,7 +35,7 @@ class HttpDoor:
         self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit)
         self.connections: set[Socket] = set()
         self.dirty: set[Socket] = set()
-        self.buffer = memoryview(bytearray(BUFFER))
+        self.buffer = memoryview(mmap(-1, BUFFER))
         self.is_stopping = False
         self.accepted = 0
         """Connections since the start."""

@@ -15,7 +15,7 @@ from yirangmq.doors.stomp import access, beats, destinations, presence, translat
 from yirangmq.doors.stomp.consuming import CONSUMERS, MOST_PREFETCH, PREFETCH, AckMode, QueueTaker
 from yirangmq.doors.stomp.destinations import Destination, Kind
 from yirangmq.doors.stomp.errand import Receipt
-from yirangmq.doors.stomp.following import Client, Following, Terms
+from yirangmq.doors.stomp.hub import Client, Terms
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.stomp import V10, V12, VERSIONS, escape
 
@@ -161,6 +161,8 @@ _NOTHING = destinations.topic_filter("none")
 
 
 def _follow(session: "StompSession", name: str, destination: Destination, terms: Terms, headers: Headers) -> None:
+    from yirangmq.doors.stomp.following import Following  # loaded for the first one who follows
+
     topics = topics_of(session)
     access.check(session.grant, CONSUME, destination.name)
     terms = terms._replace(filter=destinations.topic_filter(destination.name))

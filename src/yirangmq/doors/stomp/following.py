@@ -14,7 +14,8 @@ from yirangmq.core.errors import QueueError, Replaced
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Log, Record
 from yirangmq.doors.stomp.consuming import AckMode
-from yirangmq.doors.stomp.translate import Address, record_message
+from yirangmq.doors.stomp.hub import Client, Terms
+from yirangmq.doors.stomp.translate import record_message
 from yirangmq.topics.asking import resumed
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.tail import Live
@@ -31,24 +32,6 @@ Told = Callable[[QueueError | None], None]
 
 def _ignore(error: QueueError | None) -> None:
     """It is put again with the next one."""
-
-
-class Terms(NamedTuple):
-    """``name``: of a durable subscriber, "" for others."""
-
-    filter: Filter
-    mode: AckMode
-    credit: int
-    address: Address
-    name: str = ""
-
-
-class Client(NamedTuple):
-    """What it needs of the session. ``fail``: tell the client why, and close."""
-
-    send: Callable[[bytes], None]
-    has_room: Callable[[], bool]
-    fail: Callable[[QueueError], None]
 
 
 class Following:
@@ -195,34 +178,6 @@ class Lazy:
                 if (head := read_head(data, at)) is not None
             ]
         return self._records
-
-
-class Hub:
-    """All who follow topics over STOMP."""
-
-    def __init__(self, topics: Publisher | None) -> None:
-        self.topics = topics
-        self._followings: dict[Following, None] = {}
-        if topics is not None:
-            topics.hearers.append(self._hear)
-
-    def add(self, following: Following) -> None:
-        """A durable name is in one place: the latest."""
-        name = following.terms.name
-        for other in list(self._followings):
-            if name and other.terms.name == name:
-                self.remove(other)
-                other.replace()
-        self._followings[following] = None
-        following.wake()
-
-    def remove(self, following: Following) -> None:
-        self._followings.pop(following, None)
-
-    def _hear(self, live: Live) -> None:
-        records = Lazy(live)
-        for following in list(self._followings):
-            following.hear(live, records)
 
 
 class Page(NamedTuple):

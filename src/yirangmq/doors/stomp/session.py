@@ -10,21 +10,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Unavailable
 from yirangmq.core.ports import Transaction
 from yirangmq.core.topics import NewRecord
-from yirangmq.doors.session import House
+from yirangmq.doors.house import House
 from yirangmq.doors.stomp import acts, presence
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.beats import Beats
 from yirangmq.doors.stomp.consuming import Gathering, Holdings
 from yirangmq.doors.stomp.errand import Errand, Outcome, Receipt
-from yirangmq.doors.stomp.following import Following, Hub
+from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.transactions import Transactions
 from yirangmq.wire.stomp import BEAT, V10, StompReader, encode
+
+if TYPE_CHECKING:
+    from yirangmq.doors.stomp.following import Following
 
 LARGEST_GREETING = 8192
 """Bytes of the body of somebody who has not shown a token yet; there should be none."""

@@ -11,7 +11,7 @@ from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.stomp.consuming import Taken
-from yirangmq.topics.feed import MOST_PER_PUBLISH
+from yirangmq.topics.stage import MOST_PER_PUBLISH
 
 MOST_OPEN = 64
 

@@ -18,15 +18,14 @@ from yirangmq.core.access import Grant
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
 from yirangmq.doors.http.plain import refuse
 from yirangmq.doors.http.router import Api, Mounts
 from yirangmq.doors.paged import Pages
-from yirangmq.doors.session import House
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
-from yirangmq.wire.calls import Welcome
 
 PASSWORD = "correct horse"
 ADMIN = {"authorization": f"Bearer {PASSWORD}", "content-type": "application/json"}
@@ -161,7 +160,7 @@ async def staged(
     verbs = Verbs(hours.clock, ids, defaults)
     desk = Desk(store, verbs, hours.clock, loop.call_soon, hours.later)
     pages = Pages(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
-    house = House(desk, hours.clock, ids, Calls(verbs, pages), Welcome("test", "here", "none", 1 << 20))
+    house = House(desk, hours.clock, ids, Calls(verbs, pages), Introduction("test", "here", "none", 1 << 20))
     mounts = Mounts(fallback=Api(refuse))
     api = MqApi(house, Guard(grants), terms or Terms(admin_password=PASSWORD))
     for prefix in PREFIXES:

@@ -5,8 +5,8 @@ import pytest
 from tests.doors.http.mq.conftest import Play
 from tests.doors.http.mq.parts import JSON, Stage, loads
 from yirangmq.core.errors import StoreFull
+from yirangmq.doors.house import House
 from yirangmq.doors.http.mq.api import Terms
-from yirangmq.doors.session import House
 
 READ = [
     (b'{"priority":null}', "null"),

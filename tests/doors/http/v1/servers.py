@@ -21,11 +21,11 @@ from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
+from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
-from yirangmq.doors.session import House
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.alert_file import AlertFile
@@ -35,7 +35,6 @@ from yirangmq.topics.batching import FeedForBatches
 from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
-from yirangmq.wire.calls import Welcome
 
 
 class HttpServer:
@@ -77,7 +76,7 @@ class HttpServer:
         )
         table = Calls(verbs, pages, site)
         observing.begin(verbs.happened, table)
-        welcome = Welcome("yirangmq test", "here", self._store.durability(), 1 << 24)
+        welcome = Introduction("yirangmq test", "here", self._store.durability(), 1 << 24)
         aside = Aside(loop.call_soon_threadsafe)
         batches = None
         if self._folder is not None:
@@ -99,7 +98,15 @@ class HttpServer:
             alerts.start()
             alerts.look()
             AlertCalls(alerts).begin(table)
-        house = House(desk, self._clock, self._ids, table, welcome, topics=self.topics, batches=batches)
+        house = House(
+            desk,
+            self._clock,
+            self._ids,
+            table,
+            welcome,
+            topics=self.topics,
+            batches=None if batches is None else lambda: batches,
+        )
         self.api = Api(house, observing.feed)
         webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
         webhooks.begin(table, house.consumers)

@@ -9,6 +9,7 @@ from yirangmq.broker.drafts import Drafts
 from yirangmq.broker.orders import Orders
 from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
 from yirangmq.core.errors import QueueError
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.admin import SETTINGS, Admin
@@ -20,7 +21,6 @@ from yirangmq.doors.http.mq.queues import Queues
 from yirangmq.doors.http.mq.spaces import check_id, queue_of
 from yirangmq.doors.http.router import Api, Params
 from yirangmq.doors.http.together import Together
-from yirangmq.doors.session import House
 
 PREFIXES = ("/mq", "/admin")
 LONGEST_PARAM = 600

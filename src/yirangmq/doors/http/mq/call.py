@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response, Stream
 from yirangmq.doors.http.mq.answers import JSON, TEXT, WrongMedia, headers_for, refusal
 from yirangmq.doors.http.mq.coercion import read_json
-from yirangmq.doors.session import House
 from yirangmq.format.jsontext import dumps
 
 Answer = TypeVar("Answer")

@@ -5,10 +5,10 @@ Knows: pages, the two forms of a list. Does not know: what is listed."""
 from collections.abc import Callable, Sequence
 
 from yirangmq.core.ports import Transaction
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Outlet
 from yirangmq.doors.http.mq.accept import LINES
 from yirangmq.doors.http.mq.spaces import namespace_of
-from yirangmq.doors.session import House
 from yirangmq.format.jsontext import dumps
 from yirangmq.observe.logs import log
 

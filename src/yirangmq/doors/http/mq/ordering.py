@@ -12,8 +12,8 @@ from yirangmq.core.events import Event, Steered
 from yirangmq.core.message import Message
 from yirangmq.core.orders import ORDERER
 from yirangmq.core.ports import Transaction
+from yirangmq.doors.house import House
 from yirangmq.doors.http.mq.call import Call
-from yirangmq.doors.session import House
 
 ENDED_BY = frozenset({"clear", "delete"})
 MOST_QUEUES = 10_000

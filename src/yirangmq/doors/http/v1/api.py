@@ -1,5 +1,6 @@
 """The API put together: every endpoint there is, and the parts of it that live as long as the server."""
 
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Route
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import (
@@ -26,7 +27,6 @@ from yirangmq.doors.http.v1.log import LogRoutes
 from yirangmq.doors.http.v1.pipelines import PipelineRoutes
 from yirangmq.doors.http.v1.table import Guard, Table, let_all
 from yirangmq.doors.http.v1.topic_events import TopicEvents
-from yirangmq.doors.session import House
 from yirangmq.observe.feed import Feed
 
 PREFIX = "/v1/"
@@ -72,7 +72,7 @@ class Api:
             *bridges.ENDPOINTS,
             *self._topic_events.endpoints,
             *self._log.endpoints,
-            *BatchRoutes(house.batches).endpoints(max_body),
+            *BatchRoutes(None if house.batches is None else house.batches()).endpoints(max_body),
             *PipelineRoutes().endpoints,
             *self._events.endpoints,
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),

@@ -9,10 +9,10 @@ from urllib.parse import parse_qsl
 
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.fields import Field, Schema, parsed, read
-from yirangmq.doors.session import House
 from yirangmq.format.jsontext import dumps, loads
 
 Answer = TypeVar("Answer")

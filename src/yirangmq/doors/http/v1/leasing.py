@@ -9,13 +9,13 @@ from yirangmq.core import names
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.consuming import MOST_NAMES
+from yirangmq.doors.house import House
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.cloud import BATCH_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER_ID, FLAG, Field, seconds, whole
 from yirangmq.doors.http.v1.schemas import TEXT, items, ref, thing
-from yirangmq.doors.session import House
 from yirangmq.doors.takers import Waiting
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Delivery

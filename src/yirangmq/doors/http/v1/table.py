@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, NotFound
+from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
 from yirangmq.doors.http.together import Together
@@ -16,7 +17,6 @@ from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
 from yirangmq.doors.http.v1.pipelines import NAME as PIPELINE
-from yirangmq.doors.session import House
 
 WORK = ("publish", "consume")
 """Scopes of what a standby refuses at once; what an administrator asks for is refused when it comes to change

@@ -13,7 +13,7 @@ from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.doors.http.v1.intake import FORM, LINES, elements
 from yirangmq.format.envelope import JSON_TYPE
 from yirangmq.format.jsontext import loads, members
-from yirangmq.topics.feed import MOST_PER_PUBLISH
+from yirangmq.topics.stage import MOST_PER_PUBLISH
 from yirangmq.wire.records import MOST_PART, RecordReader, check_record
 
 FRAMES = "application/vnd.yirangmq.records"

@@ -14,7 +14,8 @@ from yirangmq.doors.http.v1.record_shapes import iso_ns, shown
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
 from yirangmq.doors.http.v1.topic_intake import FRAMES, HEADERS, read_records
 from yirangmq.format.jsontext import dumps
-from yirangmq.topics.feed import MOST_PER_PUBLISH, Stored
+from yirangmq.topics.feed import Stored
+from yirangmq.topics.stage import MOST_PER_PUBLISH
 
 MILLISECOND = 1_000_000
 

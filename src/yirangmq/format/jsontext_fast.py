@@ -1,0 +1,49 @@
+"""JSON by msgspec, for ``jsontext``. Loaded at the first text."""
+
+import math
+from typing import Any
+
+import msgspec
+
+from yirangmq.core.errors import BadInput
+
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def loads(data: bytes) -> Any:
+    try:
+        return _decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"malformed JSON: {error}") from None
+
+
+def dumps(value: Any) -> bytes:
+    try:
+        text = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadInput(f"cannot be written as JSON: {error}") from None
+    if b"null" in text and not _is_finite(value):
+        raise BadInput("cannot be written as JSON: it holds a number that is infinite or none")
+    return text
+
+
+def members(data: bytes) -> dict[str, bytes] | None:
+    try:
+        data.decode()  # raw members are skipped over, not looked into
+        return {key: bytes(raw) for key, raw in _decode_members(data).items()}
+    except msgspec.ValidationError:
+        loads(data)
+        return None
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadInput(f"malformed JSON: {error}") from None
+
+
+def _is_finite(value: Any) -> bool:
+    """No NaN and no infinity in it: msgspec would write them as null, and nobody would know."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    return all(map(_is_finite, value)) if isinstance(value, list | tuple) else True

@@ -1,0 +1,16 @@
+"""``files`` where there are none."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli
+
+
+@pytest.mark.parametrize("verb", ["list", "show", "check", "housekeep"])
+def test_without_files_by_date_it_says_how_they_are_switched_on(cli: Cli, tmp_path: Path, verb: str) -> None:
+    cli("publish -q mail 1 --db queue.db")
+    said = cli(f"files {verb} --db queue.db")
+    assert (said.code, said.out) == (3, "")
+    assert f"there are no files by date in {tmp_path}/by-date" in said.err
+    assert "yirangmq serve --files-by-date on" in said.err

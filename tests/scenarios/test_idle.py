@@ -1,0 +1,62 @@
+"""What a server at rest has loaded: the parts that wait for somebody are not among it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.patience import PATIENCE
+
+pytestmark = pytest.mark.process
+
+PROGRAM = """
+import os, signal, socket, sys
+from yirangmq.cli import main, serving
+
+def ready(chosen, screen, addresses, durability):
+    where = next(one for one in addresses if one.startswith("stomp://")).rpartition(":")[2]
+    socket.create_connection(("127.0.0.1", int(where))).close()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+serving._announce = ready
+flags = ["--http", "off", "--stomp", "127.0.0.1:0", "--log-level", "warning", *sys.argv[2:]]
+assert main.run(["serve", "--data", sys.argv[1], *flags]) == 0
+print(*sys.modules, sep="\\n")
+"""
+LATER = {
+    "bulk": ("yirangmq.broker.batches", "yirangmq.broker.batch_rows", "yirangmq.broker.transfer"),
+    "calls": (
+        "yirangmq.doors.usual_calls",
+        "yirangmq.broker.queues",
+        "yirangmq.core.filter",
+        "yirangmq.broker.wholesale",
+    ),
+    "checks": ("yirangmq.core.checks", "jsonschema_rs"),
+    "command line": ("shutil", "yirangmq.cli.place", "yirangmq.cli.table"),
+    "files by date": ("yirangmq.stores.dayfiles", "yirangmq.stores.journaled"),
+    "http": ("httptools", "yirangmq.cli.web"),
+    "json": ("msgspec",),
+    "mail and webhooks": ("email", "smtplib", "http", "yirangmq.doors.webhooks.pusher"),
+    "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.calls"),
+    "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.partner", "grpc"),
+    "topics": ("yirangmq.topics.feed", "yirangmq.stores.segments", "yirangmq.wire.records", "isal"),
+    "wrong words": ("difflib",),
+}
+
+
+def loaded(folder: Path, *flags: str) -> set[str]:
+    command = [sys.executable, "-c", PROGRAM, str(folder), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+def test_a_server_at_rest_has_loaded_nothing_that_waits_for_somebody(tmp_path: Path) -> None:
+    found = loaded(tmp_path / "d")
+    assert {part: here for part, names in LATER.items() if (here := sorted(found & set(names)))} == {}
+    assert {"yirangmq.doors.stomp.session", "apsw"} <= found
+
+
+def test_what_the_settings_ask_for_is_loaded(tmp_path: Path) -> None:
+    assert set(LATER["files by date"]) <= loaded(tmp_path / "d", "--files-by-date", str(tmp_path / "files"))
