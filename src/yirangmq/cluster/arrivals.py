@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import NamedTuple
 
-HELD_BYTES = 16_000_000
+HELD_BYTES = 32_000_000
 """Of messages in the inbox whose content is kept at hand."""
 
 
