@@ -165,7 +165,7 @@ def test_poison_goes_to_the_dead_letters(at: Cli, published: Published) -> None:
         ("--handler shop:note --lease-seconds 0", "leaseSeconds"),
         ("--handler shop:note --max 0", "limit"),
         ("--handler shop:note --schema list.json", "--schema"),
-        ("--handler shop:note --schema nowhere.json", "file"),
+        ("--handler shop:note --schema nowhere.json", "--schema"),
         ("--handler shop:note --raw", "--raw"),
         ("--handler shop:note --shell", "--shell"),
         ("--handler shop:note --retry-after 5", "--retry-after"),
