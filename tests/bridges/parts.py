@@ -11,7 +11,8 @@ from tests.topics.pipes import AtOnce, Stage, small
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.crossing import REST_MS, Means
 from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.broker.leases import Leases
+from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
 from yirangmq.core.errors import QueueError

@@ -8,7 +8,8 @@ import pytest
 
 from yirangmq.broker import policies
 from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.broker.leases import Leases
+from yirangmq.broker.verbs import Verbs
 from yirangmq.cli.alerting import Gathering, Sources
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import decide

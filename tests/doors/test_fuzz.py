@@ -66,7 +66,7 @@ def ended(server: Server, client: Client) -> None:
     client.session.end()
     server.turn()
     assert server.desk.is_idle
-    assert not server.desk._takers, "somebody who left still waits"
+    assert not server.desk.serving.takers, "somebody who left still waits"
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from yirangmq.broker.drafts import Content, Drafts
+from yirangmq.broker.leases import Results
 from yirangmq.broker.orders import Orders
 from yirangmq.broker.queues import Queues
-from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import QueueError
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import RANK_LAST, Message

@@ -9,7 +9,8 @@ import apsw
 import pytest
 
 from tests.contracts.parts import picture
-from yirangmq.broker.verbs import Leases, Verbs
+from yirangmq.broker.leases import Leases
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State

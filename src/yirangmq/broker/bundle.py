@@ -5,8 +5,9 @@ checked before anything is written, because a verb that is refused does not undo
 
 from dataclasses import dataclass, field
 
+from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.broker.room import make_room, newcomers
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Verbs
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core.errors import TooLarge
 from yirangmq.core.message import Envelope

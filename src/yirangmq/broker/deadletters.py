@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import matching, search
-from yirangmq.broker.verbs import MOST_PER_CALL
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
 from yirangmq.core.filter import parse

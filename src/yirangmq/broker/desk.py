@@ -4,19 +4,19 @@ consumers that wait are served in that same transaction.
 Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever runs it hands in ``soon``, which calls
 back when the current turn is over, and ``later``, which calls back after some seconds."""
 
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from functools import partial
-from itertools import islice, takewhile
 from time import perf_counter
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from yirangmq.broker.addressed import targets
 from yirangmq.broker.gate import Uncleared, Verdicts
+from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
 from yirangmq.broker.sealed import sealed
-from yirangmq.broker.verbs import Leases, Verbs
-from yirangmq.core import names
+from yirangmq.broker.serving import Served, Serving
+from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import HookFailed, QueueError, StoreError
 from yirangmq.core.ports import Clock, Store, Transaction
@@ -29,73 +29,11 @@ CROWD = 4
 """Requests in a commit from which on the next one waits a little for more."""
 TURNS_TO_GATHER = 3
 """Turns of the loop, each some millionths of a second: whoever was just answered may ask again in them."""
-MOST_PER_TAKER = 256
-"""Messages handed to one consumer in one commit, so that the others get some too."""
-BYTES_PER_TAKER = 512 * 1024
-"""Payload bytes handed to one consumer in one commit, but for a single message that is larger."""
 LONGEST_SLEEP = 3600.0
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
 MOST_ROUNDS = 100
 """How often the work of one request may need messages looked at: once for each queue that it goes to."""
-Serve = Callable[[Transaction, int], list[Any]]
-Done = Callable[[Any, QueueError | None], None]
-Aside = Callable[[Callable[[], Any], Done], None]
-"""Work off the loop's thread; ``done(value, error)`` on it."""
-
-
-class Taker(Protocol):
-    """A consumer that waits: a subscription with credit left, or a lease that found nothing yet."""
-
-    queue: str
-    consumer: str
-    span_ms: int | None
-
-    @property
-    def serve(self) -> Serve | None:
-        """How so many takers, all with this very ``serve``, take one message each, if they do not lease them."""
-
-    def wants(self) -> int:
-        """How many messages it can take now; 0: none."""
-
-    def take(self, deliveries: list[Any]) -> bool:
-        """Hand over what it leased, or what ``serve`` gave; False if it is gone, and the leases go back."""
-
-
-class Task(Protocol):
-    """What to do inside the transaction, and whom to tell when it is on disk. ``requests``, where it is several that
-    are done as one."""
-
-    value: Any
-    error: QueueError | None
-    requests: int
-
-    def work(self, transaction: Transaction, /) -> Any: ...
-
-    def done(self, value: Any, error: QueueError | None, /) -> None: ...
-
-
-class Job:
-    """One request."""
-
-    __slots__ = ("done", "error", "requests", "value", "work")
-
-    def __init__(self, work: Callable[[Transaction], Any], done: Callable[[Any, QueueError | None], None]) -> None:
-        self.work = work
-        self.done = done
-        self.value: Any = None
-        self.error: QueueError | None = None
-        self.requests = 1
-
-
-class Long(Job):
-    """One request that takes long, and whose thread it is done on."""
-
-    __slots__ = ("aside",)
-
-    def __init__(self, work: Callable[[Transaction], Any], done: Done, aside: Aside) -> None:
-        super().__init__(work, done)
-        self.aside = aside
 
 
 class Desk:
@@ -120,9 +58,7 @@ class Desk:
         self._long: deque[Long] = deque()
         self._is_away = False
         """A long commit is being made on another thread."""
-        self._takers: dict[str, OrderedDict[Taker, None]] = {}
-        """By queue, who is next first."""
-        self._hungry: set[str] = set()
+        self.serving = Serving(verbs, clock, later, self._plan)
         self._planned = False
         self._crowd = self._to_pass = 0
         """Requests of the latest commit; turns of the loop before the next."""
@@ -185,35 +121,23 @@ class Desk:
     def wait(self, taker: Taker) -> None:
         """Serve this consumer as soon as its queue has something, in order of arrival."""
         check(self.duty)
-        self._takers.setdefault(taker.queue, OrderedDict())[taker] = None
-        self._hungry.add(taker.queue)
-        self._plan()
+        self.serving.wait(taker)
 
     def leave(self, taker: Taker) -> None:
         """It no longer waits, and takes nothing."""
-        line = self._takers.get(taker.queue)
-        if line is not None and taker in line:
-            del line[taker]
-            if taker.queue in self.verbs.dispatching.watched and line:
-                self.hungry(taker.queue)  # what was this one's to take may be another's now
-            if not line:
-                del self._takers[taker.queue]
+        self.serving.leave(taker)
 
     def waiting(self, queue: str) -> list[Taker]:
         """Who waits for messages of this queue, who is next first."""
-        return list(self._takers.get(queue, ()))
+        return list(self.serving.takers.get(queue, ()))
 
     def hungry(self, queue: str) -> None:
         """A consumer of this queue can take more now."""
-        if queue in self._takers:
-            self._hungry.add(queue)
-            self._plan()
+        self.serving.wake(queue)
 
     def news(self) -> None:
         """Somebody else may have changed the store: look again for all who wait."""
-        if self._takers:
-            self._hungry.update(self._takers)
-            self._plan()
+        self.serving.wake_all()
 
     @property
     def is_idle(self) -> bool:
@@ -288,7 +212,7 @@ class Desk:
         for action in self.after_commit:
             action()
 
-    def _look(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
+    def _look(self, batch: list[Task]) -> Served:
         """A standby: what only looks is answered, nothing is changed and nobody served."""
         try:
             with self._store.transaction(write=False) as transaction:
@@ -301,11 +225,11 @@ class Desk:
             for job in batch:
                 job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
         self.verbs.happened.forget()
-        self._hungry.clear()
+        self.serving.hungry.clear()
         self.verbs.touched.clear()
         return []
 
-    def _too_late(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
+    def _too_late(self, batch: list[Task]) -> Served:
         """Duty ended while this was being written, as when the process was frozen: nobody is told that it was done, so
         that they ask the active node, with the same ids. Leases that nobody got lapse by themselves."""
         for job in batch:
@@ -358,7 +282,7 @@ class Desk:
         except Exception as error:
             self._soon(partial(_throw, error))
 
-    def _commit(self, batch: list[Task]) -> list[tuple[Taker, list[Any]]]:
+    def _commit(self, batch: list[Task]) -> Served:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
         happened = self.verbs.happened
         try:
@@ -366,7 +290,7 @@ class Desk:
             with self._store.transaction() as transaction:
                 for job in batch:
                     self._perform(job, transaction)
-                served = self._serve(transaction)
+                served = self.serving.serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
             requests = self._crowd = sum([job.requests for job in batch]) + len(served)
@@ -379,7 +303,7 @@ class Desk:
             self.trouble = error
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
-            self._hungry.update(self._takers)
+            self.serving.hungry.update(self.serving.takers)
             self.later(RETRY_SECONDS, self._plan)
             return []
 
@@ -401,112 +325,6 @@ class Desk:
         except Exception as error:
             happened.forget()
             job.error = QueueError(f"{type(error).__name__}: {error}")
-
-    def _serve(self, transaction: Transaction) -> list[tuple[Taker, list[Any]]]:
-        """Lease for those who wait, queue by queue, in turns."""
-        served: list[tuple[Taker, list[Any]]] = []
-        queues = (self._hungry | self.verbs.touched) & self._takers.keys()
-        self._hungry.clear()
-        self.verbs.touched.clear()
-        for queue in queues:
-            line = self._takers[queue]
-            shared = self._share(transaction, queue, line)
-            if shared is not None:
-                served += shared
-                continue
-            left = len(line)
-            while left > 0:
-                taken = self._serve_next(transaction, line, left)
-                if not taken:
-                    served += self._serve_alone(transaction, queue)
-                    break
-                left -= len(taken)
-                served += [(taker, got) for taker, got in taken if got]
-                if len(taken[0][1]) == MOST_PER_TAKER:
-                    self._hungry.add(queue)
-        if self._hungry or not self.verbs.touched.isdisjoint(self._takers):
-            self._plan()
-        return served
-
-    def _share(
-        self, transaction: Transaction, queue: str, line: "OrderedDict[Taker, None]"
-    ) -> list[tuple[Taker, list[Any]]] | None:
-        """What a strategy that must see everybody gives to each; None: they are served as they come."""
-        dispatching = self.verbs.dispatching
-        try:
-            dispatch = dispatching.shares(transaction, queue)
-            if dispatch is None:
-                return None
-            now = self._clock.now_ms()
-            served = dispatching.serve(transaction, queue, dispatch, line, now)
-        except StoreError:
-            raise
-        except QueueError:
-            return []
-        for taker, _ in served:
-            line.move_to_end(taker)
-        if queue in dispatching.again:
-            dispatching.again.discard(queue)
-            self._hungry.add(queue)
-        at = dispatching.wake_at.pop(queue, None)
-        if at is not None:
-            self.later(max(0.0, (at - now) / 1000), lambda: self.hungry(queue))
-        return served
-
-    def _serve_next(
-        self, transaction: Transaction, line: "OrderedDict[Taker, None]", left: int
-    ) -> list[tuple[Taker, list[Any]]]:
-        """Who is first in line and goes to its end, with what it got; none if there is nothing, and it keeps its turn.
-        Of ``left`` who were not asked yet several may be served at one go."""
-        taker = next(iter(line))
-        wanted = min(taker.wants(), MOST_PER_TAKER)
-        if wanted <= 0:
-            taken: list[tuple[Taker, list[Any]]] = [(taker, [])]
-        elif taker.serve is None:
-            got = self._lease_for(transaction, taker, wanted)
-            taken = [(taker, got)] if got else []
-        else:
-            taken = self._serve_alike(transaction, islice(line, min(left, MOST_PER_TAKER)), taker.serve)
-        for one, _ in taken:
-            line.move_to_end(one)
-        return taken
-
-    def _serve_alike(
-        self, transaction: Transaction, takers: Iterator[Taker], serve: Serve
-    ) -> list[tuple[Taker, list[Any]]]:
-        alike = list(takewhile(lambda taker: taker.serve is serve and taker.wants() > 0, takers))
-        try:
-            got = serve(transaction, len(alike))
-        except StoreError:
-            raise
-        except QueueError:
-            got = []
-        return [(taker, [one]) for taker, one in zip(alike, got, strict=False)]
-
-    def _serve_alone(self, transaction: Transaction, queue: str) -> list[tuple[Taker, list[Any]]]:
-        """Nothing is left for anyone, but there may be something that one consumer alone may have."""
-        takers: dict[int, list[Taker]] = {}
-        for taker in self._takers[queue] if any(targets(transaction, queue)) else ():
-            if taker.serve is None:
-                takers.setdefault(names.line_of(taker.consumer), []).append(taker)
-        looked_for = list(islice(targets(transaction, queue), len(takers)))
-        lines = takers if len(looked_for) == len(takers) else looked_for  # whichever are fewer
-        served: list[tuple[Taker, list[Any]]] = []
-        for taker in [taker for line in lines for taker in takers.get(line, ())]:
-            wanted = min(taker.wants(), MOST_PER_TAKER)
-            got = self._lease_for(transaction, taker, wanted) if wanted > 0 else []
-            if got:
-                served.append((taker, got))
-        return served
-
-    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Any]:
-        """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
-        try:
-            return self.verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)
-        except StoreError:
-            raise
-        except QueueError:
-            return []
 
     def _put_back(self, deliveries: list[Delivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])

@@ -35,7 +35,7 @@ PER_PAGE = 500
 
 
 class Taker(Protocol):
-    """``broker.desk.Taker``."""
+    """``broker.tasks.Taker``."""
 
     queue: str
     consumer: str

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from yirangmq.broker.gate import Admitted
+from yirangmq.broker.leases import Results
 from yirangmq.broker.offers import MOST_SWEEPS
 from yirangmq.broker.room import check_growth
-from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide, names
 from yirangmq.core import orders as rules
 from yirangmq.core.errors import NotFound, QueueError, TooLarge

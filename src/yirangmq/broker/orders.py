@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from yirangmq.broker.drafts import cards_of
 from yirangmq.broker.integrity import Damage
-from yirangmq.broker.verbs import Results, Verbs
+from yirangmq.broker.leases import Results
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core import orders as rules
 from yirangmq.core.dispatch import BY_NAME

@@ -12,10 +12,11 @@ from yirangmq.broker import dispatches, policies, trial
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.happenings import Happenings, Hear
 from yirangmq.broker.lane import Lane, Way
+from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
 from yirangmq.broker.looks import check_state, looks, one, page
 from yirangmq.broker.schedules import listed
 from yirangmq.broker.subscription import Subscription, Terms
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results, Verbs
+from yirangmq.broker.verbs import Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.clock import default_consumer

@@ -26,7 +26,7 @@ class Deeds(Protocol):
 
 
 class Named(Protocol):
-    """Leases as a caller names them (``broker.verbs.Leases``)."""
+    """Leases as a caller names them (``broker.leases.Leases``)."""
 
     texts: Sequence[str]
     queue: str | None

@@ -2,14 +2,15 @@
 
 A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from yirangmq.broker import groups, together
+from yirangmq.broker import groups, settling, together
 from yirangmq.broker.broadcast import BROADCASTER
 from yirangmq.broker.dispatching import Dispatching
 from yirangmq.broker.gate import Admitted, Gate
 from yirangmq.broker.happenings import Happenings
+from yirangmq.broker.leases import Leases, Results
 from yirangmq.broker.offers import Head, Offers
 from yirangmq.broker.outcomes import tell_outcomes
 from yirangmq.broker.room import make_room, newcomers
@@ -20,11 +21,11 @@ from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide, names
 from yirangmq.core.chain import Chain
 from yirangmq.core.dispatch import BY_NAME
-from yirangmq.core.errors import BadInput, NotFound, QueueError, QuotaExceeded, TooLarge
+from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.inherited import Defaults
-from yirangmq.core.message import Envelope, Message, lease_span, split_lease_id
-from yirangmq.core.policy import Chance, QueuePolicy
+from yirangmq.core.message import Envelope
+from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
 from yirangmq.core.quota import Load
 from yirangmq.core.states import State
@@ -36,36 +37,6 @@ TIDY_AFTER = 500
 twice as many as came in, so that what is kept stays within its bounds at any rate."""
 PROCESSOR = "processor"
 """Who is done with a message that was recorded when another took its place."""
-MOST_PER_CALL = 10_000
-"""Messages in one call; a larger batch gains nothing and holds the lane."""
-
-Results = list[QueueError | None]
-"""For each message None, or why not."""
-Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
-
-
-class Leases:
-    """Lease ids of one call, read and checked: how many, each well formed, none twice. ``queue``: where all of them
-    must be from, if the caller says so."""
-
-    def __init__(self, leases: Sequence[str], queue: str | None = None) -> None:
-        if len(leases) > MOST_PER_CALL:
-            raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
-        self.texts = leases
-        self.queue = queue
-        self.span = lease_span(leases)
-        """First, last and fence, if their numbers follow each other and all have the same fence, as is usual."""
-        self._keys = None if self.span else [_checked_lease(lease) for lease in leases]
-        if self._keys is not None and len(set(self._keys)) != len(self._keys):
-            raise BadInput("the same lease twice in one call", field="leases")
-
-    @property
-    def keys(self) -> list[tuple[int, int]]:
-        """Number and fence of each."""
-        if self._keys is None and self.span is not None:
-            first, last, fence = self.span
-            self._keys = [(seq, fence) for seq in range(first, last + 1)]
-        return self._keys or []
 
 
 class Verbs:
@@ -90,6 +61,9 @@ class Verbs:
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def fraction(self) -> float:
+        return self._ids.fraction()
 
     # -- producing ------------------------------------------------------------------------------------------------
 
@@ -259,81 +233,20 @@ class Verbs:
         return max(0, min(wanted, most - counts.claimed - counts.leased))
 
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            if decide.acked_before(message, fence):
-                return None
-            before = decide.held(message, fence, consumer, now, lease)
-            policy = transaction.policy(before.queue)
-            return new_change((before, decide.ack(before, policy, now), None))
-
-        if together.ack(self, transaction, leases, consumer, self._clock.now_ms()):
-            return [None] * len(leases.texts)
-        return self._settle(transaction, leases, "ack", settle)
+        return settling.ack(self, transaction, leases, consumer)
 
     def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            if decide.nacked_before(message, fence):
-                return None
-            before = decide.held(message, fence, consumer, now, lease)
-            chance = Chance(self._ids.fraction())
-            policy = transaction.policy(before.queue)
-            outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
-            self.touched.add(before.queue)
-            return Change(before, outcome.message, outcome.failure)
-
-        return self._settle(transaction, leases, "nack", settle, cause.reason)
+        return settling.nack(self, transaction, leases, consumer, cause)
 
     def release(
         self, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
     ) -> Results:
         """Give back what was never worked on: at once in line again, and the attempt does not count. ``in_place``: it
         stands where it stood, whatever the policy says of those that come back."""
-
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            before = decide.held(message, fence, consumer, now, lease)
-            self.touched.add(before.queue)
-            place = before.place if in_place else transaction.places(1)
-            return Change(before, decide.release(before, transaction.policy(before.queue), now, place))
-
-        return self._settle(transaction, leases, "release", settle)
+        return settling.release(self, transaction, leases, consumer, in_place=in_place)
 
     def extend(self, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
-        def settle(
-            message: Message | None, fence: int, lease: str, transaction: Transaction, now: int
-        ) -> Change | None:
-            before = decide.held(message, fence, consumer, now, lease)
-            length = transaction.policy(before.queue).visibility_ms if span is None else span
-            return Change(before, decide.extend(before, now, now + length))
-
-        return self._settle(transaction, leases, "extend", settle)
-
-    def _settle(self, transaction: Transaction, leases: Leases, verb: str, settle: Settle, reason: str = "") -> Results:
-        """Look the leases up, decide each, swap all at once. A stale one is its own error and harms no other."""
-        now = self._clock.now_ms()
-        found = transaction.by_seq([seq for seq, _ in leases.keys])
-        errors: Results = []
-        changes: list[Change] = []
-        for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
-            try:
-                if leases.queue is not None and message is not None and message.queue != leases.queue:
-                    raise NotFound(f"lease {lease} is not one of queue {leases.queue!r}")
-                change = settle(message, fence, lease, transaction, now)
-            except QueueError as error:
-                errors.append(error)
-                continue
-            errors.append(None)
-            if change is not None:
-                changes.append(change)
-        self.swap(transaction, changes, now)
-        self.happened.settled(verb, changes, now, reason)
-        self.tidy_after(transaction, len(changes), now)
-        return errors
+        return settling.extend(self, transaction, leases, consumer, span)
 
     def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state."""
@@ -410,10 +323,3 @@ class Verbs:
         self._tidied_at, self._settled = now, 0
         self.sweep_once(transaction, now, most)
         tidy(transaction, now, most)
-
-
-def _checked_lease(lease: object) -> tuple[int, int]:
-    key = split_lease_id(lease) if isinstance(lease, str) else None
-    if key is None:
-        raise BadInput(f"{lease!r} is not a lease id", field="leaseId")
-    return key

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from yirangmq.broker.verbs import Leases
+from yirangmq.broker.leases import Leases
 from yirangmq.cli.notify import notify
 from yirangmq.cli.parts import ServerParts
 from yirangmq.core.message import lease_id

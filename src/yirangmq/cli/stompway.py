@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
-from yirangmq.broker.verbs import Leases
+from yirangmq.broker.leases import Leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError

@@ -5,8 +5,9 @@ Knows: the desk, who of this client waits. Does not know: frames as bytes, socke
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from yirangmq.broker.desk import BYTES_PER_TAKER, Desk
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
+from yirangmq.broker.serving import BYTES_PER_TAKER
 from yirangmq.core import decide, names
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError

@@ -8,7 +8,8 @@ from typing import Any
 
 from yirangmq.broker import trial
 from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import MOST_PER_CALL, Verbs
+from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction

@@ -6,7 +6,7 @@ import hmac
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases
+from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.core import names
 from yirangmq.core.access import CONSUME, PUBLISH, Grant
 from yirangmq.core.duty import check

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from yirangmq.broker.verbs import MOST_PER_CALL
+from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind

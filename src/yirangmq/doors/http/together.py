@@ -37,7 +37,7 @@ Reply = Callable[[Any, Any], None]
 
 
 class Batch:
-    """A ``broker.desk.Task``: many requests."""
+    """A ``broker.tasks.Task``: many requests."""
 
     __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
 

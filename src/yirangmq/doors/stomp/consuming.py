@@ -9,8 +9,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
 
-from yirangmq.broker.desk import MOST_PER_TAKER, Desk
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.leases import MOST_PER_CALL, Leases
+from yirangmq.broker.serving import MOST_PER_TAKER
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.stomp.translate import Address, message
 from yirangmq.format.delivery import Delivery
@@ -39,7 +40,7 @@ class AckMode(StrEnum):
 
 
 class QueueTaker:
-    """One subscription to a queue: ``broker.desk.Taker``. ``held``: leases, oldest first, by what an ack calls them."""
+    """A subscription to a queue: ``broker.tasks.Taker``. ``held``: leases, oldest first, by what an ack calls them."""
 
     serve = None
     span_ms: int | None = LEASE_MS

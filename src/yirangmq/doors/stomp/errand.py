@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from yirangmq.broker.bundle import Bundle
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Verbs
+from yirangmq.broker.leases import MOST_PER_CALL, Leases
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.message import Envelope

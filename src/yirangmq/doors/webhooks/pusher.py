@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from yirangmq.broker.desk import Desk
-from yirangmq.broker.verbs import Leases, Results
+from yirangmq.broker.leases import Leases, Results
 from yirangmq.core import decide
 from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import backoff_ms

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from yirangmq.broker.drafts import Content, Drafts
+from yirangmq.broker.leases import Results
 from yirangmq.broker.orders import Fetched, Orders
-from yirangmq.broker.verbs import Results
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State

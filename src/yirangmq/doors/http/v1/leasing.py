@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from yirangmq.broker.desk import BYTES_PER_TAKER
-from yirangmq.broker.verbs import MOST_PER_CALL, Leases, Verbs
+from yirangmq.broker.leases import MOST_PER_CALL, Leases
+from yirangmq.broker.serving import BYTES_PER_TAKER
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import names
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Transaction

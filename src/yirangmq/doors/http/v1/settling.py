@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from yirangmq.broker.verbs import Leases, Results, Verbs
+from yirangmq.broker.leases import Leases, Results
+from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
