@@ -1,6 +1,7 @@
 """DataFrames into queues and topics by Spark: all or nothing, once, wherever each row should go."""
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from tests.patience import PATIENCE
 from tests.pipeline.served import Served
+from yirangmq.pipeline.cluster import free_port
+from yirangmq.pipeline.source import broker
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.sink import Stager
@@ -203,3 +206,25 @@ def test_a_stage_that_is_gone_fails_the_batch_and_nothing_of_it_is_there(served:
         stager.commit("w-gone", 0, [staged])
     assert served.values("w.gone") == []
     assert json.loads(json.dumps(served.batches("w-gone"))) == []
+
+
+def test_a_commit_waits_for_a_server_that_is_started_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark makes the writer anew to commit: that one has had no answer yet."""
+    import pyarrow as pa
+
+    monkeypatch.setattr(broker, "FIRST_PATIENCE", 0)
+    own = Served(tmp_path / "server", "--http", f"127.0.0.1:{free_port()}")
+    schema = StructType([StructField("value", StringType())])
+    options = {"broker": own.url, "topic": "w.anew", "timeoutsec": str(PATIENCE)}
+    tasks, driver = (Stager(Options(options, "w"), schema) for _ in range(2))
+    staged = tasks.stage(iter([pa.RecordBatch.from_pydict({"value": ["1"]})]), "w-anew", 0).staged
+    own.daemon.kill()
+    starting = threading.Thread(target=own.start)
+    starting.start()
+    try:
+        driver.commit("w-anew", 0, [staged])
+        starting.join()
+        assert own.values("w.anew") == [b"1"]
+    finally:
+        starting.join()
+        own.stop()

@@ -45,6 +45,10 @@ class HttpBroker:
         """Who is sent to a task was planned by a server that answered."""
         return {**self.__dict__, "_connection": None, "_has_answered": True}
 
+    def answered_others(self) -> None:
+        """It is there, or was a moment ago: worth all the patience there is."""
+        self._has_answered = True
+
     @property
     def address(self) -> str:
         return self._parts.geturl()

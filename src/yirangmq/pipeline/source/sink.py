@@ -102,7 +102,9 @@ class Stager:
             yield b"".join(parts), rows
 
     def commit(self, query: str, batch: int, staged: Sequence[Staged]) -> None:
-        """Once, whatever is repeated: the broker's ledger sees to it."""
+        """Once, whatever is repeated: the broker's ledger sees to it. Spark makes the writer anew to commit; the tasks
+        have had their answers."""
+        self._broker.answered_others()
         body: dict[str, Any] = {"stages": [asdict(one) for one in staged]}
         if self._buries:
             body["badRowQueue"] = self._bad_queue
