@@ -15,7 +15,7 @@ from yirangmq.pipeline.source.frames import CRC_FROM, HEAD, LENGTH_FROM, MOST_RE
 from yirangmq.pipeline.source.texts import read_count, read_text, read_whole
 
 BATCH_BYTES = 2 << 20
-"""Bytes of frames that become one Arrow batch. With twice as many the processor fetches new memory for every batch."""
+"""Bytes of frames that become one Arrow batch: enough that what is done once for each hardly counts."""
 FIRST_LOOK = 1 << 16
 """Bytes read to see whether there is anything new; mostly there is little."""
 MARK_EVERY = 1 << 16
