@@ -193,9 +193,9 @@ class Frames:
         return codes, names
 
     def _slices(self, begin: "Numbers", end: "Numbers") -> "pyarrow.Array[Any]":
-        """Parts of the buffer. Those of one size, as far from each other, are copied at one go; others come with the gaps
-        between them as one long array, of which every second is taken. One copy either way, into memory of Arrow's:
-        that is used again for the next batch."""
+        """Parts of the buffer. Those of one size, evenly laid, are copied at one go; others come with the gaps between
+        them as one long array, of which every second is taken. One copy either way, into memory of Arrow's, which is
+        used again for the next batch."""
         import numpy as np
         import pyarrow as pa
 
