@@ -1,5 +1,6 @@
 """What a server at rest has loaded: the parts that wait for somebody are not among it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,7 +48,8 @@ LATER = {
 
 def loaded(folder: Path, *flags: str) -> set[str]:
     command = [sys.executable, "-c", PROGRAM, str(folder), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("YIRANGMQ_")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=bare)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 
