@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -13,17 +15,21 @@ import pytest
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
+from tests.consumer.parts import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+MADE = itertools.count()
 
 
 class Network:
     """A bridge, and for each member a namespace with one address on it; ``cut`` pulls its cable."""
 
     def __init__(self, count: int) -> None:
-        self._id = f"{os.getpid() % 100000:05}"
+        made = next(MADE)
+        self._id = f"{os.getpid() % 100000:05}x{made}"
         self._bridge = f"yr{self._id}"
-        self._net = f"10.213.{os.getpid() % 250}"
+        self._net = f"10.213.{(os.getpid() * 8 + made) % 250}"
         self.count = count
         self.hosts = [f"{self._net}.{10 + number}" for number in range(count)]
         self.prefixes = [["ip", "netns", "exec", self._space(number)] for number in range(count)]
@@ -41,11 +47,19 @@ class Network:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """A namespace that is deleted takes its cable with it later; a cable that is deleted is gone at once."""
         for number in range(self.count):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                self._ip("netns", "del", self._space(number))
+            for words in (("link", "del", self._cable(number)), ("netns", "del", self._space(number))):
+                with contextlib.suppress(subprocess.CalledProcessError):
+                    self._ip(*words)
         with contextlib.suppress(subprocess.CalledProcessError):
             self._ip("link", "del", self._bridge)
+        until(lambda: not self.left())
+
+    def left(self) -> list[str]:
+        """The devices of this network that are there."""
+        shown = subprocess.run(["ip", "-json", "link", "show"], check=True, capture_output=True).stdout
+        return [link["ifname"] for link in json.loads(shown) if self._id in link["ifname"]]
 
     def cut(self, number: int) -> None:
         self._ip("link", "set", self._cable(number), "down")
@@ -89,6 +103,16 @@ def network() -> Iterator[Network]:
         yield made
     finally:
         made.__exit__()
+
+
+def test_what_a_network_is_made_of_is_gone_when_it_is_left_though_somebody_is_still_in_it(network: Network) -> None:
+    with Network(1) as other, subprocess.Popen([*other.prefixes[0], "sleep", "600"]) as dweller:
+        assert len(other.left()) == 2
+        other.__exit__()
+        assert dweller.poll() is None
+        dweller.kill()
+        assert other.left() == []
+    assert len(network.left()) == 4
 
 
 @pytest.mark.parametrize("who", ["leader", "follower"])
