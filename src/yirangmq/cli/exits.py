@@ -34,6 +34,7 @@ EXIT_OF: dict[str, int] = {
     "internal_error": 1,
     "bad_input": 2,
     "too_large": 2,
+    "packed_body": 2,
     "bad_policy": 2,
     "bad_filter": 2,
     "unfit": 2,

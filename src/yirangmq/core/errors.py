@@ -28,6 +28,12 @@ class TooLarge(BadInput):
     code = "too_large"
 
 
+class PackedBody(BadInput):
+    """A body that is packed, as gzip does it, where only plain ones are read."""
+
+    code = "packed_body"
+
+
 class BadPolicy(BadInput):
     code = "bad_policy"
 

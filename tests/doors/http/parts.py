@@ -10,7 +10,14 @@ from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.router import Api, Params
 
 MOST_BODY = 100_000
-STATUS = {"bad_input": 400, "too_large": 413, "unavailable": 503, "not_allowed": 403, "rate_limited": 429}
+STATUS = {
+    "bad_input": 400,
+    "too_large": 413,
+    "packed_body": 415,
+    "unavailable": 503,
+    "not_allowed": 403,
+    "rate_limited": 429,
+}
 
 
 def refuse(error: QueueError) -> Response:

@@ -310,6 +310,34 @@ def test_a_body_too_large_is_refused_by_its_head() -> None:
     assert statuses(fitting.receive(request("POST", "/echo", b"x" * MOST_BODY))) == [200]
 
 
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "deflate", "br", "gzip, identity", "identity, gzip", "nonsense"])
+def test_a_packed_body_is_refused_each_time_and_the_connection_stays(coding: str) -> None:
+    bench = Bench()
+    packed = request("POST", "/echo", b"\x1f\x8b", {"Content-Encoding": coding})
+    for _ in range(3):
+        bench.wire.sent = b""
+        [answer, after] = answers(bench.receive(packed + GET))
+        assert (answer.status, answer.headers["x-shape"], after.status) == (415, "ours", 200)
+        assert answer.headers["accept-encoding"] == "identity"
+        assert b"content-encoding" in answer.body
+    assert [seen.method for seen in bench.stage.seen] == ["GET"] * 3
+    assert bench.shared.held == 0
+
+
+def test_a_packed_body_that_is_large_or_in_chunks_is_not_read_at_all() -> None:
+    for how in (b"Transfer-Encoding: chunked", b"Content-Length: 70000", b"Content-Length: 5\r\nExpect: 100-continue"):
+        bench = Bench()
+        [answer] = answers(bench.receive(_with(b"Content-Encoding: gzip", how)))
+        assert (answer.status, answer.headers["connection"], bench.wire.end) == (415, "close", "unclean")
+
+
+def test_a_body_that_is_called_plain_is_read_and_where_there_is_none_its_coding_does_not_matter() -> None:
+    for coding in ("identity", "Identity", ""):
+        sent = Bench().receive(request("POST", "/echo", b"hello", {"Content-Encoding": coding}) * 2)
+        assert [(answer.status, answer.body) for answer in answers(sent)] == [(200, b"hello")] * 2
+    assert statuses(Bench().receive(request("GET", "/echo", headers={"Content-Encoding": "gzip"}))) == [200]
+
+
 def test_a_body_in_chunks_is_refused_when_it_grows_too_large() -> None:
     bench = Bench()
     sent = bench.receive(_with(b"Transfer-Encoding: chunked"))

@@ -82,6 +82,7 @@ def test_what_the_parser_refuses_is_not_learnt(first: bytes) -> None:
         b"Connection: upgrade\r\nUpgrade: h2c",
         b"Expect: 100-continue",
         b"Transfer-Encoding: chunked",
+        b"Content-Encoding: identity",
     ],
 )
 def test_what_changes_the_connection_is_not_learnt(line: bytes) -> None:

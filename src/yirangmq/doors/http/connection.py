@@ -14,7 +14,7 @@ from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.line import Line, Wire
 from yirangmq.doors.http.pace import Pace
 from yirangmq.doors.http.quick import Blocks
-from yirangmq.doors.http.refusals import plain, refusal, too_large
+from yirangmq.doors.http.refusals import packed, plain, refusal, too_large
 from yirangmq.doors.http.reply import Tails
 from yirangmq.doors.http.turn import Turn
 from yirangmq.observe.logs import log
@@ -108,7 +108,7 @@ class Connection:
     def begin(self, head: Head) -> Turn:
         route = self._shared.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
-        return self._begin(head, route, self._objection(route, request, head.length or 0))
+        return self._begin(head, route, packed(head) or self._objection(route, request, head.length or 0))
 
     def _begin(self, head: Head, route: Route, error: QueueError | None) -> Turn:
         line = self._line

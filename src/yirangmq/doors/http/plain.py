@@ -15,7 +15,8 @@ TEXT: Headers = (("content-type", "text/plain; charset=utf-8"), ("cache-control"
 METRICS: Headers = (("content-type", CONTENT_TYPE), ("cache-control", "private, no-cache"))
 ROBOTS = b"User-agent: *\nDisallow: /\n"
 STATUS = {
-    "bad_input": 400, "too_large": 413, "not_found": 404, "not_allowed": 403, "quota_exceeded": 429, "unavailable": 503,
+    "bad_input": 400, "too_large": 413, "packed_body": 415, "not_found": 404, "not_allowed": 403,
+    "quota_exceeded": 429, "unavailable": 503,
 }  # fmt: skip
 
 

@@ -23,7 +23,12 @@ LONGEST_BLOCK = 1024
 MOST_BLOCKS = 1000
 PLAIN_ENDS = re.compile(rb"(?:[^\r\n]|\r\n)*")
 VALUE = re.compile(rb"[A-Za-z0-9._-]{1,255}")
-UNUSUAL = frozenset({"upgrade", "transfer-encoding", "expect", "trailer", "te", "http2-settings", "proxy-connection"})
+UNUSUAL = frozenset(
+    {
+        "upgrade", "transfer-encoding", "content-encoding", "expect", "trailer", "te", "http2-settings",
+        "proxy-connection",
+    }
+)  # fmt: skip
 
 
 class Known(NamedTuple):

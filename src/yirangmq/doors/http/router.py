@@ -235,5 +235,5 @@ class Mounts:
 
 
 def _plain_refusal(error: QueueError) -> Response:
-    status = 413 if error.code == "too_large" else 400
+    status = {"too_large": 413, "packed_body": 415}.get(error.code, 400)
     return Response(status, f"{error}\n".encode(), (("content-type", "text/plain; charset=utf-8"),))

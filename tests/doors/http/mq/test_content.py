@@ -1,5 +1,6 @@
 """Content goes in and comes out as it was: any bytes, any type."""
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,19 @@ def test_sizes_are_inclusive_and_set_has_its_own(play: Play, general: int, of_se
         assert (await (await stage.dial()).ask("PATCH", patch, b"x" * (general + 1), headers)).status == 413
 
     play(scene, defaults=Defaults(set_body=of_set), terms=Terms(general, of_set))
+
+
+def test_a_packed_body_is_refused_and_the_message_is_as_it_was(play: Play) -> None:
+    async def scene(stage: Stage) -> None:
+        id = await stage.draft()
+        answer = await stage.ask("PUT", f"/mq/q/messages/{id}", gzip.compress(EVERY), {"content-encoding": "gzip"})
+        assert (answer.status, answer.headers["accept-encoding"]) == (415, "identity")
+        about = loads(answer.body)
+        assert (about["statusCode"], about["code"]) == (415, "packed_body")
+        assert about["message"].startswith("content-encoding: ")
+        assert await stage.stats() == {"drafting": 1}
+
+    play(scene)
 
 
 def test_too_much_in_chunks_is_refused_as_well(play: Play) -> None:

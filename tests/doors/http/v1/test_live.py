@@ -1,5 +1,6 @@
 """The API behind the real protocol, on a real socket."""
 
+import gzip
 import http.client
 import json
 from collections.abc import Iterator
@@ -87,6 +88,18 @@ def test_events_come_as_they_happen(server: HttpServer) -> None:
 def test_a_body_that_is_too_large_is_refused_in_our_shape(server: HttpServer) -> None:
     status, document = ask(server, "POST", "/v1/queues/mail/lease", {"consumer": "x" * 1_100_000})
     assert (status, document["error"]["code"]) == (413, "too_large")
+
+
+def test_a_packed_body_is_refused_in_our_shape_and_nothing_is_stored(server: HttpServer) -> None:
+    line = dial(server)
+    packing = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    line.request("POST", "/v1/queues/mail/messages", gzip.compress(b"{}"), packing)
+    answer = line.getresponse()
+    error = json.loads(answer.read())["error"]
+    assert (answer.status, answer.getheader("Accept-Encoding")) == (415, "identity")
+    assert (error["code"], error["field"]) == ("packed_body", "content-encoding")
+    line.close()
+    assert ask(server, "GET", "/v1/queues") == (200, {"queues": []})
 
 
 def test_head_tells_the_length_and_sends_nothing(server: HttpServer) -> None:

@@ -14,6 +14,7 @@ STATUS_OF: dict[str, int] = {
     "internal_error": 500,
     "bad_input": 400,
     "too_large": 413,
+    "packed_body": 415,
     "bad_policy": 400,
     "bad_filter": 400,
     "unfit": 400,

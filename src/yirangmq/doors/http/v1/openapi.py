@@ -10,7 +10,7 @@ from yirangmq.doors.http.v1.schemas import COMPONENTS, ref
 from yirangmq.doors.http.v1.table import path_field
 
 JSON = "application/json"
-EVERYWHERE = ("bad_input", "too_large", "not_allowed", "timed_out", "unavailable", "internal_error")
+EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
 """Any endpoint may answer with these: the request is malformed, the client may not, the server cannot."""
 BEFORE = {"414": "the path and the query are too long", "431": "the headers are too large"}
 """What the protocol says of a request before it is known what it asks for."""
