@@ -15,7 +15,7 @@ from tests.doors import turning
 from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door
 from tests.doors.parts import MAX_FRAME
 from tests.doors.turning import until
-from yirangmq.core.errors import BadInput
+from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, Kind, encode
@@ -65,6 +65,16 @@ def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
         for _ in range(2):
             async with unix_door(path, Limits()):
                 assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+
+    run(main())
+
+
+def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            with pytest.raises(CannotListen, match=rf"{path} is in use by process {os.getpid()} .* --socket PATH"):
+                await listen_unix(door, path)
+            assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
 
     run(main())
 

@@ -25,6 +25,7 @@ MEANING: dict[int, str] = {
     10: "the server cannot be reached, is the standby of a pair, or takes no more now, or a hook failed; try again "
     "later",
     UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
+    12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
     INTERRUPTED: "interrupted with Ctrl-C",
     PIPE_CLOSED: "whoever read the output has gone, as with `| head`",
     TERMINATED: "stopped by SIGTERM",
@@ -61,6 +62,7 @@ EXIT_OF: dict[str, int] = {
     "not_active": 10,
     "quota_exceeded": 10,
     "hook_failed": 10,
+    "cannot_listen": 12,
 }
 """From ``QueueError.code``; a test sees that every error has its line."""
 

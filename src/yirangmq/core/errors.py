@@ -114,6 +114,12 @@ class Unavailable(QueueError):
     code = "unavailable"
 
 
+class CannotListen(QueueError):
+    """An address of a server is in use, or cannot be had at all; the text says who has it and what to do."""
+
+    code = "cannot_listen"
+
+
 class NotActive(Unavailable):
     """Of a pair of nodes: this is the standby. Its answer names the active one, and where clients reach it."""
 

@@ -194,11 +194,11 @@ class FeedConnection(asyncio.Protocol):
 
 
 async def listen_feed_unix(door: FeedDoor, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
-    return await unix_server(lambda: FeedConnection(door, True), path, mode, "feed-socket")
+    return await unix_server(lambda: FeedConnection(door, True), path, mode, "feed_socket")
 
 
 async def listen_feed_tcp(door: FeedDoor, host: str, port: int) -> asyncio.AbstractServer:
     def make() -> FeedConnection:
         return FeedConnection(door, False)
 
-    return await tcp_server(make, (host, port), None, door.limits.frame_seconds, "feed-tcp")
+    return await tcp_server(make, (host, port), None, door.limits.frame_seconds, "feed_tcp")

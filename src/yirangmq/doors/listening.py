@@ -4,7 +4,6 @@ Knows: sockets, their files and options. Does not know: what is spoken on them."
 
 import asyncio
 import contextlib
-import errno
 import os
 import socket
 import ssl
@@ -15,7 +14,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.core.errors import BadInput, StoreError
+from yirangmq.core.errors import BadInput, CannotListen
+from yirangmq.observe.occupant import CREDENTIALS, cannot_listen, in_use, who_listens
 
 TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
@@ -25,8 +25,6 @@ TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
 )
 """Answers go out at once; a peer that vanished is noticed within two minutes. Systems lack some of them."""
-CREDENTIALS = struct.Struct("3i")
-"""Process, user and group."""
 LONGEST_UNIX_PATH = 107
 """What the system has room for."""
 BACKLOG = 512
@@ -69,15 +67,19 @@ def prepare_tcp(transport: asyncio.BaseTransport) -> str:
 
 
 async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
-    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced."""
+    """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced, one at
+    which somebody listens is not."""
     if len(os.fsencode(path)) > LONGEST_UNIX_PATH:
         raise BadInput(f"{path} is longer than the {LONGEST_UNIX_PATH} bytes a socket path may have", field=field)
+    who = who_listens(path)
+    if who is not None:
+        raise in_use(field, str(path), who, "unix:PATH" if field == "http" else "PATH")
     clear_socket(path, field)
     old = os.umask(0o777 & ~mode)
     try:
         return await asyncio.get_running_loop().create_unix_server(make, str(path), backlog=BACKLOG)
     except OSError as error:
-        raise StoreError(f"{path} cannot be made: {error.strerror or error}", field=field) from None
+        raise CannotListen(f"{path} cannot be made: {error.strerror or error}", field=field) from None
     finally:
         os.umask(old)
 
@@ -87,8 +89,9 @@ async def tcp_server(
 ) -> asyncio.AbstractServer:
     host, port = address
     handshake = None if tls is None else handshake_seconds
+    loop = asyncio.get_running_loop()
+    bound = None
     try:
-        loop = asyncio.get_running_loop()
         bound = _bound(host, port)
         if bound is not None:
             return await loop.create_server(make, sock=bound, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=handshake)
@@ -96,10 +99,9 @@ async def tcp_server(
             make, host, port, ssl=tls, backlog=BACKLOG, reuse_address=True, ssl_handshake_timeout=handshake
         )
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            ways = f"choose another with --{field} HOST:PORT, or --{field} off"
-            raise StoreError(f"{host}:{port} is in use by another program; {ways}", field=field) from None
-        raise StoreError(f"cannot listen at {host}:{port}: {error.strerror or error}", field=field) from None
+        if bound is not None:
+            bound.close()
+        raise cannot_listen(field, address, error) from None
 
 
 def _bound(host: str, port: int) -> socket.socket | None:

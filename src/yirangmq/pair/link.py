@@ -6,11 +6,13 @@ cannot be sent now is not sent."""
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import Callable
 from typing import cast
 
 from yirangmq.core.beat import Beat
-from yirangmq.core.errors import QueueError, StoreError
+from yirangmq.core.errors import QueueError
+from yirangmq.observe.occupant import cannot_listen
 from yirangmq.wire.heartbeat import MOST_BYTES, read, write
 
 SIZE_BYTES = 2
@@ -34,13 +36,15 @@ class Link(asyncio.DatagramProtocol):
         self.sent = self.heard = 0
 
     async def open(self, host: str, port: int) -> None:
-        loop = asyncio.get_running_loop()
+        kind = socket.SOCK_DGRAM
         try:
-            await loop.create_datagram_endpoint(lambda: self, (host, port))
+            bound = await _bound(host, port)
+            await asyncio.get_running_loop().create_datagram_endpoint(lambda: self, sock=bound)
+            kind = socket.SOCK_STREAM
             self._server = await asyncio.start_server(self._asked, host, port)
         except OSError as error:
             self.close()
-            raise StoreError(f"pair_listen: {host}:{port} cannot be used: {error.strerror or error}") from None
+            raise cannot_listen("pair_listen", (host, port), error, kind) from None
 
     def close(self) -> None:
         if self._transport is not None:
@@ -107,6 +111,20 @@ class Link(asyncio.DatagramProtocol):
         finally:
             self._tests -= 1
             writer.close()
+
+
+async def _bound(host: str, port: int) -> socket.socket:
+    """By ourselves, because not every loop says why it could not."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        made.setblocking(False)
+        made.bind(address)
+    except OSError:
+        made.close()
+        raise
+    return made
 
 
 def _framed(data: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """A whole server with its HTTP door, as a process: where it listens, who may come in, how it ends."""
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -78,8 +79,9 @@ def test_a_port_that_is_taken_stops_the_start_with_the_way_out(tmp_path: Path) -
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(tmp_path / "d"), "--http", address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
-    assert done.returncode == 5
-    assert f"{address} is in use by another program; choose another with --http HOST:PORT, or --http off" in done.stderr
+    assert done.returncode == 12
+    assert f"http: {address} is in use by process {os.getpid()} (" in done.stderr
+    assert "; stop it, or choose another with --http HOST:PORT, or --http off" in done.stderr
     assert not (tmp_path / "d" / "yirangmq.sock").exists()
 
 

@@ -20,7 +20,7 @@ from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.core.errors import StoreError
+from yirangmq.core.errors import CannotListen
 from yirangmq.doors.http.exchange import Exchange, Request, Response
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.router import Api, Params
@@ -113,7 +113,7 @@ def test_it_listens_at_a_unix_socket_too(run: Run, stage: Stage, tmp_path: Path)
 def test_a_port_that_is_taken_is_said_to_be_with_the_way_out(run: Run, stage: Stage) -> None:
     async def main() -> None:
         async with serving(stage.routes()) as (_, port):
-            with pytest.raises(StoreError, match=f"127.0.0.1:{port} is in use .* --http HOST:PORT") as caught:
+            with pytest.raises(CannotListen, match=f"127.0.0.1:{port} is in use .* --http HOST:PORT") as caught:
                 await listen_tcp(HttpDoor(stage.routes()), ("127.0.0.1", port))
             assert caught.value.field == "http"
 

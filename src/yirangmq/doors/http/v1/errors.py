@@ -28,6 +28,7 @@ STATUS_OF: dict[str, int] = {
     "lease_mismatch": 409,
     "not_allowed": 403,
     "unavailable": 503,
+    "cannot_listen": 503,
     "replaced": 409,
     "not_active": 503,
     "unreachable": 502,
