@@ -126,7 +126,6 @@ class RunningServer:
             self.topics.start()
         house = House(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
         self._door = Door(house, Limits())
-        desk.after_commit.append(self._door.flush)
         if self.topics is not None:
             self.topics.after_turn.append(self._door.flush)
             self.topics.listening()

@@ -293,6 +293,16 @@ def test_a_listener_that_fails_harms_nobody(queues: Queues, ear: Ear, caplog: py
     assert "a listener failed" in caplog.text
 
 
+def test_who_wants_some_kinds_of_events_is_called_only_where_there_is_one(queues: Queues) -> None:
+    commits, steps = Ear(), Ear()
+    queues.happened.listen(commits, [Committed])
+    queues.happened.listen(steps, [Steered])
+    queues.publish("mail", b"1")
+    assert (commits.heard(), steps.heard()) == ([Published("mail", 1, 1)], [])
+    queues.pause("mail")
+    assert steps.heard() == [Steered("mail", "pause")]
+
+
 # -- the desk ---------------------------------------------------------------------------------------------------------
 
 

@@ -46,6 +46,23 @@ async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
     assert answer.kind is Kind.STORED
 
 
+# -- answers --------------------------------------------------------------------------------------------------------
+
+
+def test_answers_of_a_commit_leave_in_its_own_turn_of_the_loop(run: Run, path: Path) -> None:
+    async def main() -> None:
+        async with unix_door(path, Limits()) as door:
+            peer = await dial(path)
+            await publish(peer, "mail", b"first")
+            planned: list[bool] = []
+            door.house.desk.after_commit.insert(0, lambda: planned.append(door.is_planned or not door.dirty))
+            await publish(peer, "mail", b"second")
+            assert planned == [False]
+            assert not door.dirty
+
+    run(main())
+
+
 # -- coming in ------------------------------------------------------------------------------------------------------
 
 

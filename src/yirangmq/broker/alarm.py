@@ -23,7 +23,7 @@ class Alarm:
         self._is_on = True
         if not self._listens:
             self._listens = True
-            self._desk.verbs.happened.listen(self._hear)
+            self._desk.verbs.happened.listen(self._hear, [Steered])
         self._look()
 
     def stop(self) -> None:
@@ -40,5 +40,5 @@ class Alarm:
             self._look()
 
     def _hear(self, events: Sequence[Event]) -> None:
-        if any(isinstance(event, Steered) for event in events):
-            self.set(0.0)
+        """Somebody steered a queue."""
+        self.set(0.0)

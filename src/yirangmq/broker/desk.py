@@ -66,6 +66,9 @@ class Desk:
         self.before_commit: list[Callable[[], None]] = []
         """Called when there is a commit anyway: what could have waited for another one joins it."""
         self.after_commit: list[Callable[[], None]] = []
+        """Called when answers were given: they may leave."""
+        self.is_answering = False
+        """Answers are being given, and ``after_commit`` follows in this same turn of the loop."""
         self.trouble: Exception | None = None
         """Why the latest commit failed; None if it did not."""
         self.duty: Duty = Always()
@@ -148,7 +151,7 @@ class Desk:
         if not self._planned:
             self._planned = True
             self._to_pass = TURNS_TO_GATHER if self._crowd >= CROWD else 0
-            self._soon(self._next)
+            self._soon(self._next if self._to_pass else self._turn)
 
     def _next(self) -> None:
         """Where many ask, who is about to ask joins them: a commit costs nearly the same for all of them."""
@@ -166,12 +169,34 @@ class Desk:
         self._planned = False
         if self._is_away:
             return
-        batch = [self._jobs.popleft() for _ in range(min(len(self._jobs), MOST_PER_COMMIT))]
+        batch = self._next_batch()
         is_on = self.duty.is_on
         served = self._commit(batch) if is_on else self._look(batch)
         if is_on and not self.duty.is_on:
             served = self._too_late(batch)
-        uncleared, self._uncleared = self._uncleared, {}
+        self.is_answering = True
+        try:
+            self._answer(batch, served)
+        finally:
+            self._flush()
+        self.verbs.happened.tell()
+        if self._long:
+            self._go(self._long.popleft())
+        elif self._jobs:
+            self._plan()
+
+    def _next_batch(self) -> list[Task]:
+        jobs = self._jobs
+        if len(jobs) > MOST_PER_COMMIT:
+            return [jobs.popleft() for _ in range(MOST_PER_COMMIT)]
+        batch = [*jobs]
+        jobs.clear()
+        return batch
+
+    def _answer(self, batch: list[Task], served: Served) -> None:
+        uncleared = self._uncleared
+        if uncleared:
+            self._uncleared = {}
         for job in batch:
             if uncleared and job in uncleared and job.error is None:
                 self._put_aside(job, uncleared[job])
@@ -180,12 +205,6 @@ class Desk:
         for taker, deliveries in served:
             if not taker.take(deliveries):
                 self._put_back(deliveries)
-        self._flush()
-        self.verbs.happened.tell()
-        if self._long:
-            self._go(self._long.popleft())
-        elif self._jobs:
-            self._plan()
 
     def _go(self, job: Long) -> None:
         self._is_away = True
@@ -208,7 +227,7 @@ class Desk:
         self._plan()
 
     def _flush(self) -> None:
-        """Answers were given: they may leave."""
+        self.is_answering = False
         for action in self.after_commit:
             action()
 

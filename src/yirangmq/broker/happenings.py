@@ -2,7 +2,7 @@
 and drops them when the commit failed. While nobody listens nothing is gathered."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 
@@ -37,7 +37,7 @@ class Happenings:
     """Used by one thread at a time, the one that commits."""
 
     def __init__(self) -> None:
-        self._listeners: list[Hear] = []
+        self._listeners: list[tuple[Hear, frozenset[type] | None]] = []
         self._events: list[Event] = []
         self._true: list[Event] = []
         self._begun: dict[tuple[int, int], int] = {}
@@ -48,9 +48,10 @@ class Happenings:
         self.is_traced = False
         """Somebody collects traces; to be set together with a listener."""
 
-    def listen(self, hear: Hear) -> None:
-        """``hear`` is called after each commit that changed something, by the thread that committed: be brief."""
-        self._listeners.append(hear)
+    def listen(self, hear: Hear, kinds: Iterable[type] | None = None) -> None:
+        """``hear`` is called after each commit that changed something, by the thread that committed: be brief. With
+        ``kinds``, only where there is an event of one of them; it is told all there were."""
+        self._listeners.append((hear, None if kinds is None else frozenset(kinds)))
         self.is_watched = True
 
     # -- the commit -----------------------------------------------------------------------------------------------
@@ -73,7 +74,10 @@ class Happenings:
         if not self._true:
             return
         events, self._true = self._true, []
-        for hear in self._listeners:
+        there = set(map(type, events))
+        for hear, kinds in self._listeners:
+            if kinds is not None and kinds.isdisjoint(there):
+                continue
             try:
                 hear(events)
             except Exception:

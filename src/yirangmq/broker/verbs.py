@@ -4,6 +4,7 @@ A verb checks everything before it writes anything, so that one that raises one 
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 
 from yirangmq.broker import groups, settling, together
 from yirangmq.broker.broadcast import BROADCASTER
@@ -35,6 +36,7 @@ TIDY_MS = 1_000
 TIDY_AFTER = 500
 """Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
 twice as many as came in, so that what is kept stays within its bounds at any rate."""
+_group_of = itemgetter(Envelope._fields.index("group"))
 PROCESSOR = "processor"
 """Who is done with a message that was recorded when another took its place."""
 
@@ -91,9 +93,9 @@ class Verbs:
             stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
         self.happened.published(queue, envelopes, sizes, stored, now)
-        if any(complaints):
+        if complaints and any(complaints):
             stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
-        if any(envelope[10] for envelope in envelopes):
+        if any(map(_group_of, envelopes)):
             seqs = [one.seq for one, sent in zip(stored, envelopes, strict=True) if sent.group and not one.duplicate]
             groups.line_up(transaction, [card for card in transaction.by_seq(seqs) if card is not None])
         if admitted is not None and admitted.children:

@@ -67,7 +67,7 @@ class Alerting:
     def begin(self, calls: Calls, happened: Happenings) -> None:
         self.calls.begin(calls)
         if self._settings.is_on:
-            happened.listen(self._gathering.hear)
+            happened.listen(self._gathering.hear, [Committed, Died])
 
     def start(self) -> None:
         if self._settings.is_on:
@@ -83,6 +83,9 @@ class Gathering:
         self._window = settings.window
         self._clock = clock
         self._commits = Recent(MINUTE_MS)
+        self._spent = 0.0
+        self._times = 0
+        """Seconds of the commits since they were last looked at, and how many there were."""
         self._died: dict[str, Recent] = {}
         self._refused = Growth(settings.window)
         self._ahead = clock.ahead_ms()
@@ -92,13 +95,14 @@ class Gathering:
 
     def hear(self, events: Sequence[Event]) -> None:
         """The events of each commit."""
-        now = self._clock.now_ms()
         for event in events:
             if isinstance(event, Committed):
                 if event.messages:
-                    self._commits.add(now, event.work_seconds + event.sync_seconds)
+                    self._spent += event.work_seconds + event.sync_seconds
+                    self._times += 1
             elif isinstance(event, Died):
-                self._died.setdefault(event.queue, Recent(self._window)).add(now, event.count)
+                lately = self._died.setdefault(event.queue, Recent(self._window))
+                lately.add(self._clock.now_ms(), event.count)
 
     def facts(self, now: int) -> Facts:
         pair, trouble = self._sources.pair, self._sources.desk.trouble
@@ -109,10 +113,16 @@ class Gathering:
             switches=0 if pair is None else pair.node.partner.switches,
             disk=self._disk(),
             refused=self._lately_refused(now),
-            commit=self._commits.mean(now),
+            commit=self._commit_mean(now),
             jump=self._jump(now),
             trouble="" if trouble is None else str(trouble),
         )
+
+    def _commit_mean(self, now: int) -> float | None:
+        if self._times:
+            self._commits.add(now, self._spent, self._times)
+            self._spent, self._times = 0.0, 0
+        return self._commits.mean(now)
 
     def _queues(self, now: int) -> list[QueueFacts]:
         """Of a standby there is nothing to say: what waits there waits for its turn."""

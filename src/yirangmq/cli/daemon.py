@@ -34,6 +34,7 @@ from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
+from yirangmq.core.events import Traced
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
@@ -120,7 +121,7 @@ class Daemon:
         calls.add_entry("programs", lambda desk, given, done: self._telling.programs(desk, given, done))
         traces = load_traces()
         if traces is not None:
-            verbs.happened.listen(traces.hear)
+            verbs.happened.listen(traces.hear, [Traced])
             verbs.happened.is_traced = True
         return calls
 

@@ -36,7 +36,6 @@ class Entrance:
         self._servers: list[asyncio.AbstractServer] = []
         self.addresses: list[str] = []
         """Where it can be reached."""
-        house.desk.after_commit.append(self._door.flush)
         if self._web is not None:
             house.desk.after_commit.append(self._web.door.flush)
         if house.topics is not None:

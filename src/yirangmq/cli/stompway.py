@@ -42,7 +42,6 @@ class StompWay:
         self._closings = 0
         self.parlour = Parlour(house, Access(grants), Hub(house.topics), f"yirangmq/{__version__}")
         self.door = Door(house, limits, self._speak, refusal)
-        house.desk.after_commit.append(self.door.flush)
         if house.topics is not None:
             house.topics.after_turn.append(self.door.flush)
 

@@ -173,7 +173,9 @@ OfQueue = (
 Event = OfQueue | Traced | Committed | DeliveriesEnded
 
 
+_MOVES = (Published, Leased, Settled, Lapsed, Dropped, Redriven, Parked)
+
+
 def moved(events: Sequence[Event]) -> int:
     """How many changes to messages these events tell of; a message that lapsed and died was changed once."""
-    kinds = (Published, Leased, Settled, Lapsed, Dropped, Redriven, Parked)
-    return sum(event.count for event in events if isinstance(event, kinds))
+    return sum([event.count for event in events if isinstance(event, _MOVES)])

@@ -17,7 +17,7 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.observe.feed import Feed
 from yirangmq.observe.metrics import Metrics
-from yirangmq.observe.telling import log_events
+from yirangmq.observe.telling import NOTEWORTHY, log_events
 from yirangmq.observe.trends import Trends
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Observing:
         """From here on it hears what happens, and can be asked."""
         happened.listen(self.metrics.hear)
         happened.listen(self.feed.hear)
-        happened.listen(log_events)
+        happened.listen(log_events, NOTEWORTHY)
         calls.add_entry("metrics", self._metrics)
         calls.add_entry("rates", self._rates)
         calls.add_entry("trends", self._trends)

@@ -4,7 +4,7 @@ Requests are answered when they are on disk, in whatever order that happens; eac
 
 import hmac
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.core import names
@@ -178,25 +178,16 @@ class Session:
             self._send(calls.frame(kind, request, body))
 
     def submit(self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1) -> None:
-        self._desk.submit(work, self.answering(request, reply, weight))
-
-    def check_room(self) -> None:
-        self._house.check_room()
+        self._desk.enlist(Asked(self, request, work, reply, weight))
 
     def answering(
         self, request: int, reply: Callable[[Any], None], weight: int
     ) -> Callable[[Any, QueueError | None], None]:
-        """What to do when a request is done. From here on it is pending."""
-        self.pending += weight
+        """The same for work that somebody else does: to be called when it is done."""
+        return Asked(self, request, _elsewhere, reply, weight).done
 
-        def done(value: Any, error: QueueError | None) -> None:
-            self.pending -= weight
-            if error is not None:
-                self.answer(Kind.ERROR, request, calls.failed(error))
-            else:
-                reply(value)
-
-        return done
+    def check_room(self) -> None:
+        self._house.check_room()
 
     # -- frames: producing ----------------------------------------------------------------------------------------
 
@@ -213,7 +204,8 @@ class Session:
 
     def _publish(self, request: int, body: calls.Publish) -> None:
         queue = names.check_queue(body.queue)
-        self.allow(PUBLISH, queue)
+        if self.grant is not None:
+            self.allow(PUBLISH, queue)
         if not 0 < len(body.messages) <= MOST_PER_CALL:
             raise BadInput(f"from 1 to {MOST_PER_CALL} in one frame, not {len(body.messages)}", field="messages")
         self._house.check_room()
@@ -245,6 +237,43 @@ class Session:
     def _bye(self, request: int, body: calls.Empty) -> None:
         self.end()
         self._close()
+
+
+class Asked:
+    """A request that is answered later: ``work`` for the desk's next commit, ``reply`` for what came of it. It is
+    pending from here on until it is ``done``."""
+
+    __slots__ = ("_reply", "_request", "_session", "_weight", "error", "requests", "value", "work")
+
+    def __init__(
+        self,
+        session: Session,
+        request: int,
+        work: Callable[[Transaction], Any],
+        reply: Callable[[Any], None],
+        weight: int,
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._reply = reply
+        self._weight = weight
+        self.work = work
+        self.value: Any = None
+        self.error: QueueError | None = None
+        self.requests = 1
+        session.pending += weight
+
+    def done(self, value: Any, error: QueueError | None) -> None:
+        self._session.pending -= self._weight
+        if error is not None:
+            self._session.answer(Kind.ERROR, self._request, calls.failed(error))
+        else:
+            self._reply(value)
+
+
+def _elsewhere(transaction: Transaction) -> NoReturn:
+    """Work that is not the desk's."""
+    raise AssertionError
 
 
 _ACTS: dict[int, Callable[[Session, int, Any], None]] = {

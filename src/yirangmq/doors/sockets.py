@@ -101,7 +101,7 @@ class Door:
     """Those that are not read from until some of what they asked for is done. Not all of it is answered: nothing may be
     sent to them when it is."""
     is_planned: bool = False
-    """It will be flushed when this turn of the loop is over."""
+    """It will be flushed when this turn of the loop is over, though no commit is made in it."""
     buffer: memoryview = field(default_factory=lambda: memoryview(mmap(-1, BUFFER)))
     """Mapped, so that it takes no more memory than somebody has filled. A view, because asyncio's TLS takes slices of
     it: those of a bytearray would be copies."""
@@ -110,13 +110,19 @@ class Door:
     closed_for: dict[str, int] = field(default_factory=dict)
     """Clients that were refused or sent away since the start, by reason."""
 
+    def __post_init__(self) -> None:
+        self.house.desk.after_commit.append(self.flush)
+
     def flush(self) -> None:
         """After a commit: one write per connection, each by itself, so that a dead one takes no other with it."""
-        dirty, self.dirty, self.is_planned = self.dirty, set(), False
-        for connection in dirty:
-            connection.flush()
-        for connection in [*self.resting]:
-            connection.read_or_not()
+        self.is_planned = False
+        if self.dirty:
+            dirty, self.dirty = self.dirty, set()
+            for connection in dirty:
+                connection.sender.flush()
+        if self.resting:
+            for connection in [*self.resting]:
+                connection.read_or_not()
 
     def count(self, reason: str) -> None:
         self.closed_for[reason] = self.closed_for.get(reason, 0) + 1
@@ -214,12 +220,9 @@ class Connection(asyncio.BufferedProtocol):
     def _mark(self) -> None:
         door = self.door
         door.dirty.add(self)
-        if not door.is_planned and self._loop is not None:
+        if not door.is_planned and not door.house.desk.is_answering and self._loop is not None:
             door.is_planned = True
             self._loop.call_soon(door.flush)
-
-    def flush(self) -> None:
-        self.sender.flush()
 
     def read_or_not(self) -> None:
         """Read on exactly when the session can take more; first what it has not looked at yet."""
@@ -253,7 +256,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def shut(self) -> None:
         """Send what is there, then close."""
-        self.flush()
+        self.sender.flush()
         if self._transport is not None:
             self._transport.close()
 

@@ -15,9 +15,13 @@ from yirangmq.wire import calls
 
 def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int) -> list[Envelope]:
     """Messages to be published, checked; those that bring no id are given one."""
-    missing = sum(not new.id for new in messages)
+    given = [new.id for new in messages]
+    missing = given.count("")
     fresh = iter(ids.new(missing) if missing else ())
-    return [_envelope(queue, new, names.check_id(new.id) if new.id else next(fresh), now) for new in messages]
+    return [
+        _envelope(queue, new, names.check_id(id) if id else next(fresh), now)
+        for new, id in zip(messages, given, strict=True)
+    ]
 
 
 def _envelope(queue: str, new: calls.Outgoing, id: str, now: int) -> Envelope:
@@ -45,11 +49,11 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
     return given
 
 
-def stored(receipts: list[Stored]) -> calls.Stored:
-    ids = [one[1] for one in receipts]
-    duplicates = [n for n, one in enumerate(receipts) if one[2]]
-    refused = {n: one[3] for n, one in enumerate(receipts) if one[3]}
-    return calls.Stored(ids, duplicates, refused)
+def stored(receipts: Sequence[Stored]) -> calls.Stored:
+    _, ids, known, complaints = zip(*receipts, strict=True)
+    duplicates = [n for n, one in enumerate(known) if one] if any(known) else []
+    refused = {n: one for n, one in enumerate(complaints) if one} if any(complaints) else {}
+    return calls.Stored([*ids], duplicates, refused)
 
 
 def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:

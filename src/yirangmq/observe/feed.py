@@ -23,16 +23,21 @@ class Feed:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._asked_at = -FOLLOWED_MS
+        self._asked_at: int | None = None
+        """When somebody last asked; None: too long ago to be kept in mind."""
         self._last = 0
         self._kept: deque[tuple[int, Part]] = deque(maxlen=KEPT)
         self._waiting: list[Callable[[], None]] = []
 
     def hear(self, events: Sequence[Event]) -> None:
-        now = self._clock.now_ms()
         told = [event for event in events if not isinstance(event, UNTOLD)]
+        if self._asked_at is None:
+            self._last += len(told)
+            return
+        now = self._clock.now_ms()
         if now - self._asked_at > FOLLOWED_MS and not self._waiting:
             self._last += len(told)
+            self._asked_at = None
             self._kept.clear()
             return
         for event in told:
@@ -74,6 +79,7 @@ class Feed:
 
     def wait(self, wake: Callable[[], None]) -> None:
         """``wake`` is called once, when something happens."""
+        self._asked_at = self._clock.now_ms()
         self._waiting.append(wake)
 
     def leave(self, wake: Callable[[], None]) -> None:

@@ -62,18 +62,15 @@ class Metrics:
         for event in events:
             if isinstance(event, Committed):
                 self._committed(event)
-                continue
-            if isinstance(event, Steered) and event.what == "delete":
+            elif isinstance(event, Steered) and event.what == "delete":
                 self.queues.pop(event.queue, None)
-                continue
-            act = _ACTS.get(type(event))
-            if act is not None:
-                act(self._of(event.queue), event, now)
+            else:
+                act = _ACTS.get(type(event))
+                if act is not None:
+                    act(self.queues.get(event.queue) or self._new(event.queue), event, now)
 
-    def _of(self, queue: str) -> QueueNumbers:
-        numbers = self.queues.get(queue)
-        if numbers is None:
-            numbers = self.queues[queue] = QueueNumbers()
+    def _new(self, queue: str) -> QueueNumbers:
+        numbers = self.queues[queue] = QueueNumbers()
         return numbers
 
     def _committed(self, event: Committed) -> None:

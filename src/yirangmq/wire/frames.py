@@ -8,9 +8,10 @@ Big-endian. ``request`` is chosen by whoever asks and repeated in the answer; a 
 its subscription."""
 
 import struct
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from enum import IntEnum
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, cast
 
 from yirangmq.core.errors import BadInput, TooLarge
 
@@ -60,6 +61,9 @@ class Frame(NamedTuple):
     body: bytes
 
 
+new_frame = cast("Callable[[tuple[int, int, bytes]], Frame]", partial(tuple.__new__, Frame))
+
+
 def encode(kind: int, request: int, body: bytes) -> bytes:
     return HEAD.pack(len(body), VERSION, kind, 0, request) + body
 
@@ -97,9 +101,10 @@ class FrameReader:
                     break
                 begin = at + HEAD.size
                 at = begin + length
-                yield Frame(kind, request, bytes(data[begin:at]))
+                yield new_frame((kind, request, bytes(data[begin:at])))
         finally:
-            self._buffer += data[at:]
+            if at < end:
+                self._buffer += data[at:]
 
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:

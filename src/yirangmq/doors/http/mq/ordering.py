@@ -67,7 +67,7 @@ class Ordering:
         self._house = house
         self._orders = orders
         self._serves: dict[str, Serve] = {}
-        house.desk.verbs.happened.listen(self._hear)
+        house.desk.verbs.happened.listen(self._hear, [Steered])
 
     def order(self, call: Call) -> None:
         if call.is_head:
