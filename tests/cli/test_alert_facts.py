@@ -15,10 +15,10 @@ from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import decide
 from yirangmq.core.alert_rules import faults
 from yirangmq.core.alert_settings import read_settings
-from yirangmq.core.errors import NotActive, StoreReadOnly
+from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import Committed
 from yirangmq.core.reasons import Reason
-from yirangmq.doors.health import Disk
+from yirangmq.doors.health import Disk, Room
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock
@@ -39,7 +39,7 @@ class Part:
         self.refused: dict[str, int] = {}
         self.disk = Disk(folder, 0)
         clock = SteadyClock(lambda: self.wall.now_ms() + self.set, self.wall.now_ms)
-        sources = Sources(self.desk, self.wall, self.disk, lambda: self.refused, None)
+        sources = Sources(self.desk, self.wall, self.disk, lambda: self.refused, None, Room(self.desk, self.wall))
         self.gathering = Gathering(sources, read_settings({}), clock)
         self.verbs.happened.listen(self.gathering.hear)
 
@@ -149,6 +149,13 @@ def test_a_store_that_refuses_is_told_and_so_is_the_disk(tmp_path: Path) -> None
         with pytest.raises(StoreReadOnly):
             await part.publish(1)
         assert "no writing today" in part.facts().trouble
+        await part.publish(1)
+        assert part.facts().trouble == ""
+        part.store.fail_at(1)
+        with pytest.raises(StoreFull):
+            await part.publish(1)
+        await part.do(lambda transaction: transaction.places(1))
+        assert "no space left" in part.facts().trouble, "there is room for a number, and none for a message"
         await part.publish(1)
         assert part.facts().trouble == ""
 

@@ -10,7 +10,7 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls, Site
-from yirangmq.doors.health import Disk, Health
+from yirangmq.doors.health import Disk, Health, Room
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
@@ -86,7 +86,7 @@ class Server:
         self.observing = Observing(self.clock)
         site = Site(
             self.clock,
-            Health(self.clock, disk, 3),
+            Health(self.clock, disk, 3, room=Room(self.desk, self.clock)),
             lambda: {"node": "here"},
             lambda: [],
             Consumers(self.clock),

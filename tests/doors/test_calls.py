@@ -288,6 +288,24 @@ def test_a_store_that_cannot_be_written_fails() -> None:
     assert client.call("health")["status"] == "ok"
 
 
+def test_a_store_without_room_for_messages_fails_though_it_has_room_for_our_look() -> None:
+    store = FailingStore(MemoryStore())
+    server = Server(store)
+    client = server.client()
+    store.fail_at(1)
+    refused = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"1", False)]))
+    assert (refused.kind, refused.value.code) == (Kind.ERROR, "store_full")
+    for _ in range(2):
+        health = client.call("health")
+        assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("fail", ["store_full"])
+    server.clock.advance(60_000)
+    health = client.call("health")
+    assert health["status"] == "degraded"
+    assert health["reasons"][0]["text"].startswith("60 s ago a write was refused, and nothing was published since")
+    client.publish("mail", b"1")
+    assert client.call("health") == {"status": "ok", "reasons": []}
+
+
 def test_a_backlog_past_its_limit_and_late_leases_degrade(server: Server, client: Client) -> None:
     client.publish("mail", b"1", b"2", b"3", b"4")
     assert [reason["code"] for reason in client.call("health")["reasons"]] == ["backlog"]

@@ -24,7 +24,7 @@ from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.health import Disk
+from yirangmq.doors.health import Disk, Room
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.observe.alert_file import AlertFile
 
@@ -46,6 +46,7 @@ class Sources(NamedTuple):
     refused: Callable[[], Mapping[str, int]]
     """Clients since the start, by reason."""
     pair: "PairWay | None"
+    room: Room | None = None
 
 
 class Alerting:
@@ -105,7 +106,8 @@ class Gathering:
                 lately.add(self._clock.now_ms(), event.count)
 
     def facts(self, now: int) -> Facts:
-        pair, trouble = self._sources.pair, self._sources.desk.trouble
+        pair, room, trouble = self._sources.pair, self._sources.room, self._sources.desk.trouble
+        trouble = trouble or (None if room is None else room.refusal)
         return Facts(
             queues=self._queues(now),
             peer=None if pair is None else pair.peer_facts(),

@@ -38,7 +38,7 @@ from yirangmq.core.events import Traced
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
-from yirangmq.doors.health import Disk, Health, Reason
+from yirangmq.doors.health import Disk, Health, Reason, Room
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.observing import Observing
@@ -84,6 +84,7 @@ class Daemon:
         self._desk.clear_by(self._lines)
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)
         self._disk = _disk_of(config, store)
+        self._room = Room(self._desk, clock)
         self._ticking = Ticking(self._desk, clock)
         self._observing = Observing(clock, lambda: self._telling.samples())
         self._topics = publisher_of(config)
@@ -100,7 +101,7 @@ class Daemon:
         self._entrance = Entrance(config, self._house, WayIn(secrets.tls, guard), (*secrets.grants, *secrets.programs))
         self._pair = self._paired(calls) if config.pair_peer else None
         self._day_files = self._by_date(calls) if config.day_files_folder else None
-        sources = Sources(self._desk, clock, self._disk, lambda: self._entrance.refused(), self._pair)
+        sources = Sources(self._desk, clock, self._disk, lambda: self._entrance.refused(), self._pair, self._room)
         self._alerting = Alerting(config, sources)
         self._alerting.begin(calls, verbs.happened)
         parts = self._parts()
@@ -111,7 +112,7 @@ class Daemon:
     def _calls(self, verbs: Verbs, clock: SystemClock) -> Calls:
         """What can be asked at every door."""
         reasons = (self._topic_calls.reasons, self._bridging.calls.reasons, self._pair_reasons)
-        health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about)
+        health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
         rates = self._observing.metrics.rates
         facts, clients = (lambda: self._telling.facts()), (lambda: self._entrance.describe())
         calls = Calls(verbs, self._pages, Site(clock, health, facts, clients, Consumers(clock), rates))

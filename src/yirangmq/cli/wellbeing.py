@@ -80,8 +80,9 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 COMMANDS = {
     "health": Command(
         about="Is the server well? ok, degraded (it works, but somebody should look) or fail, with the reasons: the "
-        "store cannot be written, its disk is nearly full, delays and leases end late, a queue has more waiting than "
-        "backlog_limit allows. Exits with 11 on fail, with 10 if the server cannot be reached.",
+        "store cannot be written, it had no room for the last message, its disk is nearly full, delays and leases end "
+        "late, a queue has more waiting than backlog_limit allows. Exits with 11 on fail, with 10 if the server cannot "
+        "be reached.",
         examples=(
             ("the server of this folder", "yirangmq health"),
             ("another, for programs", "yirangmq health --store tcp://127.0.0.1:7411 --json"),

@@ -2,18 +2,23 @@
 its reasons. Knows: what the store and its disk say. Does not know: who asks."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import NotActive, QueueError, StoreFull
+from yirangmq.core.events import Event, Published
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.quota import store_refusal
 
 LATE_MS = 10_000
 """Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
 SHOWN_QUEUES = 5
+REFUSED_MS = 60_000
+"""A refusal for want of space is a failure for so long. Later it is only told: if nobody sends anything because the
+server is said to fail, nobody would ever find out that there is room again."""
 
 
 class Reason(NamedTuple):
@@ -69,6 +74,42 @@ class Disk:
             return None
 
 
+class Room:
+    """Whether the store had room for what it was last given. Our own look writes a few bytes, for which there is room
+    long after there is none for a message; so a refusal holds until something was published."""
+
+    def __init__(self, desk: Desk, clock: Clock) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._refused: StoreFull | None = None
+        self._at = 0
+        self.own: QueueError | None = None
+        """Why our own look was refused, which tells itself."""
+        desk.after_commit.append(self._look)
+        desk.verbs.happened.listen(self._hear)
+
+    def _look(self) -> None:
+        trouble = self._desk.trouble
+        if isinstance(trouble, StoreFull) and trouble is not self.own:
+            self._refused, self._at = trouble, self._clock.now_ms()
+
+    def _hear(self, events: Sequence[Event]) -> None:
+        if self._refused is not None and any(isinstance(event, Published) for event in events):
+            self._refused = None
+
+    @property
+    def refusal(self) -> StoreFull | None:
+        """As long as it is a failure."""
+        return self._refused if self._clock.now_ms() - self._at < REFUSED_MS else None
+
+    def reasons(self) -> list[Reason]:
+        if self._refused is None:
+            return []
+        ago = (self._clock.now_ms() - self._at) // 1000
+        text = f"{ago} s ago a write was refused, and nothing was published since: {self._refused}"
+        return [Reason("degraded" if self.refusal is None else "fail", self._refused.code, text)]
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     clock: Clock
@@ -79,6 +120,7 @@ class Health:
     """More that can be wrong, as other parts of the server see it."""
     about: Callable[[], dict[str, Any]] = dict
     """What else belongs to it: the pair, where there is one."""
+    room: Room | None = None
 
     def signs(self, transaction: Transaction) -> Signs:
         """Inside a commit that really writes: a number given out and not used."""
@@ -102,6 +144,8 @@ class Health:
     def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[Reason]:
         if isinstance(error, NotActive):
             return []  # a standby writes nothing, and is well
+        if self.room is not None:
+            self.room.own = error
         if signs is None or error is not None:
             return [Reason("fail", error.code if error else "store_error", f"the store cannot be written: {error}")]
         found: list[Reason] = []
@@ -110,7 +154,7 @@ class Health:
         for queue, count in signs.backlogs[:SHOWN_QUEUES]:
             text = f"{count} messages wait in queue {queue}, more than {self.backlog_limit}"
             found.append(Reason("degraded", "backlog", text))
-        return found
+        return found if self.room is None else [*found, *self.room.reasons()]
 
     def _of_disk(self) -> list[Reason]:
         if self.disk is None:
