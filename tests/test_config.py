@@ -1,6 +1,7 @@
 """Settings: which of them wins, what is refused, and the page that lists them."""
 
 import importlib.util
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     given: dict[str, Any] = {
         "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
+        "topic_cursors": "file:/c",
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
         "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": '[{"token": "12345678"}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
@@ -103,6 +105,12 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"http_tokens": [{"token": "12345678", "scope": []}]}, {}, {}, "http_tokens", "did you mean 'scopes'"),
         ({}, {"YIRANGMQ_HTTP_TOKENS": "{"}, {}, "YIRANGMQ_HTTP_TOKENS", "Expecting"),
         ({"write_buffer_bytes": "1GiB"}, {}, {}, "write_buffer_bytes", "client_memory_bytes"),
+        ({"topic_cursors": "on"}, {}, {}, "topic_cursors", "file:FILE or sqlite:FILE"),
+        ({}, {}, {"topics": "on"}, "--topics", "path or 'off', not 'on'; leave it out for DATA/topics, or say './on'"),
+        ({"topics": True}, {}, {}, "topics", "must be a path or 'off', not 'true'"),
+        ({}, {"YIRANGMQ_TOPICS": "Off"}, {}, "YIRANGMQ_TOPICS", "must be a path or 'off', not 'Off'"),
+        ({"files_by_date": "yes"}, {}, {}, "files_by_date", "must be a path or 'on' or 'off', not 'yes'"),
+        ({}, {"MQ_DATA": "1"}, {}, "MQ_DATA", "must be a path, not '1'; leave it out for ./yirang-data"),
         ([], {}, {}, "config", "a JSON object"),
     ],
 )
@@ -112,6 +120,36 @@ def test_what_makes_no_sense_is_refused_by_name(
     with pytest.raises(BadInput, match=says.replace("(", r"\(")) as caught:
         load(document, env, flags)
     assert caught.value.field == field
+
+
+PATHS = {
+    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "topics", "feed_socket", "pair_key_file",
+    "pair_data", "files_by_date",
+}  # fmt: skip
+HAVE_OFF = {"socket", "topics", "feed_socket", "files_by_date"}
+
+
+@pytest.mark.parametrize("name", sorted(PATHS))
+def test_a_path_is_not_a_switch(name: str) -> None:
+    for word in ("on", "off", "yes", "no", "true", "FALSE", "1", "0", "Enabled", "disabled", " on "):
+        if word == "off" and name in HAVE_OFF:
+            assert getattr(load({name: word}, {}, {}), name) == "off"
+        elif word == "on" and name == "files_by_date":
+            assert load({name: word}, {}, {}).day_files_folder == "yirang-data/by-date"
+        else:
+            with pytest.raises(BadInput, match=f"must be a path.* say './{word}' if that is its name") as caught:
+                load({name: word}, {}, {})
+            assert caught.value.field == name
+
+
+def test_whatever_is_said_to_be_a_file_or_a_folder_is_read_as_a_path() -> None:
+    """A new setting must not make a folder called ``on`` again."""
+    named = {
+        one.name
+        for one in fields(Config)
+        if re.match(r"(path|file with|folder)\b|.*a PEM file|certificate|every accepted", one.metadata["about"])
+    }
+    assert named == PATHS
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:7411", ":7411", "192.168.1.5:7411", "[::]:7411", "queue.example:7411"])

@@ -47,7 +47,7 @@ def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[
         if name.startswith(FOREIGN) and env.get(name.upper())
     }
     if env.get("MQ_DATA"):
-        found["data"] = env["MQ_DATA"]
+        found["data"] = _read(known["data"], env["MQ_DATA"], "MQ_DATA")
     if env.get("MQ_HOST") or env.get("MQ_PORT"):
         address = f"{env.get('MQ_HOST') or 'localhost'}:{env.get('MQ_PORT') or 8080}"
         found["http"] = _read(known["http"], address, "MQ_HOST")

@@ -18,10 +18,12 @@ from yirangmq.core.settings import (
     KEEP_DAYS,
     MIB,
     a_number,
+    a_path,
     a_text,
     alert_settings,
     bridge_rules,
     byte_size,
+    cursors_or_nothing,
     file_mode,
     module_names,
     one_of,
@@ -42,7 +44,11 @@ LEVELS = ("debug", "info", "warning", "error")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    data: str = setting("yirang-data", a_text, "folder for the store, the socket and the lock; made if it is not there")
+    data: str = setting(
+        "yirang-data",
+        a_path(default="./yirang-data"),
+        "folder for the store, the socket and the lock; made if it is not there",
+    )
     store: str = setting(
         "",
         a_text,
@@ -54,7 +60,7 @@ class Settings:
     )
     socket: str = setting(
         "",
-        a_text,
+        a_path(OFF, default="DATA/yirangmq.sock"),
         "path of the unix socket, or `off`; whoever may write the file is trusted",
         shown="DATA/yirangmq.sock",
     )
@@ -69,7 +75,7 @@ class Settings:
         "what TCP clients must show, and HTTP and STOMP clients that may do everything; rather in a file",
         secret=True,
     )
-    token_file: str = setting("", a_text, "file with the token; its first line counts")
+    token_file: str = setting("", a_path(), "file with the token; its first line counts")
     http: str = setting(
         "127.0.0.1:8080",
         a_text,
@@ -88,10 +94,13 @@ class Settings:
         (), route_rules, "which of them sends to which: the table of sources and targets; a JSON array"
     )
     webhook_secrets: str = setting(
-        "", a_text, "folder with the secrets that webhooks are signed with, a file each", shown="DATA/secrets"
+        "",
+        a_path(default="DATA/secrets"),
+        "folder with the secrets that webhooks are signed with, a file each",
+        shown="DATA/secrets",
     )
-    tls_cert: str = setting("", a_text, "certificate chain for TCP, HTTP and STOMP, a PEM file; with `tls_key`")
-    tls_key: str = setting("", a_text, "its private key, a PEM file")
+    tls_cert: str = setting("", a_path(), "certificate chain for TCP, HTTP and STOMP, a PEM file; with `tls_key`")
+    tls_key: str = setting("", a_path(), "its private key, a PEM file")
     node: str = setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
     max_frame_bytes: int = setting(
         16 * MIB, byte_size(1024, 1024 * MIB), "largest frame a client may send; refused by its head", shown="16MiB"
@@ -197,14 +206,17 @@ class Settings:
         0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )
     topics: str = setting(
-        "", a_text, "folder for the log of the topics, made when it is first used, or `off`", shown="DATA/topics"
+        "",
+        a_path(OFF, default="DATA/topics"),
+        "folder for the log of the topics, made when it is first used, or `off`",
+        shown="DATA/topics",
     )
     topic_durability: str = setting(
         "full", one_of("full", "os"), "the same for records of topics; `os` is for feeds that prefer speed"
     )
     topic_cursors: str = setting(
         "",
-        a_text,
+        cursors_or_nothing,
         "where durable subscribers' cursors are kept: `file:FILE` or `sqlite:FILE`",
         shown="file:TOPICS/cursors",
     )
@@ -248,7 +260,7 @@ class Settings:
     )
     publisher_id: int = setting(1000, whole_number(0, 9999), "the number of this server as a publisher of topics")
     feed_socket: str = setting(
-        OFF, a_text, "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"
+        OFF, a_path(OFF), "path of a unix socket for subscribers that speak the six frames of docs/feed.md, or `off`"
     )
     feed_tcp: str = setting(
         OFF, a_text, "`HOST:PORT` for such subscribers, or `off`; they show no token: other machines need `insecure`"
@@ -263,7 +275,7 @@ class Settings:
         "0.0.0.0:9091", a_text, "`HOST:PORT` for heartbeats (UDP) and the test of the connection (TCP)"
     )
     pair_key: str = setting("", a_text, "what both nodes sign heartbeats with; rather in a file", secret=True)
-    pair_key_file: str = setting("", a_text, "file with that key; its first line counts")
+    pair_key_file: str = setting("", a_path(), "file with that key; its first line counts")
     pair_interval_seconds: float = setting(5.0, a_number(0.05, 3600), "seconds between heartbeats")
     pair_misses: int = setting(3, whole_number(2, 100), "heartbeats missed before the peer is looked into")
     pair_cooldown_seconds: float = setting(
@@ -281,13 +293,15 @@ class Settings:
         "addresses of this node for clients, as the other one tells them",
         shown="its TCP and HTTP addresses",
     )
-    pair_data: str = setting("", a_text, "folder for the pair's term and history", shown="DATA/pair")
+    pair_data: str = setting(
+        "", a_path(default="DATA/pair"), "folder for the pair's term and history", shown="DATA/pair"
+    )
     pair_drain_seconds: float = setting(
         10.0, a_number(0, 3600), "at a switch by hand queues may take so long to run empty, while publishers wait"
     )
     files_by_date: str = setting(
         OFF,
-        a_text,
+        a_path("on", OFF),
         "every accepted message and its outcome as JSON lines by day (docs/files-by-date.md): `on` for DATA/by-date, a "
         "folder, or `off`",
     )

@@ -23,6 +23,11 @@ KEEP_DAYS = 7
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
 
+SWITCHES = frozenset(
+    ("on", "off", "yes", "no", "y", "n", "true", "false", "1", "0", "enable", "disable", "enabled", "disabled", "none")
+)
+"""What people say to have a thing or not; as a path each would be a file of that name."""
+
 Reader = Callable[[object], Any]
 """A value from JSON, or the text of a variable or a flag, to a setting; ``ValueError`` says what it must be."""
 
@@ -31,6 +36,20 @@ def a_text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a text, not {kind(value)}")
     return value
+
+
+def a_path(*words: str, default: str = "") -> Reader:
+    """A path, or one of these words. ``default``: where it is if nothing is said, for whoever takes it for a switch."""
+
+    def read(value: object) -> str:
+        text = str(value).lower() if isinstance(value, bool) else a_text(value)
+        if text in words or text.strip().lower() not in SWITCHES:
+            return text
+        told = " or ".join(["must be a path", *map(repr, words)])
+        otherwise = f"leave it out for {default}, or " if default else ""
+        raise ValueError(f"{told}, not {text!r}; {otherwise}say './{text}' if that is its name")
+
+    return read
 
 
 def one_of(*allowed: str) -> Reader:
@@ -115,6 +134,13 @@ def topic_or_nothing(value: object) -> str:
         return check_queue(value, "") if value != "" else ""
     except BadInput as error:
         raise ValueError(str(error)) from None
+
+
+def cursors_or_nothing(value: object) -> str:
+    text = a_text(value)
+    if text and not re.fullmatch(r"(file|sqlite):.+", text):
+        raise ValueError(f"must be file:FILE or sqlite:FILE, not {text!r}")
+    return text
 
 
 def syslog_or_nothing(value: object) -> str:
