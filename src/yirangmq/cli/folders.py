@@ -1,10 +1,10 @@
 """Folders that must be there before anything is stored in them."""
 
 import errno
-import os
 from pathlib import Path
 
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+from yirangmq.format.synced import sync_folder
 
 
 def make_folder(folder: Path) -> None:
@@ -13,16 +13,8 @@ def make_folder(folder: Path) -> None:
     try:
         for parent in reversed(missing):
             parent.mkdir(exist_ok=True)
-            _sync(parent.parent)
+            sync_folder(parent.parent)
     except OSError as error:
         kind = {errno.ENOSPC: StoreFull, errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly}
         wrong = kind.get(error.errno or 0, StoreError)
         raise wrong(f"the folder {folder} cannot be made: {error.strerror}") from None
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

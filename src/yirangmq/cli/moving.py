@@ -15,6 +15,7 @@ from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
+from yirangmq.format.synced import sync_folder
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:
@@ -70,6 +71,7 @@ def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(target)
+        sync_folder(target.parent)
     except OSError as error:
         kind = StoreFull if error.errno == 28 else StoreError
         raise kind(f"{target} cannot be written: {error.strerror}") from None

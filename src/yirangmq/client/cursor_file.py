@@ -1,12 +1,12 @@
 """A subscriber's own cursor in a file of its own: written whole, synced and renamed, so that a power cut leaves the old
 one or the new one. Knows: the file. Does not know: feeds."""
 
-import os
 from pathlib import Path
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.synced import replace_file
 
 
 class Place(NamedTuple):
@@ -37,19 +37,7 @@ class CursorFile:
 
     def write(self, place: Place) -> None:
         """It is on disk when this returns."""
-        temp = self._path.with_name(f"{self._path.name}.tmp")
         try:
-            handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            try:
-                os.write(handle, dumps(place._asdict()) + b"\n")
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-            temp.replace(self._path)
-            folder = os.open(self._path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            replace_file(self._path, dumps(place._asdict()) + b"\n", 0o600)
         except OSError as error:
             raise StoreError(f"{self._path} cannot be written: {error.strerror or error}") from None

@@ -2,11 +2,11 @@
 
 Knows: one file. Does not know: what an alert is."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.synced import replace_file, sync_folder
 
 NAME = "alerts.json"
 ASIDE = "alerts.broken.json"
@@ -32,24 +32,10 @@ class AlertFile:
         return aside
 
     def save(self, document: dict[str, Any]) -> None:
-        """Temp, sync, rename, sync the folder. Called from a thread of its own."""
+        """Called from a thread of its own."""
         folder = self.path.parent
         is_new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.path.with_suffix(".new")
-        with temporary.open("wb") as file:
-            file.write(dumps(document) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
-        _sync(folder)
+        replace_file(self.path, dumps(document) + b"\n")
         if is_new:
-            _sync(folder.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+            sync_folder(folder.parent)

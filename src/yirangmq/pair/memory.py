@@ -12,6 +12,7 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.synced import replace_file, sync_folder
 
 TERM = "term.json"
 HISTORY = "history.jsonl"
@@ -43,15 +44,8 @@ class Memory:
         return found
 
     def save(self, term: int) -> None:
-        """Temp, sync, rename, sync the folder."""
-        path = self.folder / TERM
-        temporary = path.with_suffix(".new")
-        with temporary.open("wb") as file:
-            file.write(dumps({"term": term}) + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync(self.folder)
+        """It is on disk when this returns."""
+        replace_file(self.folder / TERM, dumps({"term": term}) + b"\n")
 
     # -- the history ----------------------------------------------------------------------------------------------
 
@@ -66,7 +60,7 @@ class Memory:
             file.flush()
             os.fsync(file.fileno())
         if is_new:
-            _sync(self.folder)
+            sync_folder(self.folder)
         return line
 
     def history(self, limit: int) -> list[dict[str, Any]]:
@@ -86,11 +80,3 @@ def read_history(folder: Path, limit: int) -> list[dict[str, Any]]:
     except FileNotFoundError:
         pass
     return list(last)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,11 +2,11 @@
 
 Knows: files. Does not know: what is in them, ledgers."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
+from yirangmq.format.synced import replace_file, sync_folder
 
 
 class StageFiles:
@@ -16,16 +16,16 @@ class StageFiles:
         self._folder = folder
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None:
-        """Temp, fsync, rename, fsync folder. The same piece again replaces the one before."""
+        """On disk when this returns. The same piece again replaces the one before."""
         folder = self._of(query, batch)
         path = folder / f"{stage}.{piece:06d}"
         try:
             made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            _write(path, data)
+            replace_file(path, data, 0o600)
             if made:
                 for above in (folder.parent, self._folder, self._folder.parent):
-                    _sync(above)
+                    sync_folder(above)
         except OSError as error:
             kind = StoreFull if error.errno in (28, 122) else StoreError
             raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
@@ -60,28 +60,3 @@ class StageFiles:
 
     def _of(self, query: str, batch: int) -> Path:
         return self._folder / query / f"{batch:016d}"
-
-
-def _write(path: Path, data: bytes) -> None:
-    temp = path.with_suffix(f"{path.suffix}.tmp")
-    handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(handle, view) :]
-        os.fsync(handle)
-    except BaseException:
-        temp.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(handle)
-    temp.replace(path)
-    _sync(path.parent)
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

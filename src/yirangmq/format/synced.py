@@ -1,0 +1,33 @@
+"""Small files onto the disk: whole, and there after a power cut.
+
+Knows: files, folders, their names. Does not know: what is in them. (A store that must be tested at every single write
+goes through ``stores.disk`` instead.)"""
+
+import os
+from pathlib import Path
+
+
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
+    """Temp, sync, rename, sync the folder: whatever happens, there is the file as it was, or as it is to be. ``mode``
+    is that of a new file, of which the process's mask takes away."""
+    temporary = path.with_name(f"{path.name}.new")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """The names in it are on disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

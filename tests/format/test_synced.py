@@ -1,0 +1,80 @@
+"""Small files that must be there after a power cut: what is synced, in which order, and what is left of a failure."""
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from yirangmq.cli.main import run
+from yirangmq.client.cursor_file import CursorFile, Place
+from yirangmq.format.synced import replace_file
+from yirangmq.observe.alert_file import AlertFile
+from yirangmq.pair.memory import Memory
+from yirangmq.stores.stages import StageFiles
+
+
+def export(folder: Path) -> None:
+    assert run(["publish", "--db", str(folder / "q.db"), "--queue", "mail", "1"]) == 0
+    assert run(["export", "--db", str(folder / "q.db"), str(folder / "out" / "all.jsonl")]) == 0
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "file": lambda folder: replace_file(folder / "out" / "a", b"x"),
+    "alerts": lambda folder: AlertFile(folder / "out").save({}),
+    "term": lambda folder: Memory(folder / "out").save(7),
+    "cursor": lambda folder: CursorFile(folder / "out" / "c").write(Place("e", 1)),
+    "stage": lambda folder: StageFiles(folder / "out").put("q", 1, "s", 0, b"x"),
+    "export": export,
+}
+
+
+@pytest.mark.parametrize("name", sorted(WRITERS))
+def test_the_file_is_synced_before_it_has_its_name_and_the_folder_after(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The calls reach the system; they are only written down."""
+    out = tmp_path / "out"
+    out.mkdir()
+    steps: list[tuple[str, str]] = []
+    sync, replace = os.fsync, os.replace
+
+    def synced(fd: int) -> None:
+        steps.append(("sync", str(Path(f"/proc/self/fd/{fd}").readlink())))
+        sync(fd)
+
+    def replaced(old: Path, new: Path) -> None:
+        steps.append(("replace", str(new)))
+        replace(old, new)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", replaced)
+    WRITERS[name](tmp_path)
+    [at] = [place for place, (what, _) in enumerate(steps) if what == "replace"]
+    path = Path(steps[at][1])
+    assert path.is_relative_to(out)
+    assert steps[at - 1][0] == "sync"
+    assert Path(steps[at - 1][1]).name.startswith(path.name)
+    assert ("sync", str(path.parent)) in steps[at:]
+
+
+def test_a_file_that_cannot_be_written_is_as_it_was_and_nothing_is_left_of_the_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "term"
+    replace_file(path, b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no room"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_new_file_has_the_mode_it_is_given(tmp_path: Path) -> None:
+    replace_file(tmp_path / "secret", b"x", 0o600)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
