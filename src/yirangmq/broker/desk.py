@@ -5,7 +5,7 @@ Knows: the verbs, the store, who waits. Does not know: asyncio, sockets. Whoever
 back when the current turn is over, and ``later``, which calls back after some seconds."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
@@ -345,7 +345,7 @@ class Desk:
             happened.forget()
             job.error = QueueError(f"{type(error).__name__}: {error}")
 
-    def _put_back(self, deliveries: list[Delivery]) -> None:
+    def _put_back(self, deliveries: Sequence[Delivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])
         self.submit(lambda transaction: self.verbs.release(transaction, leases, None), _ignore)
 

@@ -63,7 +63,7 @@ class Deeds(Protocol):
     def swap(self, transaction: Transaction, changes: Sequence[Change], now: int) -> None: ...
 
 
-Served = list[tuple[Any, list[Any]]]
+Served = list[tuple[Any, Sequence[Any]]]
 
 
 class Dispatching:

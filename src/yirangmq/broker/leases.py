@@ -14,14 +14,16 @@ Results = list[QueueError | None]
 
 class Leases:
     """Lease ids of one call, read and checked: how many, each well formed, none twice. ``queue``: where all of them
-    must be from, if the caller says so."""
+    must be from, if the caller says so. ``span``: if it is known already."""
 
-    def __init__(self, leases: Sequence[str], queue: str | None = None) -> None:
+    def __init__(
+        self, leases: Sequence[str], queue: str | None = None, span: tuple[int, int, int] | None = None
+    ) -> None:
         if len(leases) > MOST_PER_CALL:
             raise BadInput(f"{len(leases)} in one call, at most {MOST_PER_CALL}", field="leases")
         self.texts = leases
         self.queue = queue
-        self.span = lease_span(leases)
+        self.span = lease_span(leases) if span is None else span
         """First, last and fence, if their numbers follow each other and all have the same fence, as is usual."""
         self._keys = None if self.span else [_checked_lease(lease) for lease in leases]
         if self._keys is not None and len(set(self._keys)) != len(self._keys):

@@ -128,7 +128,7 @@ class Queues(AbstractContextManager["Queues"]):
             deliveries = self._lane.run(lambda transaction: self._verbs.lease(transaction, queue, limit, span, who))
             left = until - time.monotonic()
             if deliveries or left <= 0:
-                return deliveries
+                return [*deliveries]
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
 
     def subscribe(

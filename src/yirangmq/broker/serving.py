@@ -4,7 +4,7 @@ Knows: who waits, the verbs. Does not know: commits, doors. Whoever runs it hand
 ``serve`` is called with the next transaction."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import Any
 
@@ -19,7 +19,7 @@ MOST_PER_TAKER = 256
 """Messages handed to one consumer in one commit, so that the others get some too."""
 BYTES_PER_TAKER = 512 * 1024
 """Payload bytes handed to one consumer in one commit, but for a single message that is larger."""
-Served = list[tuple[Taker, list[Any]]]
+Served = list[tuple[Taker, Sequence[Any]]]
 """Who got what."""
 
 
@@ -161,7 +161,7 @@ class Serving:
                 served.append((taker, got))
         return served
 
-    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> list[Any]:
+    def _lease_for(self, transaction: Transaction, taker: Taker, wanted: int) -> Sequence[Any]:
         """Nothing from a queue that cannot be read, such as one whose policy file is broken: it harms no other."""
         try:
             return self._verbs.lease(transaction, taker.queue, wanted, taker.span_ms, taker.consumer, BYTES_PER_TAKER)

@@ -2,7 +2,7 @@
 
 Knows: values and shapes. Does not know: when anything is done."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from yirangmq.core.errors import QueueError
@@ -28,7 +28,7 @@ class Taker(Protocol):
     def wants(self) -> int:
         """How many messages it can take now; 0: none."""
 
-    def take(self, deliveries: list[Any]) -> bool:
+    def take(self, deliveries: Sequence[Any]) -> bool:
         """Hand over what it leased, or what ``serve`` gave; False if it is gone, and the leases go back."""
 
 

@@ -3,7 +3,6 @@
 Knows: runs, what must be told of them. Does not know: how a store keeps them."""
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Protocol
 
 from yirangmq.broker.happenings import Happenings
@@ -12,7 +11,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Transaction
-from yirangmq.format.delivery import Delivery, new_delivery
+from yirangmq.format.delivery import Delivery, RunDeliveries
 
 
 class Deeds(Protocol):
@@ -39,16 +38,15 @@ def lease(
     runs: Sequence[tuple[Run, list[Envelope]]],
     turn: Callable[[Message], Message],
     now: int,
-) -> list[Delivery]:
-    """``turn`` is what happens to a card."""
-    deliveries: list[Delivery] = []
+) -> Sequence[Delivery]:
+    """``turn`` is what happens to a card. All of one queue."""
+    leased = []
     for run, envelopes in runs:
         after = run._replace(card=turn(run.card))
         _swap(transaction, run, after.card)
         deeds.happened.leased_run(run, envelopes, now)
-        policy = transaction.policy(run.card.queue)
-        deliveries += map(new_delivery, zip(after.cards(envelopes), envelopes, repeat(policy)))
-    return deliveries
+        leased.append((after, envelopes))
+    return RunDeliveries(leased, transaction.policy(runs[0][0].card.queue)) if leased else []
 
 
 def ack(deeds: Deeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:

@@ -181,7 +181,7 @@ class Verbs:
         span: int | None,
         who: str,
         most_bytes: int | None = None,
-    ) -> list[Delivery]:
+    ) -> Sequence[Delivery]:
         """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
         than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
         now = self._clock.now_ms()

@@ -80,6 +80,10 @@ class Run(NamedTuple):
             for seq, sent in enumerate(envelopes, first)
         ]
 
+    def leases(self) -> list[str]:
+        """The id of the lease in force of each (``lease_id``)."""
+        return span_leases(self.card.seq, self.card.seq + self.length - 1, self.card.leases)
+
 
 class Failure(NamedTuple):
     """Why a message failed last, as it will stand in the dead-letter record."""
@@ -122,6 +126,11 @@ def lease_id(message: Message) -> str:
     return f"{message.seq}-{message.leases}"
 
 
+def span_leases(first: int, last: int, fence: int) -> list[str]:
+    """The lease ids of messages whose numbers follow each other."""
+    return [f"{seq}-{fence}" for seq in range(first, last + 1)]
+
+
 def split_lease_id(lease: str) -> tuple[int, int] | None:
     """(seq, leases) of a lease id, or None when it is not one."""
     seq, _, leases = lease.partition("-")
@@ -138,6 +147,6 @@ def lease_span(leases: Sequence[str]) -> tuple[int, int, int] | None:
     if key is None:
         return None
     (first, fence), last = key, key[0] + len(leases) - 1
-    if leases[-1] != f"{last}-{fence}" or list(leases) != [f"{seq}-{fence}" for seq in range(first, last + 1)]:
+    if leases[-1] != f"{last}-{fence}" or [*leases] != span_leases(first, last, fence):
         return None
     return first, last, fence

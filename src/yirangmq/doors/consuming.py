@@ -11,12 +11,12 @@ from yirangmq.broker.serving import BYTES_PER_TAKER
 from yirangmq.core import decide, names
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import check_reason
 from yirangmq.doors import translate
 from yirangmq.doors.takers import Subscription, Waiting
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import Delivery, rules_of
 from yirangmq.format.jsontext import dumps
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
@@ -126,7 +126,7 @@ class Consuming:
         self._waiting[request] = waiting
         waiting.alarm = self._desk.later(body.wait_ms / 1000, lambda: self._give_up(request, waiting))
 
-    def _leased(self, request: int, deliveries: list[Delivery]) -> bool:
+    def _leased(self, request: int, deliveries: Sequence[Delivery]) -> bool:
         waiting = self._waiting.pop(request, None)
         if waiting is None or self._client.closed:
             return False
@@ -145,8 +145,8 @@ class Consuming:
         if waiting.alarm is not None:
             waiting.alarm.cancel()
 
-    def _deliver(self, request: int, queue: str, deliveries: list[Delivery]) -> None:
-        policy = self._policy_text(deliveries[0]) if deliveries else ""
+    def _deliver(self, request: int, queue: str, deliveries: Sequence[Delivery]) -> None:
+        policy = self._policy_text(rules_of(deliveries)) if deliveries else ""
         messages = translate.incoming(deliveries)
         self._client.answer(Kind.DELIVER, request, calls.Deliver(queue, messages, policy))
 
@@ -154,7 +154,6 @@ class Consuming:
         queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
         self._client.allow(CONSUME, queue)
         names.check_count(body.credit, "credit", most=MOST_PER_CALL)
-        names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
         names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
         span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if request in self._subscriptions or len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
@@ -169,16 +168,15 @@ class Consuming:
             lambda: not self._client.is_clogged,
             body.held,
         )
-        subscription.hold(body.held)
         self._desk.wait(subscription)
         self._subscriptions[request] = subscription
 
-    def _pushed(self, request: int, deliveries: list[Delivery]) -> bool:
+    def _pushed(self, request: int, deliveries: Sequence[Delivery]) -> bool:
         subscription = self._subscriptions.get(request)
         if subscription is None or self._client.closed:
             return False
-        policy = deliveries[0].rules
-        text = "" if subscription.policy is policy else self._policy_text(deliveries[0])
+        policy = rules_of(deliveries)
+        text = "" if subscription.policy is policy else self._policy_text(policy)
         subscription.policy = policy
         messages = translate.incoming(deliveries)
         self._client.answer(Kind.DELIVER, request, calls.Deliver(subscription.queue, messages, text))
@@ -207,7 +205,8 @@ class Consuming:
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
         """Their credit is free at once, so that the commit that settles them hands out the next ones too."""
-        leases = Leases(texts)
+        known = (subscription.span_of(texts) for subscription in self._subscriptions.values())
+        leases = Leases(texts, span=next(filter(None, known), None))
         self._client.submit(
             request,
             self._allowed(leases, verb),
@@ -247,10 +246,10 @@ class Consuming:
             self._known.add(who)
         return who
 
-    def _policy_text(self, delivery: Delivery) -> str:
+    def _policy_text(self, rules: QueuePolicy) -> str:
         """As JSON. The policy of a queue is the same object until it is changed, so its text is made once."""
-        if self._latest[0] is not delivery.rules:
-            self._latest = delivery.rules, dumps(delivery.policy).decode()
+        if self._latest[0] is not rules:
+            self._latest = rules, dumps(show_policy(rules)).decode()
         return self._latest[1]
 
 

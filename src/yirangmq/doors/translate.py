@@ -7,7 +7,7 @@ from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.ports import Ids, Stored
-from yirangmq.format.delivery import Delivery
+from yirangmq.format.delivery import Delivery, RunDeliveries
 from yirangmq.format.envelope import Facts, check_header, check_header_text
 from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
@@ -58,8 +58,23 @@ def stored(receipts: Sequence[Stored]) -> calls.Stored:
 
 def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
     """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time."""
+    if isinstance(deliveries, RunDeliveries):
+        return _in_runs(deliveries)
     found = [
         (f"{message[0]}-{message[7]}", message[2], message[6], message[8], sent[3], sent[7], sent[8], sent[9])
         for message, sent, _ in deliveries
     ]
+    return cast("list[calls.Incoming]", found)
+
+
+def _in_runs(deliveries: RunDeliveries) -> list[calls.Incoming]:
+    """The same without a card of each."""
+    leases = iter(deliveries.leases)
+    found = []
+    for (card, _), envelopes in deliveries.runs:
+        attempt, until = card.attempt, card.due_at
+        found += [
+            (lease, sent[1], attempt, until, sent[3], sent[7], sent[8], sent[9])
+            for sent, lease in zip(envelopes, leases, strict=False)
+        ]
     return cast("list[calls.Incoming]", found)

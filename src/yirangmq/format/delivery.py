@@ -1,10 +1,10 @@
 """What a consumer is handed: the message, its lease, the policy it is under."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast, overload
 
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, lease_id
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Run, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.format import deadletter
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
@@ -86,6 +86,55 @@ def lease_ids(deliveries: Leased | Sequence[Leased]) -> list[str]:
 
 
 new_delivery = cast("Callable[[tuple[Message, Envelope, QueuePolicy]], Delivery]", partial(tuple.__new__, Delivery))
+
+
+class RunDeliveries(Sequence[Delivery]):
+    """What is handed out in runs (at least one), all of one queue. Who passes on bytes needs no card of each: they are
+    made when somebody looks at one."""
+
+    __slots__ = ("_leases", "_made", "rules", "runs")
+
+    def __init__(self, runs: Sequence[tuple[Run, Sequence[Envelope]]], rules: QueuePolicy) -> None:
+        self.runs = runs
+        self.rules = rules
+        self._leases: list[str] | None = None
+        self._made: list[Delivery] | None = None
+
+    @property
+    def leases(self) -> list[str]:
+        """The lease id of each."""
+        if self._leases is None:
+            self._leases = [lease for run, _ in self.runs for lease in run.leases()]
+        return self._leases
+
+    def _all(self) -> list[Delivery]:
+        if self._made is None:
+            self._made = [
+                new_delivery((card, envelope, self.rules))
+                for run, sent in self.runs
+                for card, envelope in zip(run.cards(sent), sent, strict=True)
+            ]
+        return self._made
+
+    def __len__(self) -> int:
+        return sum([run.length for run, _ in self.runs])
+
+    def __iter__(self) -> Iterator[Delivery]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> Delivery: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Delivery]: ...
+
+    def __getitem__(self, place: int | slice) -> Delivery | list[Delivery]:
+        return self._all()[place]
+
+
+def rules_of(deliveries: Sequence[Delivery]) -> QueuePolicy:
+    """Of what was handed out at one go, from one queue."""
+    return deliveries.rules if isinstance(deliveries, RunDeliveries) else deliveries[0].rules
 
 
 class Look(NamedTuple):

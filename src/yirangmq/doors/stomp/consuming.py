@@ -4,7 +4,7 @@ Knows: leases, ack modes, credit. Does not know: frames as bytes, sockets. A STO
 connection is the lease. So leases are extended while it is there, and what it holds goes back in line, each message to
 its old place, as soon as it is gone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, NamedTuple
@@ -68,7 +68,7 @@ class QueueTaker:
             return 0
         return MOST_PER_TAKER if self.mode is AckMode.AUTO else self.credit - len(self.held)
 
-    def take(self, deliveries: list[Delivery]) -> bool:
+    def take(self, deliveries: Sequence[Delivery]) -> bool:
         return self._holder.push(self, deliveries)
 
     def taken(self, id: str) -> dict[str, str]:
@@ -160,7 +160,7 @@ class Holdings:
         self._put_back([*taker.held.values()])
         return True
 
-    def push(self, taker: QueueTaker, deliveries: list[Delivery]) -> bool:
+    def push(self, taker: QueueTaker, deliveries: Sequence[Delivery]) -> bool:
         leases = [f"{card[0]}-{card[7]}" for card, _, _ in deliveries]
         if not self._is_open() or taker not in self.takers.values():
             self._put_back(leases)
@@ -180,7 +180,7 @@ class Holdings:
             taker.held.update(zip(names, leases, strict=True))
         return True
 
-    def _is_waited_for(self, deliveries: list[Delivery]) -> bool:
+    def _is_waited_for(self, deliveries: Sequence[Delivery]) -> bool:
         """The next of a group, or of a limited number, comes when these are done with."""
         limit = self._desk.verbs.defaults.concurrency_in(deliveries[0].rules)
         if deliveries[0].rules.is_ordered:

@@ -5,7 +5,7 @@ turn a full queue into dead letters. Knows: the desk, one policy. Does not know:
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -108,7 +108,7 @@ class Pusher:
             return False
         return not (self._streak and self._tasks)
 
-    def _take(self, deliveries: list[Delivery]) -> bool:
+    def _take(self, deliveries: Sequence[Delivery]) -> bool:
         if self._is_stopped:
             return False
         for delivery in deliveries:

@@ -41,7 +41,7 @@ class Order:
     def wants(self) -> int:
         return 0 if self._was_served else 1
 
-    def take(self, deliveries: list[Any]) -> bool:
+    def take(self, deliveries: Sequence[Any]) -> bool:
         self.leave()
         [claimed] = deliveries
         if self._call.exchange.is_gone:

@@ -26,7 +26,7 @@ ANYBODY = "http"
 """Who leased, where nobody said."""
 
 
-Taken = tuple[dict[str, Any], list[Delivery]]
+Taken = tuple[dict[str, Any], Sequence[Delivery]]
 
 
 class Taking(NamedTuple):
@@ -122,7 +122,7 @@ class LongPoll:
         if self._end():
             hand_over(self._ask, self._values, [])
 
-    def _take(self, deliveries: list[Delivery]) -> bool:
+    def _take(self, deliveries: Sequence[Delivery]) -> bool:
         if not self._end() or self._ask.exchange.is_gone:
             return False
         hand_over(self._ask, self._values, deliveries)
@@ -133,7 +133,7 @@ def _hand_over(ask: Ask, taken: Taken) -> None:
     hand_over(ask, *taken)
 
 
-def hand_over(ask: Ask, values: dict[str, Any], deliveries: list[Delivery]) -> None:
+def hand_over(ask: Ask, values: dict[str, Any], deliveries: Sequence[Delivery]) -> None:
     """To the client; what nobody is there to take goes back, and the attempt does not count."""
     if ask.exchange.is_gone:
         put_back(ask.house, deliveries)
@@ -148,7 +148,7 @@ def hand_over(ask: Ask, values: dict[str, Any], deliveries: list[Delivery]) -> N
         ask.respond(b'{"queue":%s,"messages":[%s]%s}' % (dumps(values["queue"]), messages, policy))
 
 
-def put_back(house: House, deliveries: list[Delivery]) -> None:
+def put_back(house: House, deliveries: Sequence[Delivery]) -> None:
     if deliveries:
         leases = Leases([one.lease_id for one in deliveries])
         house.desk.submit(lambda transaction: house.desk.verbs.release(transaction, leases, None), _ignore)

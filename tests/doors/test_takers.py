@@ -1,0 +1,124 @@
+"""A subscription's credit: what was pushed at one go is settled at one go or in parts, and counts the same."""
+
+import pytest
+
+from yirangmq.core.message import RANK_LAST, Message, Run, lease_id, new_envelope
+from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.states import State
+from yirangmq.doors import translate
+from yirangmq.doors.takers import Subscription
+from yirangmq.format.delivery import RunDeliveries, rules_of
+from yirangmq.testing import ManualClock
+
+RULES = QueuePolicy()
+LEASE_MS = 1_000
+
+
+def pushed(clock: ManualClock, *spans: tuple[int, int], fence: int = 1) -> RunDeliveries:
+    """``spans``: the number of the first, and how many."""
+    until, now = clock.now_ms() + LEASE_MS, clock.now_ms()
+    runs = []
+    for first, length in spans:
+        sent = [
+            new_envelope(("q", f"m-{n}", RANK_LAST, now, now, 0, None, "", b"%d" % n, True, 0, 0))
+            for n in range(first, first + length)
+        ]
+        leased = (State.LEASED, RANK_LAST, first, 1, fence, until, 0, now, "c", "", 0, True)
+        runs.append((Run(Message(first, "q", f"m-{first}", *leased), length), sent))
+    return RunDeliveries(runs, RULES)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def subscription(clock: ManualClock) -> Subscription:
+    return Subscription("q", "c", None, 10, clock, lambda deliveries: True)
+
+
+def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -> None:
+    in_runs = pushed(clock, (7, 3), (20, 2), fence=4)
+    one_by_one = list(in_runs)
+    assert len(in_runs) == len(one_by_one) == 5
+    assert in_runs.leases == [lease_id(card) for card, _, _ in one_by_one] == ["7-4", "8-4", "9-4", "20-4", "21-4"]
+    assert translate.incoming(in_runs) == translate.incoming(one_by_one)
+    assert (in_runs[-1], in_runs[1:3]) == (one_by_one[-1], one_by_one[1:3])
+    assert rules_of(in_runs) is rules_of(one_by_one) is RULES
+
+
+def test_what_was_pushed_at_one_go_is_settled_at_one_go(clock: ManualClock, subscription: Subscription) -> None:
+    first, second = pushed(clock, (1, 4)), pushed(clock, (5, 6))
+    assert subscription.take(first)
+    assert subscription.take(second)
+    assert (subscription.unsettled, subscription.wants()) == (10, 0)
+    assert subscription.span_of(first.leases) == (1, 4, 1)
+    assert subscription.settled(first.leases)
+    assert (subscription.unsettled, subscription.wants()) == (6, 4)
+    assert subscription.span_of(first.leases) is None
+    assert not subscription.settled(first.leases)
+
+
+@pytest.mark.parametrize(
+    "leases",
+    [
+        [],
+        ["2-1"],
+        ["1-1", "2-1"],
+        ["1-1", "2-1", "3-1", "5-1"],
+        ["1-1", "2-1", "3-1", "4-2"],
+        ["1-1", "3-1", "2-1", "4-1"],
+    ],
+)
+def test_only_exactly_what_was_pushed_is_known_as_a_span(
+    clock: ManualClock, subscription: Subscription, leases: list[str]
+) -> None:
+    subscription.take(pushed(clock, (1, 4)))
+    assert subscription.span_of(leases) is None
+    ours = {"1-1", "2-1", "3-1", "4-1"} & set(leases)
+    assert subscription.settled(leases) is bool(ours)
+    assert subscription.unsettled == 4 - len(ours)
+
+
+def test_parts_of_several_pushes_are_settled_together(clock: ManualClock, subscription: Subscription) -> None:
+    subscription.take(pushed(clock, (1, 4)))
+    subscription.take(pushed(clock, (5, 4)))
+    assert subscription.settled(["4-1", "5-1"])
+    assert subscription.unsettled == 6
+    assert subscription.settled(["1-1", "2-1", "3-1"])
+    assert subscription.settled(["6-1", "7-1", "8-1"])
+    assert (subscription.unsettled, subscription.wants()) == (0, 10)
+
+
+def test_a_push_of_several_runs_has_no_span(clock: ManualClock, subscription: Subscription) -> None:
+    both = pushed(clock, (1, 2), (7, 2))
+    subscription.take(both)
+    assert subscription.span_of(both.leases) is None
+    assert subscription.settled(both.leases)
+    assert subscription.unsettled == 0
+
+
+def test_leases_that_lapsed_count_no_longer(clock: ManualClock, subscription: Subscription) -> None:
+    subscription.take(pushed(clock, (1, 4)))
+    clock.advance(LEASE_MS // 2)
+    late = pushed(clock, (5, 6))
+    subscription.take(late)
+    clock.advance(LEASE_MS // 2)
+    assert subscription.wants() == 4
+    assert subscription.unsettled == 6
+    assert subscription.span_of(late.leases) == (5, 10, 1)
+
+
+def test_leases_that_are_extended_count_longer(clock: ManualClock, subscription: Subscription) -> None:
+    subscription.take(pushed(clock, (1, 10)))
+    subscription.extended(["3-1", "99-1"], 10 * LEASE_MS)
+    clock.advance(LEASE_MS)
+    assert subscription.wants() == 9
+    assert subscription.unsettled == 1
+
+
+def test_one_that_is_gone_keeps_nothing(clock: ManualClock) -> None:
+    subscription = Subscription("q", "c", None, 10, clock, lambda deliveries: False)
+    assert not subscription.take(pushed(clock, (1, 4)))
+    assert subscription.unsettled == 0
