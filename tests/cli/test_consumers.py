@@ -7,7 +7,8 @@ import pytest
 
 import yirangmq
 from tests.cli.parts import Cli
-from tests.consumer.parts import Running, until
+from tests.consumer.parts import Running
+from tests.patience import until
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from tests.patience import PATIENCE
@@ -26,17 +25,6 @@ def play(game: Coroutine[Any, Any, Answer]) -> Answer:
 
 def at(*endpoints: str) -> Etcd:
     return Etcd(Address(endpoints=tuple(endpoints)))
-
-
-async def until(holds: Callable[[], bool | Awaitable[bool]], what: str = "", seconds: float = PATIENCE) -> None:
-    """Wait for it, and fail with ``what`` if it does not come."""
-    end = time.monotonic() + seconds
-    while True:
-        found = holds()
-        if found if isinstance(found, bool) else await found:
-            return
-        assert time.monotonic() < end, f"did not come: {what or holds}"
-        await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

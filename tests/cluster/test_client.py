@@ -9,9 +9,9 @@ import pytest
 
 from tests.certificates import certificate
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, until
+from tests.cluster.parts import at, play
 from tests.cluster.proxy import Proxy
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import Address, Tls
 from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
@@ -103,7 +103,7 @@ def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes)
                 async def is_there() -> bool:
                     return bool((await other.range(key)).kvs[0].version == 2)
 
-                await until(is_there, "the write at the member")
+                await soon(is_there, what="the write at the member")
                 proxy.cut()
                 with pytest.raises(Unreachable):
                     await writing
@@ -268,7 +268,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, k
                     except Unavailable:
                         await asyncio.sleep(0.1)
                 sent += 1
-            await until(lambda: len(seen) >= sent, "all events")
+            await soon(lambda: len(seen) >= sent, what="all events")
             assert seen == [b"%02d" % number for number in range(60)]
             assert lease.is_alive
             assert not watching.done()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, until
+from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.cluster.doctor import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
@@ -60,7 +60,7 @@ def test_a_queue_from_its_creation_to_another_leader(
                     found = await client.range(Keys(queue).base + b"0", Keys(queue).ordered_end, count_only=True)
                     return bool(found.count == 2)
 
-                await until(both, troupe.logs())
+                await soon(both, what=troupe.logs())
 
         play(in_line())
         [found] = [one for one in commands("status")["queues"] if one["queue"] == queue]

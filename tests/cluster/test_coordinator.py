@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running, until
+from tests.cluster.parts import at, keys_of, play, running
+from tests.patience import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer, Given
@@ -73,20 +74,20 @@ def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: Etcds,
                 async def is_led() -> bool:
                     return await client.get(keys.leader) is not None
 
-                await until(is_led)
+                await soon(is_led)
                 before = len(calls.calls)
                 await Producer(client, queue, "me", TimeOrderedIds()).publish_many([BODY] * COUNT)
 
                 async def has(prefix: bytes, count: int) -> bool:
                     return len(await keys_of(client, prefix)) == count
 
-                await until(lambda: has(keys.home("bob") + b"0", COUNT), "all with bob")
+                await soon(lambda: has(keys.home("bob") + b"0", COUNT), what="all with bob")
                 spent = calls.calls[before:]
                 assert len(spent) <= COUNT // 10
                 assert sum(spent) < 2.5 * COUNT * len(BODY)  # in line and with the consumer, and no third time
                 before = len(calls.calls)
                 await client.delete(keys.home("bob") + b"0", keys.home("bob") + b":")
-                await until(lambda: has(keys.base + b"0", 0), "none in line")
+                await soon(lambda: has(keys.base + b"0", 0), what="none in line")
                 assert sum(calls.calls[before:]) < COUNT * len(BODY) / 10
 
     play(game())
@@ -116,7 +117,7 @@ def test_an_ack_is_one_call_and_waits_for_nobody(etcd: Etcds, queue: str) -> Non
             assert await keys_of(client, keys.home("bob") + b"0") == []
             assert await has_in_line(COUNT)
             async with running(etcd.endpoints):
-                await until(lambda: has_in_line(0), "none in line")
+                await soon(lambda: has_in_line(0), what="none in line")
 
     play(game())
 
@@ -136,13 +137,13 @@ def test_every_leader_has_a_copy_of_each_consumers_key(etcd: Etcds, queue: str) 
 
             both = {keys.home("bob"): b"machine-1", keys.home("cid"): b"machine-2"}
             async with running(etcd.endpoints, "first") as first:
-                await until(lambda: knows(first) == {keys.home("bob"): b"machine-1"}, "it is known")
+                await soon(lambda: knows(first) == {keys.home("bob"): b"machine-1"}, what="it is known")
                 await client.put(keys.home("cid"), b"machine-2")
-                await until(lambda: knows(first) == both, "both are known")
+                await soon(lambda: knows(first) == both, what="both are known")
             async with running(etcd.endpoints, "second") as second:
-                await until(lambda: knows(second) == both, "the next leader knows both")
+                await soon(lambda: knows(second) == both, what="the next leader knows both")
                 await client.delete(keys.home("cid"))
-                await until(lambda: knows(second) == {keys.home("bob"): b"machine-1"}, "one left")
+                await soon(lambda: knows(second) == {keys.home("bob"): b"machine-1"}, what="one left")
 
     play(game())
 
@@ -154,7 +155,7 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(etcd: Etcds, queue: s
             running(etcd.endpoints, "far", near=0.5, lease=60) as far,
             Consumer(client, queue, "bob", host="close", seconds=600) as consumer,
         ):
-            await until(lambda: queue in far.leads, "somebody leads")
+            await soon(lambda: queue in far.leads, what="somebody leads")
             producer = Producer(client, queue, "me", TimeOrderedIds())
             await producer.publish(b"1")
             batches = consumer.batches()
@@ -163,8 +164,8 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(etcd: Etcds, queue: s
                 await asyncio.sleep(2)  # something is outstanding: nothing changes, however long one waits
                 assert queue in far.leads
                 await consumer.ack([one])
-                await until(lambda: queue in close.leads, "it leads where its consumer is")
-                await until(lambda: queue not in far.leads, "and there alone")
+                await soon(lambda: queue in close.leads, what="it leads where its consumer is")
+                await soon(lambda: queue not in far.leads, what="and there alone")
                 await producer.publish(b"2")
                 assert [one.value for one in await anext(batches)] == [b"2"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running, until
-from tests.patience import PATIENCE
+from tests.cluster.parts import at, keys_of, play, running
+from tests.patience import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import ledger
 from yirangmq.cluster.address import Address
@@ -46,7 +46,7 @@ class Stage:
         return await self.value(key) is not None
 
     async def waits_for(self, key: bytes) -> bytes:
-        await until(lambda: self.has(key), key.decode())
+        await soon(lambda: self.has(key), what=key.decode())
         found = await self.value(key)
         assert found is not None
         return found
@@ -55,7 +55,7 @@ class Stage:
         async def is_gone() -> bool:
             return not await self.has(key)
 
-        await until(is_gone, f"the end of {key!r}")
+        await soon(is_gone, what=f"the end of {key!r}")
 
     async def state(self) -> dict[str, Any]:
         return dict(json.loads(await self.value(self.keys.state) or b"{}"))
@@ -120,16 +120,16 @@ def test_all_spellings_are_one_queue(etcd: Etcds, queue: str) -> None:
                 await stage.client.put(f"{inbox}/ann/k{number}".encode(), b"%d" % number)
             await stage.client.put(f"/queue/{queue}/p/short".encode(), b"9")
             await stage.client.put(f"/q/{queue}/p/ann/with/slashes".encode(), b"10")
-            await until(lambda: stage.has_in_line(10), "all in line")
+            await soon(lambda: stage.has_in_line(10), what="all in line")
             long = f"/queue/{queue}/consumer/bob/".encode()
             await stage.client.put(long, b"host")
-            await until(lambda: stage.has_under(long, 11), "all with the consumer")
+            await soon(lambda: stage.has_under(long, 11), what="all with the consumer")
             copies = [key.removeprefix(long).split(b"/") for key in await keys_of(stage.client, long + b"0")]
             assert [int(number) for number, _ in copies] == list(range(1, 11))
             wanted = {b"k%d" % number for number in range(1, 9)} | {b"short", b"with%2Fslashes"}
             assert {name for _, name in copies} == wanted
             await stage.client.delete(long + b"0", long + b":")
-            await until(stage.is_drained, "all acked")
+            await soon(stage.is_drained, what="all acked")
 
     play(game())
 
@@ -187,7 +187,7 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: Etcds, qu
                 await stage.producer.publish_many([b"%d" % number for number in range(40)])
                 taken = await take(consumer, 40)
                 assert [one.value for one in taken] == [b"%d" % number for number in range(40)]
-                await until(stage.is_drained, "all removed: no slot of the window was lost")
+                await soon(stage.is_drained, what="all removed: no slot of the window was lost")
             stop.set()
             await task
 
@@ -223,14 +223,14 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: Etcds, queue: str) -> None
             stage = Stage(etcd, client, queue)
             async with running(etcd.endpoints, "first", lease=600) as first:
                 await stage.producer.publish(b"1")
-                await until(lambda: queue in first.leads)
+                await soon(lambda: queue in first.leads)
                 async with running(etcd.endpoints, "second", lease=600) as second:
                     await client.delete(stage.keys.leader)
-                    await until(lambda: queue in second.leads or queue in first.leads, "one of them leads")
-                    await until(lambda: not (queue in second.leads and queue in first.leads), "and one alone")
-                await until(lambda: queue in first.leads, "the first leads again when the second stops")
+                    await soon(lambda: queue in second.leads or queue in first.leads, what="one of them leads")
+                    await soon(lambda: not (queue in second.leads and queue in first.leads), what="and one alone")
+                await soon(lambda: queue in first.leads, what="the first leads again when the second stops")
                 await stage.producer.publish(b"2")
-                await until(lambda: stage.has_in_line(2))
+                await soon(lambda: stage.has_in_line(2))
 
     play(game())
 
@@ -275,7 +275,7 @@ def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: Etcds, queue: st
                 async def is_right() -> bool:
                     return await stage.value(home) == b"host-1"
 
-                await until(is_right, "the host")
+                await soon(is_right, what="the host")
             found = await stage.client.get(home)
             assert found is not None
             assert found.lease == lease
@@ -315,7 +315,7 @@ def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: Etcds, q
                 await stage.client.revoke(lease)
                 taken = await take(consumer, 2)
                 assert [(one.number, one.value) for one in taken] == [(1, b"1"), (3, b"3")]
-                await until(stage.is_drained, "all acked")
+                await soon(stage.is_drained, what="all acked")
             assert await keys_of(stage.client, stage.keys.home("ann")) == []
 
     play(game())
@@ -336,7 +336,7 @@ def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: Etcds, qu
             async def is_counted() -> bool:
                 return bool((await stage.state())["dead"] == 1)
 
-            await until(is_counted)
+            await soon(is_counted)
             assert await stage.has(stage.keys.home("bob"))
 
     play(game())
@@ -402,13 +402,13 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
             async def all_in_line() -> bool:
                 return (await stage.state()).get("next") == 301
 
-            await until(all_in_line, "all in line")
+            await soon(all_in_line, what="all in line")
             async with Consumer(stage.client, queue, "bob") as consumer:
                 await asyncio.sleep(0.2)
                 assert await keys_of(stage.client, stage.keys.home("bob")) == [stage.keys.home("bob")]
                 assert not await define(stage.client, queue, b"{}")
                 assert [one.value for one in await take(consumer, 300)] == values
-                await until(stage.is_drained, "all acked")
+                await soon(stage.is_drained, what="all acked")
 
     play(game())
 
@@ -438,7 +438,7 @@ def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd:
                 await stage.lost(key)
             await stage.client.put(stage.keys.inbox("joe", "k"), b"1")
             assert sorted(one.value for one in await take(consumer, 3)) == [b"1", b"1", b"2"]
-            await until(stage.is_drained)
+            await soon(stage.is_drained)
             assert (await stage.state())["moved"] == 3
 
     play(game())
@@ -463,7 +463,7 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds,
             assert [len(one.value) for one in taken] == [1, 700_000, 1, 1_400_000]
             assert await stage.has(stuck)
             await stage.client.delete(stuck)
-            await until(lambda: is_empty(node), "the leader sees that its producer took it back")
+            await soon(lambda: is_empty(node), what="the leader sees that its producer took it back")
 
     def is_empty(node: Node) -> bool:
         book = node.leads[queue].ledger
@@ -484,7 +484,7 @@ def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: Etcds, queue
                 await stage.producer.publish(b"3")
                 taken = await take(consumer, 3)
                 assert {one.value: one.number for one in taken} == {b"1": 1, b"2": 2, b"3": 3}
-                await until(stage.is_drained)
+                await soon(stage.is_drained)
 
     play(game())
 
@@ -510,7 +510,7 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: Etcds, queue: str) -> No
                 await stage.producer.publish_many(sent[start : start + 25])
                 await asyncio.sleep(0.01)
             assert sorted(one.value for one in await taking) == sorted(sent)
-            await until(stage.is_drained)
+            await soon(stage.is_drained)
 
     play(game())
 
@@ -525,7 +525,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(etcd: Etcds, queue: str, mo
                 async with Consumer(stage.client, queue, name, seconds=60) as consumer:
                     await stage.producer.publish_many([b"%d" % number for number in range(20)])
                     assert len(await take(consumer, 20)) == 20
-                    await until(stage.is_drained, f"all acks of {name} were heard")
+                    await soon(stage.is_drained, what=f"all acks of {name} were heard")
                 await stage.lost(stage.keys.home(name))
             assert (await stage.state())["acked"] == 120
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, until
+from tests.cluster.parts import at, play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
+from tests.patience import soon
 
 pytestmark = pytest.mark.process
 MESSAGES = 600
@@ -65,7 +66,7 @@ def test_a_consumer_freezes_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -
             async def is_gone() -> bool:
                 return await client.get(troupe.keys.home("worker-0")) is None
 
-            await until(is_gone, "the end of its lease")
+            await soon(is_gone, what="the end of its lease")
             await asyncio.sleep(0.3)
         troupe.wake("worker-0")
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running, until
+from tests.cluster.parts import at, keys_of, play, running
+from tests.patience import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import planning, settling
 from yirangmq.cluster.arrivals import Arrival, Arrivals
@@ -86,7 +87,7 @@ def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: Etcds, que
 def test_a_minority_of_etcd_can_make_nobody_leader(etcds: Etcds, queue: str) -> None:
     async def game() -> None:
         async with running(etcds.endpoints) as node, at(*etcds.endpoints) as client:
-            await until(lambda: _answers(client))
+            await soon(lambda: _answers(client))
             for member in etcds.members[:2]:
                 member.kill()
             with pytest.raises(Unavailable):
@@ -95,9 +96,9 @@ def test_a_minority_of_etcd_can_make_nobody_leader(etcds: Etcds, queue: str) -> 
             for member in etcds.members[:2]:
                 member.start()
             assert etcds.wait_well()
-            await until(lambda: _answers(client))
+            await soon(lambda: _answers(client))
             await client.put(Keys(queue).inbox("ann", "k"), b"1")
-            await until(lambda: queue in node.leads, "a leader")
+            await soon(lambda: queue in node.leads, what="a leader")
             assert len(await keys_of(client, Keys(queue).leader)) >= 1
 
     async def _answers(client: Etcd) -> bool:

@@ -11,9 +11,9 @@ import pytest
 
 from tests.certificates import certificate, server_context
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import until
 from tests.cluster.served import Served
 from tests.doors.stomp.live import LiveClient
+from tests.patience import soon
 from tests.scenarios.daemons import until as wait_until
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import read_address
@@ -105,7 +105,7 @@ def test_who_waits_for_a_leader_is_given_to_this_node_when_it_leads() -> None:
         gate = Gate(lead, "secret")
         server, door = await listening(gate)
         asking = asyncio.ensure_future(said(door, b"hello", 7))
-        await until(lambda: bool(gate.passages))
+        await soon(lambda: bool(gate.passages))
         lead.is_on = True
         assert await asking == b"<hello>"
         assert not gate.passages

@@ -10,8 +10,8 @@ import random
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, running, until
-from tests.patience import PATIENCE
+from tests.cluster.parts import at, play, running
+from tests.patience import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.consuming import Consumer, Given
 from yirangmq.cluster.definitions import define
@@ -94,7 +94,7 @@ class Game:
             players += [self.consume(client if n % 2 else other, f"c{n}") for n in range(3)]
             tasks = [asyncio.ensure_future(player) for player in players]
             try:
-                await until(lambda: self.is_finished(client), "the end", PATIENCE)
+                await soon(lambda: self.is_finished(client), what="the end")
             finally:
                 self.over.set()
                 await asyncio.gather(*tasks)

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.consumer.parts import until
+from tests.patience import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

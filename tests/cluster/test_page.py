@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcds import Etcds, program
-from tests.cluster.parts import at, play, until
+from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
@@ -38,7 +38,7 @@ def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
             async def there() -> bool:
                 return await client.get(b"/q/jobs/c/me/%020d/k1" % 1) is not None
 
-            await until(there)
+            await soon(there)
 
     with Troupe(etcd, tmp_path, "jobs", nodes=1, consumers=0):
         said = ""

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running, until
+from tests.cluster.parts import at, keys_of, play, running
+from tests.patience import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
@@ -125,7 +126,7 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
                     except QuotaExceeded:
                         return False
 
-                await until(has_room, "room")
+                await soon(has_room, what="room")
 
     with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
         play(game(cluster))
@@ -211,9 +212,9 @@ def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None
                     await repair(client, address, lambda text: None)
                     return put <= seen
 
-                await until(has_room, "all of them")
+                await soon(has_room, what="all of them")
                 await client.put(keys.inbox("ann", "last"), b"")
-                await until(lambda: b"last" in seen)
+                await soon(lambda: b"last" in seen)
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)
 

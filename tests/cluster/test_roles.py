@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import play, until
+from tests.cluster.parts import play
 from tests.cluster.served import served
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 from tests.scenarios.daemons import run_command
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
@@ -93,7 +93,7 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
                     found = await nodes.range(keys.base + b"0", keys.ordered_end, count_only=True)
                     return bool(found.count == 0)
 
-                await until(is_drained)
+                await soon(is_drained)
             for client, key in ((ann, keys.inbox("joe", "k")), (ann, keys.home("ann")), (bob, keys.inbox("bob", "k"))):
                 with pytest.raises(NotAllowed):
                     await client.put(key, b"")

@@ -9,9 +9,9 @@ import pytest
 
 from tests.cluster.etcds import Etcds
 from tests.cluster.parts import at, play
-from tests.cluster.parts import until as soon
 from tests.cluster.served import Served, served
 from tests.cluster.test_roles import QUICK, with_user
+from tests.patience import soon
 from tests.scenarios.daemons import run_command, until
 from yirangmq.cli import exits
 from yirangmq.client.open import connect

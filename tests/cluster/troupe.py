@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, until
+from tests.cluster.parts import at
 from tests.cluster.workers import AT_ONCE
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys
@@ -85,7 +85,7 @@ class Troupe:
             found[:] = [kv.value.decode()] if kv is not None else []
             return bool(found) and found[0] != other_than
 
-        await until(is_there, "a leader", PATIENCE)
+        await soon(is_there, what="a leader")
         return found[0]
 
     def seen(self) -> Counter[bytes]:
@@ -104,7 +104,7 @@ class Troupe:
         async with at(*self.etcds.endpoints) as client:
             producer = Producer(client, self.queue, "me", TimeOrderedIds())
             await producer.publish(b"first")
-            await until(lambda: self.seen()[b"first"] > 0, f"the first message\n{self.logs()}", PATIENCE)
+            await soon(lambda: self.seen()[b"first"] > 0, what=f"the first message\n{self.logs()}")
             doing: asyncio.Future[None] | None = None
             for number in range(0, messages, 5):
                 if doing is None and number >= messages // 3:
@@ -114,14 +114,14 @@ class Troupe:
             assert doing is not None
             await doing
             wanted = {b"%d" % number for number in range(messages)} | {b"first"}
-            await until(lambda: wanted <= set(self.seen()), f"all of them\n{self.logs()}", PATIENCE)
+            await soon(lambda: wanted <= set(self.seen()), what=f"all of them\n{self.logs()}")
 
             async def is_drained() -> bool:
                 ordered = await client.range(self.keys.base + b"0", self.keys.ordered_end, count_only=True)
                 inbox = await client.range(self.keys.base + b"p/", self.keys.base + b"p0", count_only=True)
                 return bool(ordered.count == 0 and inbox.count == 0)
 
-            await until(is_drained, f"nothing left\n{self.logs()}", PATIENCE)
+            await soon(is_drained, what=f"nothing left\n{self.logs()}")
             assert set(self.seen()) == wanted
             return self.seen()
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -14,16 +14,6 @@ from yirangmq.consumer.ports import Results
 from yirangmq.consumer.tally import Summary
 from yirangmq.core.reasons import Reason
 from yirangmq.format import delivery
-
-
-def until(done: Callable[[], object], what: str = "it") -> None:
-    """Wait for it, looking often: what happens in another thread cannot be told to hurry."""
-    pause = threading.Event()
-    for _ in range(int(PATIENCE / 0.005)):
-        if done():
-            return
-        pause.wait(0.005)
-    raise AssertionError(f"{what} did not come to pass")
 
 
 class Running:
@@ -78,7 +68,7 @@ class Blocking:
         assert self.go.wait(PATIENCE)
 
     def wait_begun(self, count: int = 1) -> None:
-        until(lambda: len(self.begun) >= count, f"{count} messages in work")
+        until(lambda: len(self.begun) >= count, what=f"{count} messages in work")
 
 
 class Watched:

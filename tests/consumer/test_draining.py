@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.consumer.parts import Blocking, Watched, running, until
-from tests.patience import PATIENCE
+from tests.consumer.parts import Blocking, Watched, running
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -36,7 +36,7 @@ def test_a_drain_finishes_what_is_in_work_and_returns_what_is_not(queues: Queues
         slow.wait_begun()
         until(lambda: state_of(queues).leased == 6)
         consumer.stop()
-        until(lambda: state_of(queues).ready == 9, "those not begun back in line")
+        until(lambda: state_of(queues).ready == 9, what="those not begun back in line")
         assert run.is_alive
         assert queues.consumer_list()[0]["state"] in ("running", "draining")
         slow.go.set()

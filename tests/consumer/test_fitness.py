@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import running, until
+from tests.consumer.parts import running
+from tests.patience import until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -98,7 +99,7 @@ def test_the_same_error_again_and_again_is_poison(queues: Queues, clock: ManualC
     states = []
     with running(consumer):
         for attempt in (1, 2, 3):
-            until(lambda attempt=attempt: _failed(queues, id) == attempt)  # type: ignore[misc]
+            until(lambda attempt=attempt: _failed(queues, id) == attempt)
             states.append(queues.show("mail", id).message.state)
             clock.advance(60_000)
     assert states == [State.DELAYED, State.DELAYED, State.DEAD]

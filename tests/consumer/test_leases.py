@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from tests.consumer.parts import Blocking, Watched, running, until
-from tests.patience import PATIENCE
+from tests.consumer.parts import Blocking, Watched, running
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -36,7 +36,7 @@ def test_a_handler_that_runs_ten_times_its_lease_is_not_run_twice(queues: Queues
             seen = watched.calls["extend"]
             clock.advance(LEASE_MS // 2)
             # Two more: one may have been under way while the time was moved.
-            until(lambda seen=seen: watched.calls["extend"] >= seen + 2, "an extension")  # type: ignore[misc]
+            until(lambda seen=seen: watched.calls["extend"] >= seen + 2, what="an extension")
             queues.sweep()
             assert queues.counts("mail").leased == 1
         slow.go.set()
@@ -58,7 +58,7 @@ def test_leases_in_hand_are_extended_with_one_commit(clock: ManualClock) -> None
     with running(consumer):
         slow.wait_begun(8)
         calls, commits, beats = watched.calls["extend"], store.commits, watched.calls["beat"]
-        until(lambda: watched.calls["extend"] >= calls + 6, "extensions")
+        until(lambda: watched.calls["extend"] >= calls + 6, what="extensions")
         made = watched.calls["extend"] - calls
         assert store.commits - commits <= made + 1, "a lease that finds no room asks for nothing, a beat stores nothing"
         assert watched.calls["beat"] - beats < made, "beats are seconds apart, these are much closer"
@@ -77,7 +77,7 @@ def test_messages_not_begun_keep_their_lease_as_well(queues: Queues, clock: Manu
         for _ in range(4):
             seen = watched.calls["extend"]
             clock.advance(LEASE_MS // 2)
-            until(lambda seen=seen: watched.calls["extend"] >= seen + 2)  # type: ignore[misc]
+            until(lambda seen=seen: watched.calls["extend"] >= seen + 2)
             queues.sweep()
             assert queues.counts("mail").leased == 3
         slow.go.set()
@@ -111,7 +111,7 @@ def test_a_lost_lease_is_shown_to_the_handler_and_its_result_is_dropped(queues: 
         assert not delivery.lost
         consumer.pause()
         clock.advance(LEASE_MS + 1)
-        until(lambda: delivery.lost, "the loss")
+        until(lambda: delivery.lost, what="the loss")
         [other] = queues.lease("mail")
         assert other.attempt == 2
         slow.go.set()
@@ -175,7 +175,7 @@ def test_what_ends_while_a_commit_is_under_way_shares_the_next_one(queues: Queue
         slow.wait_begun(7)
         assert under_way.wait(PATIENCE)
         slow.go.set()
-        until(lambda: watched.sizes["lease"].count(8) == 2, "room for eight again")
+        until(lambda: watched.sizes["lease"].count(8) == 2, what="room for eight again")
         others_ended.set()
         until(lambda: queues.counts("mail").done == 8)
     assert watched.sizes["ack"] == [1, 7]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import Blocking, Watched, running, until
-from tests.patience import PATIENCE
+from tests.consumer.parts import Blocking, Watched, running
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
@@ -168,11 +168,11 @@ def test_a_handler_over_its_time_is_given_back_and_its_word_no_longer_counts(que
     consumer = Consumer(queues, timeout=TOO_LONG)
     consumer.handler("mail")(handle)
     with running(consumer) as run:
-        until(lambda: queues.show("mail", first).message.state is State.DELAYED, "the slow one given back")
+        until(lambda: queues.show("mail", first).message.state is State.DELAYED, what="the slow one given back")
         failure = queues.show("mail", first).failure
         assert failure is not None
         assert failure.reason_code == Reason.TIMEOUT
-        until(lambda: queues.consumer_list()[0]["inWork"] == 0, "nothing in work")
+        until(lambda: queues.consumer_list()[0]["inWork"] == 0, what="nothing in work")
         assert not done.is_set(), "a thread that does not end keeps its place"
         slow.go.set()
         assert done.wait(PATIENCE)
@@ -188,11 +188,11 @@ def test_what_was_leased_in_advance_goes_back_when_every_thread_is_stuck(queues:
     consumer.handler("mail", prefetch=2)(slow)
     with running(consumer):
         slow.wait_begun(2)
-        until(lambda: queues.counts("mail").ready == 2, "the others back in line")
+        until(lambda: queues.counts("mail").ready == 2, what="the others back in line")
         until(lambda: queues.consumer_list()[0]["stuck"] == 2)
         assert queues.counts("mail").leased == 0
         slow.go.set()
-        until(lambda: queues.counts("mail").done == 2, "those not begun, once there is room")
+        until(lambda: queues.counts("mail").done == 2, what="those not begun, once there is room")
 
 
 def test_a_fault_of_our_own_ends_the_run_instead_of_a_thread(queues: Queues) -> None:

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.consumer.parts import until
 from tests.consumer.processes import Process, process
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.states import State
 
@@ -36,7 +35,7 @@ def test_a_signal_finishes_what_is_in_work_and_gives_back_the_rest(
         until(lambda: begun(tmp_path, first))
         until(lambda: queues.counts("mail").leased == 3)
         consumer.signal(number)
-        until(lambda: queues.counts("mail").ready == 3, "those not begun back in line")
+        until(lambda: queues.counts("mail").ready == 3, what="those not begun back in line")
         assert consumer.popen.poll() is None
         (tmp_path / "go").touch()
         code, out, _ = consumer.ended()

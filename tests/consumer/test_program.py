@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import running, until
-from tests.patience import PATIENCE
+from tests.consumer.parts import running
+from tests.patience import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.consumer import Consumer
@@ -198,7 +198,7 @@ def test_one_that_does_not_listen_is_made_to(queues: Queues, tmp_path: Path) -> 
 def test_what_it_started_ends_with_it(queues: Queues, tmp_path: Path) -> None:
     given(queues, sh(f"sleep 60 & echo $! > {tmp_path}/pid; wait"), timeout=SOON)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not _is_running(pid), "the end of the helper")
+    until(lambda: not _is_running(pid), what="the end of the helper")
 
 
 def _is_running(pid: int) -> bool:
@@ -219,7 +219,7 @@ def test_a_drain_past_its_time_ends_the_programs(queues: Queues, tmp_path: Path,
         consumer.stop()
         assert run.ended() == Summary(failed=1)
     pid = int((tmp_path / "pid").read_text())
-    until(lambda: not _is_running(pid), "the end of the program")
+    until(lambda: not _is_running(pid), what="the end of the program")
     assert (tmp_path / "asked").exists() == listens
     assert queues.counts("mail").delayed == 1
 

@@ -14,7 +14,7 @@ from tests.certificates import client_context, server_context
 from tests.doors import turning
 from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door
 from tests.doors.parts import MAX_FRAME
-from tests.doors.turning import until
+from tests.patience import soon
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import calls
@@ -121,7 +121,7 @@ def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, Limits(connections=2)) as door:
             first, _ = await dial(path), await dial(path)
-            await until(lambda: len(door.connections) == 2)
+            await soon(lambda: len(door.connections) == 2)
             third = await dial(path)
             answer = await third.hear()
             assert answer is not None
@@ -129,7 +129,7 @@ def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
             assert await third.hear() is None
             assert (await first.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
             first.writer.close()
-            await until(lambda: len(door.connections) == 1)
+            await soon(lambda: len(door.connections) == 1)
             assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
 
     run(main())
@@ -210,10 +210,10 @@ def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
             frame = encode(Kind.PING, 1, b"\x90")
             peer.writer.write(frame + frame[:5])
             assert await peer.hear() is not None
-            await until(lambda: any(one._session.held for one in door.connections))
+            await soon(lambda: any(one._session.held for one in door.connections))
             door.look_around(now() + 29)
             peer.writer.write(frame[5:6])
-            await until(lambda: any(one._session.held == 6 for one in door.connections))
+            await soon(lambda: any(one._session.held == 6 for one in door.connections))
             door.look_around(now() + 31)
             answer = await peer.hear()
             assert answer is not None
@@ -229,7 +229,7 @@ def test_a_stranger_must_greet_in_time(run: Run) -> None:
     async def main() -> None:
         async with tcp_door(Limits(frame_seconds=30), "s3cret") as (door, port):
             peer = await dial_tcp(port)
-            await until(lambda: len(door.connections) == 1)
+            await soon(lambda: len(door.connections) == 1)
             door.look_around(asyncio.get_running_loop().time() + 31)
             answer = await peer.hear()
             assert answer is not None
@@ -263,7 +263,7 @@ def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run
         async with unix_door(path, limits) as door:
             slow = await dial(path)
             slow.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1000))
-            await until(lambda: len(door.connections) == 1)
+            await soon(lambda: len(door.connections) == 1)
             connection = only(door)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             producer = await dial(path)
@@ -289,11 +289,11 @@ def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: R
             producer = await dial(path)
             await publish(producer, "mail", LARGE)
             greedy = await dial(path)
-            await until(lambda: len(door.connections) == 2)
+            await soon(lambda: len(door.connections) == 2)
             greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(500):
                 greedy.send(Kind.CALL, calls.Call("peek", {"queue": "mail"}))
-            await until(lambda: any(one.describe(0)["clogged"] for one in door.connections))
+            await soon(lambda: any(one.describe(0)["clogged"] for one in door.connections))
             [connection] = [one for one in door.connections if one.describe(0)["clogged"]]
             for _ in range(50):
                 assert (await producer.ask(Kind.PING, calls.Empty())).kind is Kind.PONG

@@ -11,13 +11,6 @@ WRITERS: list[asyncio.StreamWriter] = []
 """Of those connected in the running test, to be closed after it."""
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until it is."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is the door's, which tells nobody)
-            await asyncio.sleep(0.001)
-
-
 def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
     async def whole() -> None:
         try:

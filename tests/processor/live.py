@@ -4,13 +4,13 @@ import asyncio
 import http.client
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.doors.stomp.live import LiveClient
+from tests.patience import until
 from tests.processor.hooks import MODULE
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.client.open import connect
@@ -62,13 +62,6 @@ def served(folder: Path, **settings: Any) -> Iterator[Server]:
         yield server
     finally:
         server.stop()
-
-
-def until(is_so: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.005)
 
 
 class Refusal(Exception):

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.patience import until
 from tests.processor.hooks import MODULE
-from tests.processor.live import PATIENCE, Server, served, until
+from tests.processor.live import PATIENCE, Server, served
 from tests.scenarios.daemons import Daemon
 from yirangmq.broker import lines
 from yirangmq.client.faces import Client

@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.patience import PATIENCE
+from tests.patience import until as until  # nearly everybody who starts a process waits for something
 
 
 class Daemon:
@@ -103,11 +103,3 @@ def run_command(folder: Path, *words: str, **env: str) -> "subprocess.CompletedP
         timeout=PATIENCE,
         check=False,
     )
-
-
-def until(is_so: Any, seconds: float = PATIENCE) -> None:
-    """Ask again and again; processes tell nobody what they are about to do."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.01)

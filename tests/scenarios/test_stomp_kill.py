@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import LiveClient, until
+from tests.doors.stomp.live import LiveClient
+from tests.patience import until
 from tests.scenarios.daemons import Daemon, daemon
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect

@@ -225,13 +225,6 @@ async def dial(
         await follower.close()
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Let the loop turn until it is."""
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is the server's, which tells nobody)
-            await asyncio.sleep(0.001)
-
-
 def run(kind: str, main: Awaitable[None]) -> None:
     async def whole() -> None:
         await main

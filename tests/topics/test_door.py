@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.certificates import client_context, server_context
-from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run, until
+from tests.patience import soon
+from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.stage import Pace, Settings
@@ -30,7 +31,7 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
             await follower.until(lambda: len(follower.records) == 4000)
             assert follower.sequences == list(range(1, 4001))
             assert len(follower.told(Kind.PONG)) == 1
-            await until(lambda: server.states()[-1] == "online")
+            await soon(lambda: server.states()[-1] == "online")
 
     run(kind, main())
 
@@ -43,7 +44,7 @@ def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> Non
             await follower.follow("a", start="new")
             for _ in range(40):
                 await server.fill(100, 3000)
-            await until(lambda: "recovery_needed" in server.states())
+            await soon(lambda: "recovery_needed" in server.states())
             await follower.until(lambda: len(follower.records) == 1334)
             assert follower.sequences == list(range(1, 4001, 3))
 
@@ -83,8 +84,8 @@ def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path)
                     await reader.follow(topic)
                     await reader.until(lambda reader=reader: len(reader.records) == 1000)  # type: ignore[misc]
                     assert {record.topic for record in reader.records} == {topic}
-            await until(lambda: not server.door.connections)
-            await until(lambda: server.topics.opened().follows.is_idle)
+            await soon(lambda: not server.door.connections)
+            await soon(lambda: server.topics.opened().follows.is_idle)
 
     run(kind, main())
 
@@ -100,13 +101,13 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
             async with dial(server) as follower:
                 await follower.follow()
                 await follower.until(lambda: len(follower.records) == 500)
-            await until(lambda: not server.door.connections)
+            await soon(lambda: not server.door.connections)
             before = open_files()
             for _ in range(5):
                 async with dial(server, receive=4096) as follower:
                     await follower.follow()
-                await until(lambda: not server.door.connections)
-            await until(lambda: open_files() == before)
+                await soon(lambda: not server.door.connections)
+            await soon(lambda: open_files() == before)
 
     run(kind, main())
 
@@ -120,7 +121,7 @@ def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, 
             await other.follow()
             await other.until(lambda: len(other.records) == 3000)
             assert other.sequences == list(range(1, 3001))
-            await until(lambda: server.door.closed_for == {"stalled": 1})
+            await soon(lambda: server.door.closed_for == {"stalled": 1})
             await stalled.until(lambda: stalled.is_over)
             assert stalled.sequences == list(range(1, len(stalled.records) + 1))
 
@@ -257,7 +258,7 @@ def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path:
                 assert row["confirmed"] == 7
                 refusal = await asking.ask(Kind.CALL, calls.Call("topic_cursor_drop", {"name": "ledger"}))
                 assert refusal.value.field == "name"
-            await until(lambda: len(server.door.connections) == 1)
+            await soon(lambda: len(server.door.connections) == 1)
             [row] = await _call(asking, "topic_subscribers")
             assert (row["state"], row["lag"]) == ("offline", 3)
             [cursor] = await _call(asking, "topic_cursors")

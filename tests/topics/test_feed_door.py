@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.topics.live import LOOPS, Live, live, run, until
+from tests.patience import PATIENCE, soon
+from tests.topics.live import LOOPS, Live, live, run
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
 from yirangmq.doors.sockets import Limits
@@ -167,7 +167,7 @@ def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> No
         async with feeding(tmp_path) as (_, door, _), dialled(tmp_path) as one, dialled(tmp_path) as other:
             one.writer.write(b"GET / HTTP/1.1\r\n" * 8000)
             other.send(layout.TopicMessage(1, 1, 1, 1, b"x"))
-            await until(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
+            await soon(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
 
     run(kind, main())
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run, until
+from tests.patience import soon
+from tests.topics.live import LOOPS, Follower, Live, dial, live, run
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import feeds
@@ -55,7 +56,7 @@ def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp
             assert response.end == response.count == complete.sequence == complete.sent
             place = next(one.after for one in follower.said if one.kind is Kind.RECOVERY_COMPLETE)
             assert place == complete.sent
-            await until(lambda: server.states()[-1] == "online")
+            await soon(lambda: server.states()[-1] == "online")
             assert server.states() == ["online", "recovering", "catching_up", "online"]
 
     run(kind, main())
@@ -85,12 +86,12 @@ def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: st
             await follower.follow(start="new")
             for _ in range(20):
                 await server.fill(100, 2000)
-            await until(lambda: "recovery_needed" in server.states())
+            await soon(lambda: "recovery_needed" in server.states())
             [connection] = server.door.connections
             assert connection.describe(0)["bytesHeld"] <= 100_000
             await follower.until(lambda: len(follower.records) == 2000)
             assert is_whole(follower, 1, 2000)
-            await until(lambda: server.states()[-1] == "online")
+            await soon(lambda: server.states()[-1] == "online")
             assert server.states()[:5] == ["online", "recovery_needed", "recovering", "catching_up", "online"]
             assert {one.request for one in follower.said if one.kind is Kind.RECOVERY_RESPONSE} == {0}
             await server.fill(3)
@@ -106,7 +107,7 @@ def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
             await server.fill(50)
             await follower.follow(start="sequence", at=41)
             await follower.until(lambda: len(follower.records) == 10)
-            await until(lambda: server.states()[-1] == "online")
+            await soon(lambda: server.states()[-1] == "online")
             follower.records.clear()
             said = await follower.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(20))
             assert said.kind is Kind.RECOVERY_RESPONSE

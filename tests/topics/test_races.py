@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run, until
+from tests.patience import PATIENCE, soon
+from tests.topics.live import LOOPS, Follower, Live, dial, live, run
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
@@ -141,9 +141,9 @@ def test_whatever_clients_do_nobody_misses_anything(kind: str, tmp_path: Path) -
             assert min(visits) > 0
             states = {state for _, state in server.trace}
             assert states >= {"recovery_needed", "recovering", "catching_up", "offline"}
-            await until(lambda: not server.door.connections)
+            await soon(lambda: not server.door.connections)
             parts = server.topics.opened()
-            await until(lambda: parts.follows.is_idle and not parts.follows.subscribers)
+            await soon(lambda: parts.follows.is_idle and not parts.follows.subscribers)
             assert parts.feed.tail.first == 0
             assert parts.feed.log.last == len(feeding.topics)
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import soon
 from tests.stores.logs import sent
-from tests.topics.live import Live, dial, live, run, until
+from tests.topics.live import Live, dial, live, run
 from yirangmq.clock import SystemClock
 from yirangmq.core.events import FeedMoved
 from yirangmq.core.topics import NewRecord
@@ -33,8 +34,8 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
             async with dial(server) as follower:
                 await follower.follow(name="ledger")
                 await follower.until(lambda: len(follower.records) == 10)
-                await until(lambda: server.states()[-1] == "online")
-            await until(lambda: server.states()[-1] == "offline")
+                await soon(lambda: server.states()[-1] == "online")
+            await soon(lambda: server.states()[-1] == "offline")
             told = [(one.who, one.before, one.after) for one in server.told if isinstance(one, FeedMoved)]
             assert told == [
                 ("publisher", "", "starting"),
@@ -63,7 +64,7 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             await follower.follow(name="ledger", start="new")
             assert server.about.reasons() == []
             await server.fill(2000, 1000)
-            await until(lambda: server.about.reasons() != [])
+            await soon(lambda: server.about.reasons() != [])
             [reason] = server.about.reasons()
             assert (reason.level, reason.code) == ("degraded", "lag")
             assert "ledger" in reason.text
@@ -73,7 +74,7 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             assert told["yirangmq_subscriber_late"] == 1
             assert told['yirangmq_subscriber_lag{subscriber="ledger"}'] > 100
             await follower.until(lambda: len(follower.records) == 2000)
-            await until(lambda: server.about.reasons() == [])
+            await soon(lambda: server.about.reasons() == [])
 
     run("asyncio", main())
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import soon
 from tests.topics.conftest import MakeStage
-from tests.topics.live import LOOPS, Follower, dial, live, run, until
+from tests.topics.live import LOOPS, Follower, dial, live, run
 from tests.topics.pipes import Stage, small
 from tests.topics.test_recovering import fill
 from yirangmq.cli.feeding import settings_of
@@ -67,7 +68,7 @@ def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_pa
             for client in clients:
                 await client.until(lambda client=client: len(client.records) == 500)  # type: ignore[misc]
                 assert client.sequences == list(range(1, 501))
-            await until(lambda: recovery_threads() - before == 1)  # the others went when they had nothing left to do
+            await soon(lambda: recovery_threads() - before == 1)  # the others went when they had nothing left to do
             assert len(server.topics.opened().follows.workers) == 1
 
     run(kind, main())

@@ -25,12 +25,6 @@ NOTICE: dict[str, Any] = {
 }
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is somebody else's, who tells nobody)
-            await asyncio.sleep(0.005)
-
-
 class Stage:
     """One life of the alerts of a server."""
 

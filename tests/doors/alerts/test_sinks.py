@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.certificates import certificate, server_context
-from tests.doors.alerts.parts import NOTICE, until
+from tests.doors.alerts.parts import NOTICE
 from tests.doors.alerts.smtp import MailServer, mail_server
 from tests.doors.webhooks.endpoint import endpoint, status
+from tests.patience import soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.doors.alerts.channel import Channel
@@ -116,9 +117,9 @@ def test_what_fails_is_tried_again_and_counted(tmp_path: Path, monkeypatch: pyte
             box = box_of(tmp_path, **mail_to(server))
             box.put(NOTICE)
             box.wake()
-            await until(lambda: box.sent == 1)
+            await soon(lambda: box.sent == 1)
             assert (box.failed, box.lost, len(server.mails)) == (2, 0, 1)
-            await until(lambda: not box.pending)
+            await soon(lambda: not box.pending)
 
     asyncio.run(main())
 
@@ -128,8 +129,8 @@ def test_what_fails_for_too_long_is_given_up_and_counted(tmp_path: Path) -> None
         box = box_of(tmp_path, 0, kind="webhook", url="http://127.0.0.1:1/")
         box.put(NOTICE)
         box.wake()
-        await until(lambda: box.lost == 1)
-        await until(lambda: not box.pending)
+        await soon(lambda: box.lost == 1)
+        await soon(lambda: not box.pending)
         assert box.describe()["lastError"].startswith("the webhook cannot be reached")
 
     asyncio.run(main())

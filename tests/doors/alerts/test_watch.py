@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.doors.alerts.parts import Stage, play, until
+from tests.doors.alerts.parts import Stage, play
 from tests.doors.webhooks.endpoint import Endpoint, endpoint
+from tests.patience import soon
 from yirangmq.clock import SteadyClock
 from yirangmq.core.errors import StoreError
 
@@ -40,11 +41,11 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
 ) -> None:
     async def act(stage: Stage, there: Endpoint) -> None:
         stage.breaks()
-        await until(lambda: notices(there) == [("opened", "1")])
+        await soon(lambda: notices(there) == [("opened", "1")])
         looks = stage.looks
-        await until(lambda: stage.looks > looks + 3)
+        await soon(lambda: stage.looks > looks + 3)
         stage.mends()
-        await until(lambda: notices(there) == [("opened", "1"), ("recovered", "1")])
+        await soon(lambda: notices(there) == [("opened", "1"), ("recovered", "1")])
 
     with caplog.at_level(logging.INFO, "yirangmq"):
         hooked(tmp_path, act)
@@ -58,7 +59,7 @@ def test_a_fault_reaches_log_and_sink_once_and_so_does_its_end(
 def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
     async def first(stage: Stage) -> None:
         stage.breaks()
-        await until(lambda: bool(stage.watch.standing.open))
+        await soon(lambda: bool(stage.watch.standing.open))
         found = await stage.ack("1")
         assert found["acknowledgedBy"] == "ann"
         kept = json.loads((tmp_path / FILE).read_text())
@@ -69,12 +70,12 @@ def test_open_alerts_and_their_acks_survive_a_restart(tmp_path: Path) -> None:
         assert (alert.id, alert.acked_by) == ("1", "ann")
         stage.breaks("still")
         looks = stage.looks
-        await until(lambda: stage.looks > looks + 2)
+        await soon(lambda: stage.looks > looks + 2)
         assert stage.watch.counts["opened"] == 1
         stage.mends()
-        await until(lambda: not stage.watch.standing.open)
+        await soon(lambda: not stage.watch.standing.open)
         stage.breaks("again")
-        await until(lambda: [one.id for one in stage.watch.standing.open.values()] == ["2"])
+        await soon(lambda: [one.id for one in stage.watch.standing.open.values()] == ["2"])
 
     slow = {"settleSec": 0.5}
     play(lambda: Stage(tmp_path, **slow), first)
@@ -86,15 +87,15 @@ def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> N
 
     async def first(stage: Stage) -> None:
         stage.breaks()
-        await until(lambda: stage.box("chat").failed > 0)
+        await soon(lambda: stage.box("chat").failed > 0)
 
     async def second() -> None:
         async with endpoint() as there:
             stage = Stage(tmp_path, nobody | {"url": there.url, "timeoutSec": 60}, settleSec=60)
             stage.watch.start()
             try:
-                await until(lambda: notices(there) == [("opened", "1")])
-                await until(lambda: json.loads((tmp_path / FILE).read_text())["pending"] == [])
+                await soon(lambda: notices(there) == [("opened", "1")])
+                await soon(lambda: json.loads((tmp_path / FILE).read_text())["pending"] == [])
             finally:
                 stage.watch.stop()
 
@@ -111,9 +112,9 @@ def test_a_sink_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
 
         there.answer = never
         stage.breaks()
-        await until(lambda: len(there.sent) == 1)
+        await soon(lambda: len(there.sent) == 1)
         looks = stage.looks
-        await until(lambda: stage.looks > looks + 5)
+        await soon(lambda: stage.looks > looks + 5)
         assert (await stage.ack("1"))["id"] == "1"
 
     hooked(tmp_path, act)
@@ -125,7 +126,7 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_said(tmp_path: Path, caplog
 
     async def act(stage: Stage) -> None:
         stage.breaks()
-        await until(lambda: (tmp_path / FILE).exists())
+        await soon(lambda: (tmp_path / FILE).exists())
 
     play(lambda: Stage(tmp_path), act)
     assert (tmp_path / "alerts/alerts.broken.json").read_text() == '{"version": 1, "open": 5}'
@@ -137,7 +138,7 @@ def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Pat
 
     async def act(stage: Stage, there: Endpoint) -> None:
         stage.breaks()
-        await until(lambda: notices(there) == [("opened", "1")])
+        await soon(lambda: notices(there) == [("opened", "1")])
         with pytest.raises(StoreError, match="cannot be kept"):
             await stage.ack("1")
 
@@ -146,7 +147,7 @@ def test_on_a_disk_that_takes_nothing_alerts_are_told_all_the_same(tmp_path: Pat
 
 def test_nothing_is_written_while_nothing_is_wrong(tmp_path: Path) -> None:
     async def act(stage: Stage) -> None:
-        await until(lambda: stage.looks > 3)
+        await soon(lambda: stage.looks > 3)
 
     play(lambda: Stage(tmp_path), act)
     assert list(tmp_path.iterdir()) == []

@@ -15,8 +15,7 @@ from tests.certificates import client_context, server_context
 from tests.doors import turning
 from tests.doors.http.live import Peer, ask, dial, request, serving
 from tests.doors.http.parts import Stage
-from tests.doors.turning import until
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, soon
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -78,7 +77,7 @@ def test_over_tls_the_same_is_said(run: Run, stage: Stage, tmp_path: Path) -> No
             plain = await dial(port)
             plain.send(request("GET", "/echo"))
             assert await plain.read() == b""
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -88,9 +87,9 @@ def test_a_tls_client_that_leaves_is_noticed(run: Run, stage: Stage, tmp_path: P
         async with serving(stage.routes(), tls=server_context(tmp_path)) as (_, port):
             peer = await dial(port, client_context(tmp_path))
             peer.send(request("GET", "/wait"))
-            await until(lambda: bool(stage.waiting))
+            await soon(lambda: bool(stage.waiting))
             peer.writer.close()
-            await until(lambda: stage.left == stage.waiting)
+            await soon(lambda: stage.left == stage.waiting)
 
     run(main())
 
@@ -124,7 +123,7 @@ def test_one_connection_too_many_is_told_so(run: Run, stage: Stage) -> None:
     async def main() -> None:
         async with serving(stage.routes(), Limits(connections=2)) as (door, port):
             first, second = await dial(port), await dial(port)
-            await until(lambda: len(door.connections) == 2)
+            await soon(lambda: len(door.connections) == 2)
             third = await dial(port)
             answer = await third.hear()
             assert answer is not None
@@ -132,7 +131,7 @@ def test_one_connection_too_many_is_told_so(run: Run, stage: Stage) -> None:
             assert await third.read() == b""
             assert (await first.ask("GET", "/echo")).status == 200
             second.writer.close()
-            await until(lambda: len(door.connections) == 1)
+            await soon(lambda: len(door.connections) == 1)
             assert (await ask(port, "GET", "/echo")).status == 200
             assert door.closed_for == {"connections": 1}
 
@@ -194,7 +193,7 @@ def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: Stage, way: st
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/wait"))
-            await until(lambda: bool(stage.waiting))
+            await soon(lambda: bool(stage.waiting))
             if way == "half":
                 peer.writer.write_eof()
             elif way == "reset":
@@ -203,8 +202,8 @@ def test_a_client_that_leaves_is_noticed_at_once(run: Run, stage: Stage, way: st
                 peer.writer.transport.abort()
             else:
                 peer.writer.close()
-            await until(lambda: stage.left == stage.waiting)
-            await until(lambda: not door.connections)
+            await soon(lambda: stage.left == stage.waiting)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -217,7 +216,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Sta
             peer = await dial(port)
             peer.send(request("GET", "/echo") + request("POST", "/hold", b"x"))
             peer.writer.write_eof()
-            await until(lambda: bool(stage.held))
+            await soon(lambda: bool(stage.held))
             await asyncio.sleep(0.01)  # so that the end is seen before the answer
             stage.held[0].answer(Response(200, b"done"))
             first, second = await peer.hear(), await peer.hear()
@@ -225,7 +224,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Sta
             assert second is not None
             assert (first.status, second.body) == (200, b"done")
             assert await peer.hear() is None
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -235,15 +234,15 @@ def test_a_client_that_leaves_is_noticed_even_while_nothing_is_read_from_it(run:
         async with serving(stage.routes(), Limits(pipelined=4)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/wait") * 5000)
-            await until(lambda: bool(door.connections) and not only(door)._is_reading)
+            await soon(lambda: bool(door.connections) and not only(door)._is_reading)
             peer.writer.close()
 
             def is_noticed() -> bool:
                 door.look_around(now())
                 return stage.left == stage.waiting
 
-            await until(is_noticed)
-            await until(lambda: not door.connections)
+            await soon(is_noticed)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -258,7 +257,7 @@ def test_a_stream_goes_as_fast_as_its_reader_and_holds_others_up_for_nothing(run
             slow = await dial(port)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
             slow.send(request("GET", "/floods"))
-            await until(lambda: bool(door.connections) and only(door).http.is_clogged)
+            await soon(lambda: bool(door.connections) and only(door).http.is_clogged)
             left = stage.flood.left if stage.flood else 0
             assert left > 900
             socket = only(door)
@@ -279,7 +278,7 @@ def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run
         async with serving(stage.routes(), Limits(ping_seconds=15)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/events"))
-            await until(lambda: stage.stream.outlet is not None)
+            await soon(lambda: stage.stream.outlet is not None)
             stage.stream.write(b"data: 1\n\n")
             await asyncio.wait_for(peer.reader.readuntil(b"data: 1\n\n\r\n"), PATIENCE)
             start = now()
@@ -288,7 +287,7 @@ def test_silent_events_are_kept_alive_and_a_reader_that_left_is_noticed(run: Run
             door.look_around(start + 15)
             assert await peer.read() == b"3\r\n:\n\n\r\n"
             peer.writer.close()
-            await until(lambda: stage.stream.is_gone)
+            await soon(lambda: stage.stream.is_gone)
 
     run(main())
 
@@ -302,13 +301,13 @@ def test_a_client_that_reads_nothing_is_closed_after_a_while(run: Run, stage: St
             peer = await dial(port)
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(request("GET", "/large") * 30)
-            await until(lambda: bool(door.connections) and not only(door)._is_reading)
+            await soon(lambda: bool(door.connections) and not only(door)._is_reading)
             start = now()
             door.look_around(start)
             door.look_around(start + 29)
             assert door.connections
             door.look_around(start + 31)
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
             assert door.closed_for == {"slow reader": 1}
             assert door.shared.held == 0
 
@@ -321,8 +320,8 @@ def test_answers_that_nobody_reads_are_held_within_bounds(run: Run, stage: Stage
             peer = await dial(port)
             peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
             peer.send(request("GET", "/large") * 90)
-            await until(lambda: door.closed_for == {"slow reader": 1})
-            await until(lambda: not door.connections)
+            await soon(lambda: door.closed_for == {"slow reader": 1})
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -332,13 +331,13 @@ def test_a_stream_that_does_not_wait_is_cut_off(run: Run, stage: Stage) -> None:
         async with serving(stage.routes(), Limits(client_memory=3_000_000)) as (door, port):
             peer = await dial(port)
             peer.send(request("GET", "/pieces"))
-            await until(lambda: stage.stream.outlet is not None)
+            await soon(lambda: stage.stream.outlet is not None)
             written = 0
             while not stage.stream.is_gone:
                 stage.stream.write(b"x" * 100_000)
                 written += 100_000
             assert written == 3_000_000
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -356,7 +355,7 @@ def test_an_answer_arrives_though_the_client_still_sends(run: Run, stage: Stage)
             await peer.writer.drain()
             assert await peer.read() == b""
             peer.writer.close()
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -370,7 +369,7 @@ def test_a_client_that_goes_on_sending_after_the_end_is_cut_off(run: Run, stage:
             assert answer is not None
             assert answer.status == 501
             peer.send(b"x" * 1000)
-            await until(lambda: not door.connections)
+            await soon(lambda: not door.connections)
 
     run(main())
 
@@ -387,9 +386,9 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
             waiting.send(request("GET", "/wait"))
             following.send(request("GET", "/events"))
             half.send(request("POST", "/echo", b"x" * 1000)[:-10])
-            await until(lambda: bool(stage.held and stage.waiting and stage.stream.outlet))
+            await soon(lambda: bool(stage.held and stage.waiting and stage.stream.outlet))
             stage.stream.write(b"data: 1\n\n")
-            await until(lambda: len(door.connections) == 5 and door.shared.held >= 990)
+            await soon(lambda: len(door.connections) == 5 and door.shared.held >= 990)
             door.stop()
             assert await idle.hear() is None
             told = await waiting.hear()
@@ -408,7 +407,7 @@ def test_a_stopping_door_answers_what_is_at_work_and_lets_everybody_go(run: Run,
             for peer in (idle, working, waiting, following, half):
                 assert await peer.read() == b""
                 peer.writer.close()
-            await until(lambda: door.is_idle)
+            await soon(lambda: door.is_idle)
             late = await dial(port)
             refused = await late.hear()
             assert refused is not None
@@ -422,7 +421,7 @@ def test_what_is_not_answered_in_the_end_is_refused(run: Run, stage: Stage) -> N
         async with serving(stage.routes()) as (door, port):
             peer = await dial(port)
             peer.send(request("POST", "/hold", b"x"))
-            await until(lambda: bool(stage.held))
+            await soon(lambda: bool(stage.held))
             door.stop()
             door.send_away()
             answer = await peer.hear()
@@ -439,7 +438,7 @@ def test_a_silent_connection_is_closed(run: Run, stage: Stage) -> None:
             idle, waiting = await dial(port), await dial(port)
             await idle.ask("GET", "/echo")
             waiting.send(request("GET", "/wait"))
-            await until(lambda: bool(stage.waiting))
+            await soon(lambda: bool(stage.waiting))
             door.look_around(now() + 73)
             assert await asyncio.wait_for(idle.read(), PATIENCE) == b""
             stage.waiting[0].answer(Response(200, b"still here"))

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import stomp
 import uvloop
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config.load import load
 from yirangmq.core.access import Grant
@@ -168,10 +167,3 @@ def live(
         yield server
     finally:
         server.stop()
-
-
-def until(is_so: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not is_so():
-        assert time.monotonic() < end, "it did not come to be"
-        time.sleep(0.002)

@@ -8,8 +8,8 @@ import pytest
 import stomp
 
 from tests.certificates import certificate, server_context
-from tests.doors.stomp.live import LiveServer, live, until
-from tests.patience import PATIENCE
+from tests.doors.stomp.live import LiveServer, live
+from tests.patience import PATIENCE, until
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 

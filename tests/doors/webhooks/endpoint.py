@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from tests.patience import PATIENCE
+from tests.patience import soon
 from yirangmq.broker import policies
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
@@ -145,12 +145,6 @@ class Site:
         return self.desk.read(work)
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the condition is somebody else's, who tells nobody)
-            await asyncio.sleep(0.002)
-
-
 def run(main: Callable[[Site, Endpoint], Awaitable[None]]) -> None:
     """A server and an endpoint, for as long as the test takes; no task of theirs is left behind."""
 
@@ -162,6 +156,6 @@ def run(main: Callable[[Site, Endpoint], Awaitable[None]]) -> None:
                 await main(site, there)
             finally:
                 site.webhooks.abort()
-                await until(lambda: site.webhooks.is_idle and site.desk.is_idle)
+                await soon(lambda: site.webhooks.is_idle and site.desk.is_idle)
 
     asyncio.run(whole())

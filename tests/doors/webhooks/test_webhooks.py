@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests.certificates import client_context, server_context
-from tests.doors.webhooks.endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status, until
+from tests.doors.webhooks.endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
+from tests.patience import soon
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
 
@@ -22,7 +23,7 @@ def test_a_message_is_posted_and_acknowledged() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "headers": {"X-Shop": "7"}})
         [id] = await site.publish("mail", {"to": "ann"}, type="letter\n%", trace_id="t")
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         [sent] = there.sent
         assert sent.line == "POST /hook?x=1 HTTP/1.1"
         assert sent.body == b'{"to":"ann"}'
@@ -41,7 +42,7 @@ def test_any_bytes_pass_untouched_and_signed() -> None:
         body = bytes(range(256))
         await site.set_policy("mail", webhook={"url": there.url, "secret": "shop"})
         await site.publish("mail", body, content_type="image/png")
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         [sent] = there.sent
         assert (sent.body, sent.headers["Content-Type"]) == (body, "image/png")
         signed = sent.headers["X-MQ-Timestamp"].encode() + b"." + body
@@ -55,7 +56,7 @@ def test_the_check_in_the_documents_is_right() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "secret": "shop"})
         await site.publish("mail", {"to": "ann"})
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         [sent] = there.sent
         [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
         names: dict[str, Any] = {}
@@ -78,7 +79,7 @@ def test_a_webhook_over_tls_is_who_it_says_it_is(tmp_path: Path) -> None:
                 site.start()
                 await site.set_policy("mail", webhook={"url": url}, retry={"limit": 0})
                 await site.publish("mail", 1)
-            await until(lambda: trusting.counts().done == 1 and wary.counts().dead == 1)
+            await soon(lambda: trusting.counts().done == 1 and wary.counts().dead == 1)
             assert "certificate" in str(wary.rows()[0]["lastError"])
             for site in (trusting, wary):
                 site.webhooks.abort()
@@ -90,7 +91,7 @@ def test_messages_that_wait_already_are_pushed_too_over_few_connections() -> Non
     async def main(site: Site, there: Endpoint) -> None:
         await site.publish("mail", *range(50))
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 3})
-        await until(lambda: site.counts().done == 50)
+        await soon(lambda: site.counts().done == 50)
         assert sorted(int(sent.body) for sent in there.sent) == list(range(50))
         assert there.connections <= 3
 
@@ -108,10 +109,10 @@ def test_no_more_at_once_than_the_policy_says() -> None:
         there.answer = wait
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 3})
         await site.publish("mail", *range(10))
-        await until(lambda: there.at_once == 3)
+        await soon(lambda: there.at_once == 3)
         assert site.counts().leased == 3
         gate.set()
-        await until(lambda: site.counts().done == 10)
+        await soon(lambda: site.counts().done == 10)
         assert there.most_at_once == 3
 
     run(main)
@@ -123,7 +124,7 @@ def test_an_answer_that_says_never_sends_to_the_dead_letters_at_once(number: int
         there.answer = status(number, body=b"no such street")
         await site.set_policy("mail", webhook={"url": there.url})
         [id] = await site.publish("mail", 1)
-        await until(lambda: site.counts().dead == 1)
+        await soon(lambda: site.counts().dead == 1)
         failure = site.failure("mail", id)
         assert failure.reason_code == "REJECTED"
         assert failure.reason_message == f"the webhook answered {number}: no such street"
@@ -138,7 +139,7 @@ def test_an_answer_that_says_not_now_is_tried_again_by_the_policy(number: int) -
         there.answer = status(number, f"Location: {there.url}")
         await site.set_policy("mail", webhook={"url": there.url}, retry=QUICK)
         [id] = await site.publish("mail", 1)
-        await until(lambda: site.counts().dead == 1)
+        await soon(lambda: site.counts().dead == 1)
         assert [sent.headers["X-MQ-Attempt"] for sent in there.sent] == ["1", "2", "3"]
         assert site.failure("mail", id).reason_code == "HANDLER_ERROR"
 
@@ -151,7 +152,7 @@ def test_a_message_that_failed_is_delivered_when_the_endpoint_is_well_again() ->
         there.answer = lambda sent: answers.pop(0)
         await site.set_policy("mail", webhook={"url": there.url}, retry={**QUICK, "limit": 9})
         await site.publish("mail", 1)
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         assert answers == []
         [row] = site.rows()
         assert (row["delivered"], row["failed"], row["lastStatus"], row["lastError"]) == (1, 3, 204, None)
@@ -165,7 +166,7 @@ def test_retry_after_holds_the_message_and_the_queue(number: int) -> None:
         there.answer = status(number, "Retry-After: 100")
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 1}, retry=QUICK)
         [first, _] = await site.publish("mail", 1, 2)
-        await until(lambda: site.counts().delayed == 1)
+        await soon(lambda: site.counts().delayed == 1)
         [row] = site.rows()
         assert 90 < row["heldSec"] <= 100
         due = site.desk.read(lambda work: work.by_id("mail", [first])[0]).due_at  # type: ignore[union-attr]
@@ -185,7 +186,7 @@ def test_a_slow_endpoint_is_given_up_after_its_time() -> None:
         there.answer = never
         await site.set_policy("mail", webhook={"url": there.url, "timeoutSec": 0.05}, retry={"limit": 0})
         [id] = await site.publish("mail", 1)
-        await until(lambda: site.counts().dead == 1)
+        await soon(lambda: site.counts().dead == 1)
         assert site.failure("mail", id).reason_code == "TIMEOUT"
 
     run(main)
@@ -204,12 +205,12 @@ def test_a_slow_endpoint_delays_no_other_queue() -> None:
         for queue in ("slow", "mail"):
             await site.set_policy(queue, webhook={"url": there.url})
         await site.publish("slow", *range(20))
-        await until(lambda: there.at_once == 4)
+        await soon(lambda: there.at_once == 4)
         await site.publish("mail", *range(20))
-        await until(lambda: site.counts("mail").done == 20)
+        await soon(lambda: site.counts("mail").done == 20)
         assert site.counts("slow").done == 0
         gate.set()
-        await until(lambda: site.counts("slow").done == 20)
+        await soon(lambda: site.counts("slow").done == 20)
 
     run(main)
 
@@ -225,16 +226,16 @@ def test_a_lease_does_not_end_before_its_request() -> None:
         there.answer = wait
         await site.set_policy("mail", webhook={"url": there.url}, visibilityTimeoutSec=2)
         [id] = await site.publish("mail", 1)
-        await until(lambda: there.at_once == 1)
+        await soon(lambda: there.at_once == 1)
 
         def due() -> int:
             card = site.desk.read(lambda work: work.by_id("mail", [id])[0])
             return card.due_at if card is not None else 0
 
         first = due()
-        await until(lambda: due() > first + 2000)
+        await soon(lambda: due() > first + 2000)
         gate.set()
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         assert len(there.sent) == 1
 
     run(main)
@@ -246,9 +247,9 @@ def test_a_dead_endpoint_does_not_turn_a_full_queue_into_dead_letters() -> None:
         retry = {"limit": 0, "backoff": "fixed", "initialDelaySec": 1000, "maxDelaySec": 1000}
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 2}, retry=retry)
         await site.publish("mail", *range(100))
-        await until(lambda: bool(site.rows()[0]["heldSec"]))
+        await soon(lambda: bool(site.rows()[0]["heldSec"]))
         assert 30 < site.rows()[0]["heldSec"] <= 60
-        await until(lambda: site.desk.is_idle)
+        await soon(lambda: site.desk.is_idle)
         assert site.counts().dead <= 3
 
     run(main)
@@ -260,7 +261,7 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_no_failure() -> None:
         there.answer = lambda sent: answers.pop(0)
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 1})
         await site.publish("mail", 1, 2)
-        await until(lambda: site.counts().done == 2)
+        await soon(lambda: site.counts().done == 2)
         assert (site.rows()[0]["failed"], there.connections) == (0, 2)
 
     run(main)
@@ -273,7 +274,7 @@ def test_nobody_there_is_a_failure_that_is_told() -> None:
             url = f"http://localhost:{free.getsockname()[1]}/"
         await site.set_policy("mail", webhook={"url": url}, retry={"limit": 0})
         [id] = await site.publish("mail", 1)
-        await until(lambda: site.counts().dead == 1)
+        await soon(lambda: site.counts().dead == 1)
         assert "cannot be reached" in site.failure("mail", id).reason_message
 
     run(main)
@@ -286,11 +287,11 @@ def test_a_webhook_that_is_taken_out_of_the_policy_pushes_no_more() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url})
         await site.publish("mail", 1)
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         await site.set_policy("mail")
-        await until(lambda: site.rows() == [])
+        await soon(lambda: site.rows() == [])
         await site.publish("mail", 2)
-        await until(lambda: site.desk.is_idle)
+        await soon(lambda: site.desk.is_idle)
         assert (site.counts().ready, len(there.sent)) == (1, 1)
 
     run(main)
@@ -308,12 +309,12 @@ def test_what_is_on_its_way_to_the_old_address_is_seen_through() -> None:
         there.answer = wait
         await site.set_policy("mail", webhook={"url": there.url})
         await site.publish("mail", "old")
-        await until(lambda: there.at_once == 1)
+        await soon(lambda: there.at_once == 1)
         await site.set_policy("mail", webhook={"url": there.url.replace("hook", "new")})
         await site.publish("mail", "new")
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         gate.set()
-        await until(lambda: site.counts().done == 2)
+        await soon(lambda: site.counts().done == 2)
         assert [sent.line.split()[1][:5] for sent in there.sent] == ["/hook", "/new?"]
 
     run(main)
@@ -323,10 +324,10 @@ def test_a_paused_queue_pushes_nothing_until_it_is_resumed() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url}, paused=True)
         await site.publish("mail", 1)
-        await until(lambda: site.desk.is_idle)
+        await soon(lambda: site.desk.is_idle)
         assert there.sent == []
         await site.set_policy("mail", webhook={"url": there.url})
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
 
     run(main)
 
@@ -335,13 +336,13 @@ def test_a_webhook_without_its_secret_waits_and_says_why() -> None:
     async def main(site: Site, there: Endpoint) -> None:
         await site.set_policy("mail", webhook={"url": there.url, "secret": "lost"})
         await site.publish("mail", 1)
-        await until(lambda: bool(site.rows()))
+        await soon(lambda: bool(site.rows()))
         [row] = site.rows()
         assert (row["queue"], row["lastError"]) == ("mail", "there is no secret 'lost'")
         assert site.counts().ready == 1
         site.secrets["lost"] = b"found"
         await site.set_policy("other")  # any change of a policy makes it look again
-        await until(lambda: site.counts().done == 1)
+        await soon(lambda: site.counts().done == 1)
         assert "X-MQ-Signature" in there.sent[0].headers
 
     run(main)
@@ -361,11 +362,11 @@ def test_a_stop_sees_through_what_is_on_its_way_and_takes_no_more() -> None:
         there.answer = wait
         await site.set_policy("mail", webhook={"url": there.url, "concurrency": 1})
         await site.publish("mail", 1, 2)
-        await until(lambda: there.at_once == 1)
+        await soon(lambda: there.at_once == 1)
         site.webhooks.stop()
         assert not site.webhooks.is_idle
         gate.set()
-        await until(lambda: site.webhooks.is_idle and site.desk.is_idle)
+        await soon(lambda: site.webhooks.is_idle and site.desk.is_idle)
         assert (site.counts().done, site.counts().ready) == (1, 1)
 
     run(main)
@@ -380,10 +381,10 @@ def test_what_is_not_done_when_time_is_up_goes_back_and_does_not_count() -> None
         there.answer = never
         await site.set_policy("mail", webhook={"url": there.url})
         [id] = await site.publish("mail", 1)
-        await until(lambda: there.at_once == 1)
+        await soon(lambda: there.at_once == 1)
         site.webhooks.stop()
         site.webhooks.abort()
-        await until(lambda: site.webhooks.is_idle and site.desk.is_idle)
+        await soon(lambda: site.webhooks.is_idle and site.desk.is_idle)
         card: Any = site.desk.read(lambda work: work.by_id("mail", [id])[0])
         assert (card.state, card.attempt) == ("ready", 0)
 

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.doors.http.live import Answer, Peer, dial, serving
-from tests.patience import PATIENCE
+from tests.patience import soon
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
@@ -128,18 +128,12 @@ class Stage:
     async def begin_order(self, peer: Peer, queue: str = "q") -> None:
         before = len(self.desk.waiting(queue))
         peer.send(f"GET /mq/{queue}/messages HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        await until(lambda: len(self.desk.waiting(queue)) == before + 1)
+        await soon(lambda: len(self.desk.waiting(queue)) == before + 1)
 
 
 def loads(body: bytes) -> Any:
 
     return json.loads(body)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not is_so():  # noqa: ASYNC110  (the desk tells nobody)
-            await asyncio.sleep(0)
 
 
 Scene = Callable[[Stage], Awaitable[None]]

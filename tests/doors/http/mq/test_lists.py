@@ -8,7 +8,8 @@ import pytest
 
 from tests.doors.http.live import request
 from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage, until
+from tests.doors.http.mq.parts import Stage
+from tests.patience import soon
 from tests.places import Place
 from yirangmq.broker import wholesale
 from yirangmq.core.errors import StoreError
@@ -176,7 +177,7 @@ def test_whoever_leaves_in_the_middle_of_a_list_ends_it(play: Play, monkeypatch:
         peer.send(request("GET", "/mq/q/failed-messages"))
         await peer.read()
         peer.writer.transport.abort()
-        await until(lambda: bool(over))
+        await soon(lambda: bool(over))
 
     play(scene)
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage, until
+from tests.doors.http.mq.parts import Stage
+from tests.patience import soon
 from tests.places import KINDS, Place
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Transaction
@@ -35,10 +36,10 @@ def test_time_acts_on_an_idle_queue_without_being_asked(play: Play, state: str, 
             return counts.draft + counts.claimed + counts.leased, counts.ready
 
         stage.pass_time(seconds - 0.001)
-        await until(lambda: stage.desk.is_idle)
+        await soon(lambda: stage.desk.is_idle)
         assert stage.desk.read(counted) == (1, 0)
         stage.pass_time(0.001)
-        await until(lambda: stage.desk.is_idle)
+        await soon(lambda: stage.desk.is_idle)
         assert stage.desk.read(counted) == (0, 0 if state == "drafting" else 1)
 
     play(scene)
