@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -14,15 +16,20 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tests.doors.http.v1.servers import HttpServer
 from tests.patience import PATIENCE
 from tests.pipeline.served import Served
 from tests.scenarios.daemons import until
-from yirangmq.core.topics import NewRecord
+from yirangmq.clock import SteadyClock
+from yirangmq.core.topics import NewRecord, Retention, Trimmed
+from yirangmq.pipeline.source.broker import HttpBroker
 from yirangmq.pipeline.source.checkpoints import NAME, owner_of
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.stream import TopicStream
+from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.topics.stage import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
 
@@ -97,6 +104,46 @@ def test_a_live_query_gets_what_comes_and_its_cursor_follows(
         query.stop()
     assert seen.values == [b"0", b"1", b"2"]
     served.ask("DELETE", "/v1/cursors/s-live")
+
+
+def test_nothing_is_retired_before_its_batch_is_committed_and_it_is_from_then_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The log is to keep nothing, and is trimmed while each batch is at work: what holds it is the query alone."""
+    with SegmentLog(tmp_path / "topics", LogSettings(segment_bytes=4096, durability="os", ahead=False)) as log:
+        for _ in range(20):
+            log.append([NewRecord("s.held", b"%0200d" % n) for n in range(10)])
+    settings = Settings(retention=Retention(size=0))
+    server = HttpServer(MemoryStore(), SteadyClock(), folder=tmp_path, settings=settings).start()
+    firsts: list[int] = []
+    seen = Seen()
+
+    def trimmed() -> int:
+        """The first record that is left."""
+        found: Queue[Trimmed | None] = Queue()
+        assert server.topics is not None
+        ticking = server.topics.opened().ticking
+        server.do(lambda: ticking.retain(lambda done, error: found.put(done)))
+        done = found.get(timeout=PATIENCE)
+        assert done is not None
+        return done.first
+
+    def work(found: DataFrame, batch: int) -> None:
+        firsts.append(trimmed())
+        seen(found, batch)
+
+    try:
+        terms = {"subscribe": "s.held", "groupId": "s-held", "maxOffsetsPerTrigger": "100"}
+        run(follow(spark, broker=server.url, **terms), work, tmp_path / "c")
+        assert len(seen.values) == 200
+        before, after = firsts
+        assert before == 1
+        assert 80 < after <= 101  # whole segments go, and the second batch is still at work
+        with closing(HttpBroker(server.url, None, PATIENCE)) as broker:
+            broker.document("DELETE", "/v1/cursors/s-held")
+        assert trimmed() > 180  # nobody holds it any more; the last segment always stays
+    finally:
+        server.stop()
 
 
 def test_two_queries_on_one_checkpoint_are_refused_at_the_start(

@@ -41,11 +41,19 @@ class HttpServer:
     """Listens at ``url`` from ``start`` to ``stop``. With a folder it has topics, takes batches, and
     has an alert."""
 
-    def __init__(self, store: Store, clock: Clock, ids: Ids | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        ids: Ids | None = None,
+        folder: Path | None = None,
+        settings: Settings | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids or TimeOrderedIds()
         self._folder = folder
+        self._settings = settings or Settings()
         self.topics: Publisher | None = None
         self._thread = OnThread(self._run)
         self.do = self._thread.do
@@ -80,7 +88,7 @@ class HttpServer:
         aside = Aside(loop.call_soon_threadsafe)
         batches = None
         if self._folder is not None:
-            self.topics = Publisher(opening(self._folder / "topics"), loop_here(), Settings())
+            self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
             batches = Batches(desk, StageFiles(self._folder / "stages"), aside.run, self._clock, self._ids)
             batches.topics = FeedForBatches(self.topics)
             self.topics.start()
