@@ -1,12 +1,11 @@
 """The log: what is appended is there, in order, with its numbers, also after closing, and until it is given up."""
 
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import until
 from tests.stores.logs import (
     SECOND,
     SMALL,
@@ -406,10 +405,7 @@ def test_after_a_small_write_the_next_file_is_made_ready_again(tmp_path: Path) -
             log.append([NewRecord("large", payload)])
         before = disk.written
         log.append([NewRecord("small", b"1")])
-        until = time.monotonic() + PATIENCE
-        while disk.written - before < 2 << 20:
-            assert time.monotonic() < until, "no file was made ready"
-            time.sleep(0.01)
+        until(lambda: disk.written - before >= 2 << 20, what="a file that is made ready")
         log.append([NewRecord("large", payload)])
         log.append([NewRecord("large", payload)])
         assert [record.payload for record in log.reader().records(1)] == [*[payload] * 4, b"1", *[payload] * 2]
