@@ -22,7 +22,7 @@ from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Cursor, TopicState, check_subscriber, check_topic
-from yirangmq.format.record import instant
+from yirangmq.format.record import cursor_document, instant
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.segments import LogSettings, SegmentLog
@@ -120,7 +120,7 @@ class LocalTopics:
             cursors = open_cursors(self._cursors_url)
             with closing(cursors):
                 view = self._view()
-                return [_cursor_row(one, view) for one in cursors.all()]
+                return [{**cursor_document(one, view.last, view.epoch), "state": "offline"} for one in cursors.all()]
         except StoreBusy:
             return []  # whoever holds it knows
         finally:
@@ -204,21 +204,6 @@ def _row(topic: str, state: TopicState) -> dict[str, Any]:
         "records": state.records,
         "bytes": state.size,
         "publishedPerSec": None,
-    }
-
-
-def _cursor_row(cursor: Cursor, view: SegmentView) -> dict[str, Any]:
-    is_ours = cursor.epoch == view.epoch
-    return {
-        "subscriber": cursor.name,
-        "name": cursor.name,
-        "filter": cursor.filter,
-        "sequence": cursor.sequence,
-        "confirmed": cursor.sequence,
-        "lag": max(0, view.last - cursor.sequence) if is_ours else view.last,
-        "heardAt": instant(cursor.at_ns),
-        "epoch": cursor.epoch,
-        "state": "offline",
     }
 
 

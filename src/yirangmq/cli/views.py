@@ -3,7 +3,7 @@
 from typing import Any
 
 from yirangmq.cli.table import safe
-from yirangmq.core.message import RANK_LAST, Envelope, Failure
+from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.format import deadletter
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import as_json, header_of, iso
@@ -43,18 +43,8 @@ def delivery_block(delivery: Delivery) -> str:
 def look_line(look: Look) -> bytes:
     """Card, envelope and latest failure in one document; the payload's text is its own."""
     message = as_json(look.envelope) if look.envelope is not None else b"null"
-    failure = dumps(failure_document(look.failure)) if look.failure is not None else b"null"
+    failure = dumps(deadletter.failure_document(look.failure)) if look.failure is not None else b"null"
     return b'%s,"message":%s,"failure":%s}' % (dumps(look.card())[:-1], message, failure)
-
-
-def failure_document(failure: Failure) -> dict[str, Any]:
-    return {
-        "reasonCode": failure.reason_code,
-        "reasonMessage": failure.reason_message,
-        "failedAt": iso(failure.failed_at),
-        "attempt": failure.attempt,
-        "consumerId": failure.consumer or None,
-    }
 
 
 def letter_card(look: Look) -> dict[str, Any]:

@@ -12,13 +12,14 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.ports import Clock
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, TopicState, check_subscriber
+from yirangmq.core.topics import MOST_SEQUENCE, Log, TopicState, check_subscriber
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.topic_pages import page, read_wanted
 from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
+from yirangmq.format.record import cursor_document
 from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
 from yirangmq.topics.publisher import Publisher
@@ -134,7 +135,7 @@ class TopicCalls:
             return
         parts = topics.opened()
         last = parts.feed.log.last
-        done([_cursor_row(cursor, last, parts.feed.log.epoch) for cursor in parts.ledger.all()], None)
+        done([cursor_document(cursor, last, parts.feed.log.epoch) for cursor in parts.ledger.all()], None)
 
     # -- methods that change --------------------------------------------------------------------------------------
 
@@ -222,7 +223,7 @@ class TopicCalls:
         rows = [_subscriber_row(one, log.last) for one in parts.follows.subscribers.values()]
         there = {one.name for one in parts.follows.subscribers.values() if one.name}
         away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
-        return rows + [{**_cursor_row(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
+        return rows + [{**cursor_document(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
 
     def samples(self) -> "dict[str, Told]":
         """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
@@ -274,20 +275,6 @@ def _subscriber_row(subscriber: "Subscriber", last: int) -> dict[str, Any]:
         "sent": sent,
         "recoveries": subscriber.recoveries,
         "peer": subscriber.line.peer,
-    }
-
-
-def _cursor_row(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
-    is_ours = cursor.epoch == epoch
-    return {
-        "subscriber": cursor.name,
-        "name": cursor.name,
-        "filter": cursor.filter,
-        "sequence": cursor.sequence,
-        "confirmed": cursor.sequence,
-        "lag": max(0, last - cursor.sequence) if is_ours else last,
-        "heardAt": _iso_ns(cursor.at_ns),
-        "epoch": cursor.epoch,
     }
 
 

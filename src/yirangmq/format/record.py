@@ -1,12 +1,16 @@
-"""A topic's record as a JSON document, as every surface shows it. Knows: values and text. Does not know: frames."""
+"""A topic's record and a subscriber's cursor as JSON documents, as every surface shows them.
+
+Knows: values and text. Does not know: frames."""
 
 import base64
 import binascii
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.topics import NO_HEADERS, NewRecord, Record
+from yirangmq.core.topics import NO_HEADERS, Cursor, NewRecord, Record
+from yirangmq.format.envelope import iso
 from yirangmq.format.jsontext import dumps, loads, members
 
 NS = 1_000_000_000
@@ -76,10 +80,29 @@ def _payload(parts: Mapping[str, bytes]) -> bytes:
         if "payloadBase64" in parts:
             raise BadInput("stands beside payload; give one of them", field="payloadBase64")
         return parts["payload"].strip()
-    written = loads(parts["payloadBase64"])
+    return from_base64(parts["payloadBase64"])
+
+
+def from_base64(text: bytes) -> bytes:
+    """The bytes of the member ``payloadBase64``, which is given as JSON text."""
+    written = loads(text)
     try:
         if not isinstance(written, str):
             raise ValueError
         return base64.b64decode(written, validate=True)
     except (ValueError, binascii.Error):
         raise BadInput("must be base64", field="payloadBase64") from None
+
+
+def cursor_document(cursor: Cursor, last: int, epoch: str) -> dict[str, Any]:
+    """A durable subscriber that is away, beside a log of this epoch that ends at ``last``."""
+    return {
+        "subscriber": cursor.name,
+        "name": cursor.name,
+        "filter": cursor.filter,
+        "sequence": cursor.sequence,
+        "confirmed": cursor.sequence,
+        "lag": max(0, last - cursor.sequence) if cursor.epoch == epoch else last,
+        "heardAt": iso(cursor.at_ns // 1_000_000),
+        "epoch": cursor.epoch,
+    }

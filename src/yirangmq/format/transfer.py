@@ -14,6 +14,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.reasons import check_reason
 from yirangmq.core.states import State
 from yirangmq.core.strict import Fields
+from yirangmq.format.deadletter import failure_document
 from yirangmq.format.envelope import Facts, check_header, iso
 from yirangmq.format.jsontext import dumps, loads, members
 
@@ -92,7 +93,7 @@ def _write_message(message: Message, envelope: Envelope, failure: Failure | None
         "expiresAt": _or_null(message.expires_at),
         "consumerId": message.consumer or None,
         "reasonCode": message.reason or None,
-        "failure": None if failure is None else _failure(failure),
+        "failure": None if failure is None else failure_document(failure),
         "sent": {
             "publishedAt": iso(envelope.published_at),
             "availableAt": iso(envelope.available_at),
@@ -111,16 +112,6 @@ def _payload(envelope: Envelope) -> bytes:
     if b"\n" in payload or b"\r" in payload or payload.strip() != payload:
         return b'"payloadText":%s' % dumps(payload.decode())
     return b'"payload":%s' % payload
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "reasonCode": failure.reason_code,
-        "reasonMessage": failure.reason_message,
-        "failedAt": iso(failure.failed_at),
-        "attempt": failure.attempt,
-        "consumerId": failure.consumer or None,
-    }
 
 
 def _or_null(moment: int) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.reasons import Reason
+from yirangmq.format.deadletter import failure_document
 from yirangmq.format.envelope import iso, read
 from yirangmq.format.filenames import UNSAID, Card
 from yirangmq.format.jsontext import dumps, loads, members
@@ -174,13 +175,7 @@ class Sort(NamedTuple):
 
 
 def write_failure(failure: Failure, sort: Sort) -> bytes:
-    why = {
-        "reasonCode": failure.reason_code,
-        "reasonMessage": failure.reason_message,
-        "failedAt": iso(failure.failed_at),
-        "attempt": failure.attempt,
-        "consumerId": failure.consumer or None,
-    }
+    why = failure_document(failure)
     routing = {"sourceQueue": sort.source, "dlqQueue": sort.dead_letters}
     own = {"format": FORMAT, "failedAt": failure.failed_at}
     return dumps({"messageId": sort.message_id, "failure": why, "routing": routing, OWN: own}) + b"\n"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from yirangmq.core.message import Failure
+from yirangmq.format.deadletter import failure_document
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import as_json, iso
 from yirangmq.format.jsontext import dumps
@@ -59,17 +59,7 @@ def _card(look: Look) -> dict[str, Any]:
         "expiresAt": iso(message.expires_at) if message.expires_at else None,
         "bytes": None if sent is None else len(sent.payload),
         "dlqQueue": look.rules.dlq.queue,
-        "failure": None if look.failure is None else _failure(look.failure),
-    }
-
-
-def _failure(failure: Failure) -> dict[str, Any]:
-    return {
-        "reasonCode": failure.reason_code,
-        "reasonMessage": failure.reason_message,
-        "failedAt": iso(failure.failed_at),
-        "attempt": failure.attempt,
-        "consumerId": failure.consumer or None,
+        "failure": None if look.failure is None else failure_document(look.failure),
     }
 
 
@@ -82,7 +72,7 @@ def _history(look: Look) -> list[dict[str, Any]]:
         if sent.available_at > sent.published_at:
             steps.append({"at": iso(sent.available_at), "what": "available"})
     if look.failure is not None:
-        failed = _failure(look.failure)
+        failed = failure_document(look.failure)
         steps.append({"at": failed.pop("failedAt"), "what": "failed", **failed})
     now = {"at": iso(message.changed_at), "what": message.state.value, "attempt": message.attempt}
     if message.consumer:

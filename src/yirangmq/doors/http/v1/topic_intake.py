@@ -2,8 +2,6 @@
 
 Knows: content types, headers, the forms of a record. Does not know: the feed."""
 
-import base64
-import binascii
 from collections.abc import Callable, Mapping
 
 from yirangmq.core.errors import BadInput, QueueError
@@ -13,6 +11,7 @@ from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.doors.http.v1.intake import FORM, LINES, elements
 from yirangmq.format.envelope import JSON_TYPE
 from yirangmq.format.jsontext import loads, members
+from yirangmq.format.record import from_base64
 from yirangmq.topics.stage import MOST_PER_PUBLISH
 from yirangmq.wire.records import MOST_PART, RecordReader, check_record
 
@@ -89,13 +88,7 @@ def _payload(parts: Mapping[str, bytes]) -> bytes:
     if "payload" in parts:
         loads(parts["payload"])
         return parts["payload"]
-    written = loads(parts["payloadBase64"])
-    try:
-        if not isinstance(written, str):
-            raise ValueError
-        return base64.b64decode(written, validate=True)
-    except (ValueError, binascii.Error):
-        raise BadInput("must be base64", field="payloadBase64") from None
+    return from_base64(parts["payloadBase64"])
 
 
 def _described(topic: str, body: bytes, given: str, base: str, headers: Mapping[str, str]) -> NewRecord:
