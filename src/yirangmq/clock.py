@@ -38,6 +38,10 @@ class TimeOrderedIds:
         return random.random()
 
 
+DRAW = 10
+"""Random bytes of one draw; as many as a hundred need are asked for at once."""
+
+
 class _Draws(threading.local):
     """The latest draw: of which millisecond and process, what its ids begin with, what the next one ends with."""
 
@@ -45,15 +49,20 @@ class _Draws(threading.local):
     by = 0
     head = ""
     next = 0
+    chance = b""
+    """Random bytes, each used once."""
 
     def draw(self, now: int) -> None:
-        drawn = int.from_bytes(os.urandom(10))
+        process = os.getpid()
+        if not self.chance or process != self.by:
+            self.chance = os.urandom(100 * DRAW)
+        drawn, self.chance = int.from_bytes(self.chance[:DRAW]), self.chance[DRAW:]
         stamp = f"{now:012x}"
         group, variant = drawn & 0xFFF, 0x8000 | drawn >> 12 & 0x3FFF
         self.head = f"{stamp[:8]}-{stamp[8:]}-7{group:03x}-{variant:04x}-"
         self.next = drawn >> 26 & 0x7FFF_FFFF_FFFF
         self.at = now
-        self.by = os.getpid()
+        self.by = process
 
 
 def default_consumer() -> str:

@@ -10,8 +10,10 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.client.parts import BadLine
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq import NewMessage, NotAllowed, Unreachable
+from yirangmq.client import blocking
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire.frames import Kind
@@ -201,6 +203,16 @@ def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connec
     finally:
         awake.set()
     assert everything(queues) == [1]
+
+
+def test_an_answer_that_takes_several_reads_is_waited_for(
+    server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "PLAIN_SECONDS", 0.05)
+    queues = connecting(server.unix, timeout=PATIENCE, retries=0)
+    assert queues.call("wait", seconds=0.3) == "waited"
+    assert queues.lease("mail", wait=0.3) == []
+    assert queues.publish("mail", 1).duplicate is False
 
 
 def test_a_method_that_takes_long_is_waited_for_while_the_server_is_awake(

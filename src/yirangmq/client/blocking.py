@@ -5,6 +5,7 @@ import contextlib
 import os
 import select
 import socket
+import struct
 import threading
 import time
 from collections.abc import Coroutine
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 SEALED = 256 * 1024
 ROOM_SECONDS = 0.05
 """How long to wait for room to send before looking again whether there is something to read."""
-LONGEST_READ = 3600.0
+PLAIN_SECONDS = 5.0
+"""A read lasts so long at most. Where there is more time than that it simply reads, without asking first whether there
+is something: one call of the system instead of two."""
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
 Answer = TypeVar("Answer")
@@ -44,13 +47,15 @@ def run(coroutine: Coroutine[Any, Any, Answer]) -> Answer:
 
 
 class BlockingLine:
-    """``client.courier.Line`` on a socket. One lock for what was read, one for writing; nobody holds the first while
-    the network is slow."""
+    """``client.courier.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds the
+    first while the network is slow."""
 
     def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None") -> None:
         self.process = os.getpid()
         self._channel = channel
-        channel.setblocking(False)
+        channel.settimeout(None)
+        longest = struct.pack("@ll", *divmod(round(PLAIN_SECONDS * 1_000_000), 1_000_000))  # C's timeval
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, longest)
         self._file = channel.fileno()
         self._timeout = timeout
         self._poll = select.poll()
@@ -59,7 +64,8 @@ class BlockingLine:
         self._sealed = bytearray(0 if tls is None else SEALED)
         self._talk = Conversation()
         self._sending = threading.Lock()
-        self._news = threading.Condition(threading.Lock())
+        self._heard = threading.Lock()
+        self._news = threading.Condition(self._heard)
         self._reading = False
         self._waiting = 0
         self._owed = b""
@@ -113,7 +119,7 @@ class BlockingLine:
 
     def _write(self, data: bytes | bytearray | memoryview) -> int:
         try:
-            return os.write(self._file, data)
+            return self._channel.send(data, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return 0
 
@@ -126,7 +132,7 @@ class BlockingLine:
             seconds = until - time.monotonic()
             if seconds <= 0 or self._talk.trouble is not None:
                 raise TimeoutError(f"no room to send for {self._timeout:g} seconds")
-            with self._news:
+            with self._heard:
                 if not self._reading:
                     self._read(0)
             if room.poll(min(seconds, ROOM_SECONDS) * 1000):
@@ -153,7 +159,7 @@ class BlockingLine:
     def _await(self, one: News, seconds: float) -> bool:
         """Until it has news; False when the time is over. Reads for all while nobody else does."""
         until = time.monotonic() + seconds
-        with self._news:
+        with self._heard:
             while not one.has_news:
                 if self._talk.trouble is not None:
                     raise self._lost(self._talk.trouble)
@@ -173,17 +179,19 @@ class BlockingLine:
     def _read(self, seconds: float) -> None:
         """Called with the lock held; it is free while the network is waited for."""
         self._reading = True
-        self._news.release()
+        self._heard.release()
         size, trouble = -1, None
         try:
-            if self._poll.poll(min(seconds, LONGEST_READ) * 1000 + 1):
-                size = os.readv(self._file, (self._sealed or self._talk.room(),))
+            if seconds > PLAIN_SECONDS:
+                size = self._channel.recv_into(self._sealed or self._talk.room())
+            elif self._poll.poll(seconds * 1000 + 1):
+                size = self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass
         except OSError as error:
             trouble = error
         finally:
-            self._news.acquire()
+            self._heard.acquire()
             self._reading = False
             if self._waiting:
                 self._news.notify_all()

@@ -3,7 +3,9 @@
 Knows: the wire. Does not know: sockets, threads, asyncio, time. Bytes in, bytes out; a face moves them."""
 
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
@@ -43,6 +45,9 @@ class Reply(NamedTuple):
     def error(self) -> QueueError:
         failed: calls.Failed = self.value
         return calls.error_of(failed.code, failed.text, failed.field)
+
+
+new_reply = cast("Callable[[tuple[int, Any]], Reply]", partial(tuple.__new__, Reply))
 
 
 class Slot:
@@ -153,7 +158,7 @@ class Conversation:
                 if kind == RECORD and feed is not None:
                     feed.add_record(body)
                     continue
-                reply = Reply(kind, calls.read(kind, body))
+                reply = new_reply((kind, calls.read(kind, body)))
                 if feed is not None and kind in SAID:
                     feed.add(reply.value)
                 slot = self._slots.pop(number, None)

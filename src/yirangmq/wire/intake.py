@@ -3,8 +3,9 @@ nothing is copied but what is made of them. ``FrameReader`` keeps less for a sid
 
 Sans-IO: ``room`` is where to write, ``filled`` says how much was written."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, cast
 
 from yirangmq.wire.frames import HEAD, check_head
 
@@ -20,6 +21,9 @@ class Seen(NamedTuple):
     kind: int
     request: int
     body: memoryview
+
+
+new_seen = cast("Callable[[tuple[int, int, memoryview]], Seen]", partial(tuple.__new__, Seen))
 
 
 class Intake:
@@ -57,6 +61,6 @@ class Intake:
             begin = self._begin + HEAD.size
             self._begin += self._need
             self._need = HEAD.size
-            yield Seen(kind, request, self._view[begin : begin + length])
+            yield new_seen((kind, request, self._view[begin : begin + length]))
         if self._begin == self._end:
             self._begin = self._end = 0
