@@ -38,6 +38,19 @@ def test_an_empty_queue_is_no_error_unless_asked_for(at: Cli) -> None:
     assert at("consume -q mail --fail-empty --json", code=6).out == ""
 
 
+def test_who_finds_nothing_is_told_what_may_be_the_reason(at: Cli, published: Published) -> None:
+    assert "nothing to consume in mail: there is no such queue yet\n" in at("consume -q mail").err
+    published("mail", "1", "2")
+    assert "no such queue yet; did you mean mail?" in at("consume -q mali").err
+    at("consume -q mail --no-ack --max 1")
+    at("publish -q mail 3 --delay 60")
+    at("queue pause mail")
+    assert "nothing to consume in mail: it is paused; 'yirangmq queue resume mail'" in at("consume -q mail").err
+    at("queue resume mail")
+    at("consume -q mail --max 1")
+    assert "nothing to consume in mail now: 1 leased, 1 delayed\n" in at("consume -q mail").err
+
+
 def test_waiting_ends(at: Cli) -> None:
     assert at("consume -q mail --wait 0.05 --fail-empty", code=6).out == ""
 

@@ -31,7 +31,7 @@ def test_every_error_has_its_exit_code_and_every_exit_code_its_meaning() -> None
         ("dlq list -q mail --loud", "see 'yirangmq dlq list --help'"),
         ("publish -q mail 1 --priority high", "argument --priority: must be a whole number, not 'high'"),
         ("publish -q mail 1 --delay soon", "argument --delay: must be a number, not 'soon'"),
-        ("publish -q mail hello", "payload: malformed JSON"),
+        ("publish -q mail hello", "payload: malformed JSON: invalid character"),
         ("publish -q mail hello", "what is not JSON goes with --raw"),
         ("consume -q mail --foll", "unrecognized arguments: --foll"),
         ("dlq lst -q mail", "did you mean 'list'?"),

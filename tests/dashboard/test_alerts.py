@@ -39,6 +39,9 @@ def test_an_alert_is_shown_acknowledged_and_over(browser: Browser, tmp_path: Pat
         page.find(".empty", "Nothing is wrong")
         page.find(row, "2 messages wait in orders")
         page.find("table.rules th", "queue_depth")
+        page.find("table.rules code", "disk_low_bytes")
+        lines = "return [...document.querySelectorAll('.rules th span')].map((one) => one.getClientRects().length)"
+        assert set(page.browser.script(lines)) == {1}, "no name is broken in the middle"
         page.click("button", "Send a test notice")
         page.toast("log took it")
         assert next(shown, None) is None

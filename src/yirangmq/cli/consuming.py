@@ -15,6 +15,8 @@ from yirangmq.cli import exits, options, place, working
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.views import delivery_block
+from yirangmq.core.errors import QueueError
+from yirangmq.core.nearest import nearest
 from yirangmq.format.delivery import Delivery
 
 FOLLOW_SECONDS = 3600
@@ -50,10 +52,28 @@ def run(args: argparse.Namespace, screen: Screen) -> int:
                 break
             _hand_over(args, queues, screen, taken)
             count += len(taken)
+        why = "" if count or shown else _why_nothing(queues, args.queue)
     if count == 0:
-        screen.note(f"nothing to consume in {args.queue}")
+        screen.note(f"nothing to consume in {args.queue}{why}")
         return exits.EMPTY if args.fail_empty else exits.OK
     return exits.OK
+
+
+def _why_nothing(queues: Queues, queue: str) -> str:
+    """For people; a client that may not look is told no more."""
+    try:
+        known = queues.queues()
+        if queue not in known:
+            near = nearest(queue, known)
+            return ": there is no such queue yet" + (f"; did you mean {near}?" if near else "")
+        counts = queues.counts(queue)
+        if counts.ready and queues.policy(queue)["paused"]:
+            return f": it is paused; 'yirangmq queue resume {queue}'"
+    except QueueError:
+        return ""
+    waits = {"leased": counts.leased, "delayed": counts.delayed, "held": counts.held}
+    told = ", ".join(f"{number} {state}" for state, number in waits.items() if number)
+    return f" now: {told}" if told else ""
 
 
 def _taken(args: argparse.Namespace, queues: Queues, count: int) -> list[Delivery]:

@@ -49,7 +49,7 @@ MEANING: dict[State, str] = {
     State.DRAFT: "has an id, not yet its content",
     State.DELAYED: "waits for its time: a delay asked for, or the backoff after a failure",
     State.HELD: "waits behind another message of its group",
-    State.READY: "may be taken, smallest rank first, then order of arrival",
+    State.READY: "may be taken, smallest priority first, then order of arrival",
     State.CLAIMED: "a consumer has its id, not yet its content",
     State.LEASED: "a consumer has it until the lease ends",
     State.DEAD: "out of attempts or refused; kept with its reason among the dead letters",

@@ -4,7 +4,7 @@ export const STATES = {
   draft: "has an id, not yet its content",
   delayed: "waits for its time: a delay asked for, or the backoff after a failure",
   held: "waits behind another message of its group",
-  ready: "may be taken, smallest rank first, then order of arrival",
+  ready: "may be taken, smallest priority first, then order of arrival",
   claimed: "a consumer has its id, not yet its content",
   leased: "a consumer has it until the lease ends",
   dead: "out of attempts or refused; kept with its reason among the dead letters",

@@ -16,7 +16,7 @@ def loads(data: bytes) -> Any:
     try:
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"malformed JSON: {error}") from None
+        raise _malformed(error) from None
 
 
 def dumps(value: Any) -> bytes:
@@ -37,7 +37,11 @@ def members(data: bytes) -> dict[str, bytes] | None:
         loads(data)
         return None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadInput(f"malformed JSON: {error}") from None
+        raise _malformed(error) from None
+
+
+def _malformed(error: Exception) -> BadInput:
+    return BadInput(f"malformed JSON: {str(error).removeprefix('JSON is malformed: ')}")
 
 
 def _is_finite(value: Any) -> bool:

@@ -39,8 +39,13 @@ const RULES = [
   { name: "state", of: (row) => (row.enabled ? "on" : "off"), kind: (row) => (row.enabled ? "good" : "") },
   { name: "limit", of: (row) => (row.limit === null ? "–" : `${count(row.limit)} ${row.unit ?? ""}`) },
   { name: "level", of: (row) => row.level },
-  { name: "what", of: (row) => row.about },
+  { name: "what", of: (row) => coded(row.about) },
 ];
+
+/** What stands between backticks is code. */
+function coded(text) {
+  return h("span", {}, text.split("`").map((part, place) => (place % 2 ? h("code", {}, part) : part)));
+}
 
 export default {
   route: "/alerts",

@@ -57,7 +57,9 @@ class TopicsPage {
     this.topics = sheet(TOPICS, "topics");
     this.subscribers = sheet(SUBSCRIBERS, "subscribers");
     this.bridges = sheet(BRIDGES, "bridges");
-    this.empty = none("No topic has a record yet", "The first one makes it:", "curl -d '{\"temp\": 36.1}' -H 'content-type: application/json' …/v1/topics/readings/records");
+    const url = new URL("v1/topics/readings/records", document.baseURI);
+    const first = `yirangmq topic publish readings '{"temp": 36.1}'\ncurl -s ${url} --json '{"temp": 36.1}'`;
+    this.empty = none("No topic has a record yet", "The first one makes it. From a shell:", first);
     this.alone = h("p", { class: "muted" }, "Nobody follows.");
     this.unbridged = h("p", { class: "muted" }, "No queue is fed by a topic; ", h("code", {}, "yirangmq bridge add"), " makes a bridge.");
     view.root.append(
