@@ -42,6 +42,11 @@ class Serving:
         self.hungry: set[str] = set()
         """Queues of those who have not been looked at since they could take more."""
 
+    @property
+    def is_awaited(self) -> bool:
+        """Somebody waits; may be asked from any thread."""
+        return bool(self.takers)
+
     # -- who waits ------------------------------------------------------------------------------------------------
 
     def wait(self, taker: Taker) -> None:

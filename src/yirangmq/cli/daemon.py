@@ -184,7 +184,8 @@ class Daemon:
                 await self._pair.open()
             await self._open()
             if not self._config.store_url.startswith(("memory:", "etcd:")):
-                listener = Listener(self._store, lambda: self._loop.call_soon_threadsafe(self._desk.news))
+                hear = partial(self._loop.call_soon_threadsafe, self._desk.news)
+                listener = Listener(self._store, hear, lambda: self._desk.serving.is_awaited)
             self._alerting.start()
             if self._cluster is not None:
                 await self._cluster.open(self._entrance.addresses)

@@ -12,20 +12,23 @@ PAUSE_SECONDS = 0.02
 
 
 class Listener:
-    """Calls ``tell``, from its own thread, when the store may have changed."""
+    """Calls ``tell``, from its own thread, when the store may have changed; not while nobody waits for what others
+    bring (``is_awaited``): the server's own commits are heard too."""
 
-    def __init__(self, store: Store, tell: Callable[[], object]) -> None:
+    def __init__(self, store: Store, tell: Callable[[], object], is_awaited: Callable[[], bool]) -> None:
         self._store = store
         self._tell = tell
+        self._is_awaited = is_awaited
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._listen, name="listener", daemon=True)
         self._thread.start()
 
     def _listen(self) -> None:
-        while not self._end.wait(PAUSE_SECONDS):
-            self._store.wait(WAIT_SECONDS)
-            if not self._end.is_set():
-                self._tell()
+        while not self._end.wait(PAUSE_SECONDS if self._is_awaited() else WAIT_SECONDS):
+            if self._is_awaited():
+                self._store.wait(WAIT_SECONDS)
+                if not self._end.is_set():
+                    self._tell()
 
     def stop(self) -> None:
         """Returns when the store is no longer listened to."""

@@ -1,6 +1,7 @@
 """What names and numbers may look like. One place, so that every door refuses the same things."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 
@@ -25,6 +26,12 @@ def check_queue(name: object, field: str = "queue") -> str:
 
 def check_id(name: object, field: str = "messageId") -> str:
     return _matching(name, IDENTIFIER, field, "1 to 100 of letters, digits, '.', '-', '_', not starting with '.'")
+
+
+def check_ids(names: Sequence[str], field: str = "messageId") -> None:
+    if not all(map(IDENTIFIER.fullmatch, names)):
+        for name in names:
+            check_id(name, field)
 
 
 def check_note(key: object, field: str = "note") -> str:

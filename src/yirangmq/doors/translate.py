@@ -16,19 +16,22 @@ from yirangmq.wire import calls
 def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int) -> list[Envelope]:
     """Messages to be published, checked; those that bring no id are given one."""
     given = [new.id for new in messages]
-    missing = given.count("")
-    fresh = iter(ids.new(missing) if missing else ())
+    if not all(given):
+        fresh = iter(ids.new(given.count("")))
+        given = [id or next(fresh) for id in given]
+    names.check_ids(given)
+    for new in messages:
+        if new.is_json:
+            _check_json(new.payload)
     return [
-        _envelope(queue, new, names.check_id(id) if id else next(fresh), now)
+        _envelope(queue, new, id, now)
+        if new.header or new.delay_ms or new.ttl_ms
+        else new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0))
         for new, id in zip(messages, given, strict=True)
     ]
 
 
 def _envelope(queue: str, new: calls.Outgoing, id: str, now: int) -> Envelope:
-    if new.is_json:
-        _check_json(new.payload)
-    if not (new.header or new.delay_ms or new.ttl_ms):
-        return new_envelope((queue, id, RANK_LAST, now, now, 0, None, "", new.payload, new.is_json, 0, 0))
     delay = milliseconds(new.delay_ms, "delay") or 0
     ttl = milliseconds(new.ttl_ms, "ttl") or 0
     rank, key, *lines = check_header(check_header_text(new.header)) if new.header else Facts()
@@ -50,10 +53,16 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
 
 
 def stored(receipts: Sequence[Stored]) -> calls.Stored:
-    _, ids, known, complaints = zip(*receipts, strict=True)
-    duplicates = [n for n, one in enumerate(known) if one] if any(known) else []
-    refused = {n: one for n, one in enumerate(complaints) if one} if any(complaints) else {}
-    return calls.Stored([*ids], duplicates, refused)
+    ids: list[str] = []
+    duplicates: list[int] = []
+    complaints: dict[int, str] = {}
+    for n, (_, id, is_duplicate, refused) in enumerate(receipts):
+        ids.append(id)
+        if is_duplicate:
+            duplicates.append(n)
+        if refused:
+            complaints[n] = refused
+    return calls.Stored(ids, duplicates, complaints)
 
 
 def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
