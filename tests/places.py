@@ -9,8 +9,13 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.memory_state import MemoryState
 from yirangmq.stores.open import open_store
+from yirangmq.stores.sqlite_served import ServedSqliteStore
 
 KINDS = ("memory", "sqlite", "files")
+ALL_KINDS = (*KINDS, "served")
+"""``served``: SQLite as a server has it, alone."""
+REDO_BYTES = 8192
+"""Small, so that the file of changes is full again and again."""
 
 
 class Killed(Exception):
@@ -30,7 +35,7 @@ class Place:
 
     @property
     def url(self) -> str:
-        return {"sqlite": f"sqlite:{self._home / 'queue.db'}", "files": f"files:{self._home / 'queues'}"}[self.kind]
+        return f"files:{self._home / 'queues'}" if self.kind == "files" else f"sqlite:{self._home / 'queue.db'}"
 
     @property
     def _home(self) -> Path:
@@ -43,9 +48,15 @@ class Place:
     def _made(self) -> Store:
         if self.kind == "memory":
             return MemoryStore(self.state)
-        if self.kind == "etcd":  # a process that leads has it once, and all who open it there share it
-            return self._opened[0] if self._opened else open_store(self._etcd)
+        if self.kind in ("etcd", "served") and self._opened:  # a process has it once, and all there share it
+            return self._opened[0]
+        if self.kind == "etcd":
+            return open_store(self._etcd)
         self._home.mkdir(exist_ok=True)
+        if self.kind == "served":
+            return ServedSqliteStore(
+                self._home / "queue.db", durability="os", busy_seconds=2, redo_bytes=REDO_BYTES, seconds=None
+            )
         # "os" spares the syncs, which only a power cut could tell from none; the rules are the same.
         return open_store(self.url, durability="os")
 
@@ -67,5 +78,6 @@ class Place:
             self.close()
 
     def close(self) -> None:
-        while self._opened:
-            self._opened.pop().close()
+        opened, self._opened = self._opened, []
+        for store in dict.fromkeys(opened):
+            store.close()

@@ -29,7 +29,7 @@ def door(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def place(door: str, tmp_path: Path) -> Iterator[Place]:
     """A home for a store; whatever a test did, a look over it finds nothing wrong."""
-    place = Place("sqlite" if door in DOORS else door, tmp_path)
+    place = Place("served" if door in DOORS else door, tmp_path)
     try:
         yield place
         assert list(place.reopen().check(repair=False)) == []

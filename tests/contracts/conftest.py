@@ -7,7 +7,7 @@ import pytest
 
 from tests.cluster.etcds import Etcds
 from tests.contracts.parts import recount
-from tests.places import KINDS, Place
+from tests.places import ALL_KINDS, Place
 from yirangmq.core.ports import Store
 
 
@@ -18,7 +18,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield cluster.endpoints[0]
 
 
-@pytest.fixture(params=[*KINDS, pytest.param("etcd", marks=pytest.mark.process)])
+@pytest.fixture(params=[*ALL_KINDS, pytest.param("etcd", marks=pytest.mark.process)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """A home for a store, and after each test the promise that holds after everything: counters equal a recount."""
     place = Place(request.param, tmp_path, request.getfixturevalue("etcd") if request.param == "etcd" else "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.places import KINDS
+from tests.places import ALL_KINDS
 from tests.properties.machine import QueueMachine
 
 DEARER = {"files": 4}
@@ -15,7 +15,7 @@ DEARER = {"files": 4}
 
 @pytest.mark.long
 @pytest.mark.timeout(600 if settings().max_examples <= 100 else 3600)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ALL_KINDS)
 def test_no_order_of_events_breaks_a_promise(kind: str) -> None:
     examples = settings().max_examples // DEARER.get(kind, 1)
     machine = type(f"{kind.title()}Machine", (QueueMachine,), {"kind": kind})

@@ -14,7 +14,9 @@ import pytest
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
+from yirangmq.stores.disk import Disk
 from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.torture.snapshot import Snapshot, miscounts, take
 
@@ -63,11 +65,28 @@ class FailingFile(apsw.VFSFile):
         super().xSync(flags)
 
 
+class FailingDisk(Disk):
+    def __init__(self, fuse: Fuse) -> None:
+        super().__init__()
+        self._fuse = fuse
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        self._fuse.step()
+        super().write_at(fd, data, offset)
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)  # it is there, and nobody knows
+        self._fuse.step()
+
+
 @contextmanager
-def opened(folder: Path, fuse: Fuse) -> Iterator[Store]:
+def opened(folder: Path, fuse: Fuse, kind: str) -> Iterator[Store]:
     vfs = FailingVfs(fuse)
     try:
-        store = SqliteStore(folder / "store", vfs="failing")
+        if kind == "served":
+            store: Store = ServedSqliteStore(folder / "store", vfs="failing", disk=FailingDisk(fuse), seconds=None)
+        else:
+            store = SqliteStore(folder / "store", vfs="failing")
         yield store
         store.close()
     finally:
@@ -87,9 +106,12 @@ VERBS: dict[str, Act] = {
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(verb: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "served"])
+def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(
+    kind: str, verb: str, code: int, tmp_path: Path
+) -> None:
     fuse = Fuse(code)
-    with opened(tmp_path, fuse) as store:
+    with opened(tmp_path, fuse, kind) as store:
         queues = Queues(store, ManualClock(), CountingIds(), "tester")
         queues.publish_many("work", [b"%d" % number for number in range(12)])
         leases = [delivery.lease_id for delivery in queues.lease("work", 4)]
@@ -103,7 +125,7 @@ def test_a_call_that_the_disk_refuses_anywhere_has_not_happened(verb: str, code:
         changed = take(store)
         assert changed != before
         assert miscounts(changed) == []
-    with opened(tmp_path, Fuse(0)) as store:
+    with opened(tmp_path, Fuse(0), kind) as store:
         assert take(store) == changed
 
 

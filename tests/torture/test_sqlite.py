@@ -9,8 +9,9 @@ import pytest
 
 from yirangmq.core.ports import Store
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.torture.backends import STORE, SqliteBackend
+from yirangmq.torture.backends import STORE, ServedBackend, SqliteBackend
 from yirangmq.torture.journal import SyncFolder
+from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.run import Plan, torture
 from yirangmq.torture.workload import tell
 
@@ -35,6 +36,25 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     assert report.points > 100
     assert report.states > report.points
     assert report.second_cuts > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_every_message_confirmed_by_a_server_survives_every_cut(seed: int) -> None:
+    report = torture(Plan(ServedBackend(), steps=12, seed=seed, states=3))
+    assert report.losses == []
+    assert report.points > 80
+    assert report.second_cuts > 0
+
+
+@pytest.mark.parametrize("bug", ["a record is not synced", "records are never void"])
+def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if bug == "a record is not synced":
+        monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
+    else:
+        monkeypatch.setattr("yirangmq.stores.sqlite_served.new_generation", lambda: 1)
+    report = torture(Plan(ServedBackend(), steps=30, seed=1, states=4, enough=1))
+    assert len(report.losses) == 1
 
 
 @pytest.mark.parametrize("synchronous", ["OFF", "NORMAL"])

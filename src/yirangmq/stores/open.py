@@ -10,7 +10,8 @@ from yirangmq.core.roster import Roster
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 
 
-def open_store(url: str, *, durability: str = "full") -> Store:
+def open_store(url: str, *, durability: str = "full", served: bool = False) -> Store:
+    """``served``: by a server, which holds its lock and is the only one to write to it."""
     scheme, colon, place = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER, etcd://HOSTS or memory:", field="store")
@@ -25,6 +26,10 @@ def open_store(url: str, *, durability: str = "full") -> Store:
 
         return open_etcd(url)
     if scheme == "sqlite":
+        if served:
+            from yirangmq.stores.sqlite_served import ServedSqliteStore
+
+            return ServedSqliteStore(Path(place), durability=durability)
         from yirangmq.stores.sqlite import SqliteStore
 
         return SqliteStore(Path(place), durability=durability)

@@ -25,6 +25,7 @@ class SqliteStore:
         self._vfs = vfs
         self._open()
         self._lock = threading.RLock()
+        self.is_closed = False
         self._known = Known()
         self._given = 0, 0
         self._version: int | None = None
@@ -37,16 +38,28 @@ class SqliteStore:
     def transaction(self, *, write: bool = True) -> "_Work":
         return _Work(self, write)
 
-    def _begun(self, write: bool) -> SqliteTransaction:
-        """Only inside a transaction it shows whether others have written."""
-        if not write:
-            self._db.execute("SELECT last FROM sequence").fetchone()
-        self._hear_of_others()
+    def _begin(self, write: bool) -> SqliteTransaction:
+        self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         self._given = self._known.last, self._known.reserved
+        try:
+            if not write:  # only inside a transaction it shows whether others have written
+                self._db.execute("SELECT last FROM sequence").fetchone()
+            self._hear_of_others()
+            self._given = self._known.last, self._known.reserved
+            return self._work()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _work(self) -> SqliteTransaction:
         return SqliteTransaction(self._db, self._known)
 
-    def _commit(self, work: SqliteTransaction) -> None:
-        work.flush()
+    def _commit(self, work: SqliteTransaction, write: bool) -> None:
+        if write:
+            work.flush()
+        self._end()
+
+    def _end(self) -> None:
         self._db.execute("COMMIT")
         self._version = self._db.data_version("main")
 
@@ -100,6 +113,7 @@ class SqliteStore:
 
     def close(self) -> None:
         with self._lock:
+            self.is_closed = True
             self._watch.close()
             self._db.close()
 
@@ -118,15 +132,10 @@ class _Work:
         store = self._store
         store._lock.acquire()
         try:
-            store._db.execute("BEGIN IMMEDIATE" if self._write else "BEGIN")
+            self._work = store._begin(self._write)
         except BaseException as error:
             store._lock.release()
             self._raise_ours(error)
-            raise
-        try:
-            self._work = store._begun(self._write)
-        except BaseException as error:
-            self._fail(error)
             raise
         return self._work
 
@@ -135,7 +144,7 @@ class _Work:
     ) -> None:
         if error is None:
             try:
-                self._store._commit(self._work)
+                self._store._commit(self._work, self._write)
             except BaseException as problem:
                 self._fail(problem)
                 raise

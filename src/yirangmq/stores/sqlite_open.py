@@ -11,6 +11,7 @@ from pathlib import Path
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
+from yirangmq.stores.sqlite_redo import take_in
 
 APPLICATION_ID = 0x79724D51
 """Marks the file as ours: "yrMQ"."""
@@ -46,6 +47,7 @@ def open_connection(
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // db.pragma('page_size')}")
             db.execute("PRAGMA temp_store = MEMORY")
+            take_in(db, path)
     except BaseException:
         db.close()
         raise

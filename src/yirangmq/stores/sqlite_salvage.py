@@ -18,6 +18,7 @@ from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_check import check
 from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, translated
+from yirangmq.stores.sqlite_redo import generation_of, make_again_if, redo_path
 from yirangmq.stores.sqlite_rescue import TABLES, UNREADABLE, Rescued, rescue
 
 MAGIC = b"SQLite format 3\0"
@@ -59,12 +60,24 @@ def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Findin
     _remove(new)
     with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
         rescued = rescue(old, db)
+        lost = make_again_if(db, redo_path(aside), _generation(old))
         if not rescued.messages and not rescued.queues:
             raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is")
         found = list(check(db, repair=True))
     _sync(new)
     kinds = Counter((finding.kind, finding.text) for finding in found if finding.kind not in REBUILT)
-    return rescued, [Finding(kind, f"{many:,} times", text, True) for (kind, text), many in kinds.items()]
+    mended = [Finding(kind, f"{many:,} times", text, True) for (kind, text), many in kinds.items()]
+    if lost:
+        mended.append(
+            Finding("unfitting", f"{lost:,} times", "a change beside the file did not fit to what is left", True)
+        )
+    return rescued, mended
+
+
+def _generation(old: apsw.Connection) -> int | None:
+    with suppress(*UNREADABLE, StoreDamaged):
+        return generation_of(old)
+    return None
 
 
 @contextmanager
@@ -152,22 +165,22 @@ def _free_name(path: Path) -> Path:
 
 
 def _copy(file: BinaryIO, path: Path, to: Path) -> None:
-    """With its write-ahead log. The file is not opened anew: closing it once would give up the lock."""
+    """With what lies beside it. The file is not opened anew: closing it once would give up the lock."""
     _remove(to)
     file.seek(0)
     with to.open("xb") as copy:
         shutil.copyfileobj(file, copy, 1 << 20)
-    log = Path(f"{path}-wal")
-    if log.exists():
-        shutil.copyfile(log, f"{to}-wal")
-        _sync(Path(f"{to}-wal"))
+    for end in ("-wal", "-redo"):
+        if os.path.exists(f"{path}{end}"):
+            shutil.copyfile(f"{path}{end}", f"{to}{end}")
+            _sync(Path(f"{to}{end}"))
     shutil.copymode(path, to)
     _sync(to)
 
 
 def _put_in_place(damaged: BinaryIO, path: Path, new: Path) -> None:
     """The old log goes first: SQLite would play it into the new file."""
-    for end in ("-wal", "-shm"):
+    for end in ("-wal", "-shm", "-redo"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{end}")
     _sync(path.parent)
@@ -179,7 +192,7 @@ def _put_in_place(damaged: BinaryIO, path: Path, new: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    for end in ("", "-wal", "-shm"):
+    for end in ("", "-wal", "-shm", "-redo"):
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{end}")
 

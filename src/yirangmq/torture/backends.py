@@ -11,6 +11,7 @@ from yirangmq.core.ports import Store
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.torture.journal import Journal
 from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.recording_vfs import RecordingVfs
@@ -19,6 +20,7 @@ from yirangmq.torture.tree import Tree, read_tree
 OpenStore = Callable[[], Store]
 STORE = "store"
 """The name of the store's file or folder."""
+REDO_BYTES = 16384
 SHARED = f"{STORE}-shm"
 """SQLite's index of the WAL, shared by processes."""
 
@@ -85,6 +87,30 @@ class SqliteBackend:
         return SqliteStore(top / STORE, vfs=vfs)
 
 
+class ServedBackend(SqliteBackend):
+    """``yirangmq torture --backend served``: SQLite as a server has it, once in its process. Without threads, whose
+    work could not be told apart, and with little room beside the file, so that all there is happens."""
+
+    name = "served"
+
+    @contextmanager
+    def recorded(self, top: Path, journal: Journal) -> Iterator[OpenStore]:
+        name = f"yirangmq-torture-{next(self._numbers)}"
+        vfs, disk = RecordingVfs(name, journal), RecordingDisk(journal, use_syncfs=False)
+        store: ServedSqliteStore | None = None
+
+        def open_once() -> Store:
+            nonlocal store
+            if store is None or store.is_closed:
+                store = ServedSqliteStore(top / STORE, vfs=name, disk=disk, redo_bytes=REDO_BYTES, seconds=None)
+            return store
+
+        try:
+            yield open_once
+        finally:
+            vfs.unregister()
+
+
 class FilesBackend:
     """``yirangmq torture --backend fs``. Every second opening does without ``syncfs``, as on other systems."""
 
@@ -127,5 +153,6 @@ class LogBackend:
 BACKENDS: dict[str, Callable[[], Backend | LogBackend]] = {
     "fs": FilesBackend,
     "log": LogBackend,
+    "served": ServedBackend,
     "sqlite": SqliteBackend,
 }

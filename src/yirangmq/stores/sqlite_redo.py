@@ -1,0 +1,242 @@
+"""Changes that are on disk but not yet in the SQLite file: ``queue.db-redo``, beside it (docs/sqlite.md).
+
+A record is what one commit changed: the statements that did it, with their values. Records follow each other from the
+beginning of the file, and each carries the generation that the SQLite file had when it was written. A commit of SQLite
+that takes them in gives that file another generation, at random, so that all of them are void at once and the next one
+is written over the first. The file keeps its length: a sync has nothing to write but the record.
+
+Knows: records, generations, how changes are made again. Does not know: what the statements mean, when to commit."""
+
+import marshal
+import os
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import apsw
+
+from yirangmq.core.errors import StoreDamaged
+from yirangmq.stores.disk import Disk
+
+Made = tuple[str, bool, Any]
+"""A statement, whether it was for many rows, and its values or rows."""
+BYTES = 4 * 1024 * 1024
+"""Of the whole file."""
+_HEAD = struct.Struct("<IIQI")
+"""Bytes of the body, checksum of all behind it, generation, number of the record."""
+_CHECKED = struct.Struct("<QI")
+MARSHAL = 2
+"""A version of the format that every Python reads."""
+
+
+def _encode(content: tuple[list[str], list[tuple[int, bool, Any]]]) -> bytes:
+    """By the standard library: a server at rest, which commits a little, does without loading another one."""
+    try:
+        return marshal.dumps(content, MARSHAL)
+    except ValueError:  # a kind of text that is not quite one, as the state of a message is
+        return marshal.dumps(_plain(content), MARSHAL)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def redo_path(path: Path) -> Path:
+    return Path(f"{path}-redo")
+
+
+def new_generation() -> int:
+    return int.from_bytes(os.urandom(8)) >> 2
+
+
+def generation_of(db: apsw.Connection) -> int:
+    row = db.execute("SELECT generation FROM redo").fetchone()
+    if row is None:
+        raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
+    return int(row[0])
+
+
+def bodies(data: bytes, generation: int) -> Iterator[bytes]:
+    """Of all records of one generation, as far as they are whole."""
+    begin = number = 0
+    while begin + _HEAD.size <= len(data):
+        length, checksum, of, numbered = _HEAD.unpack_from(data, begin)
+        end = begin + _HEAD.size + length
+        if of != generation or numbered != number or not length or end > len(data):
+            return
+        body = data[begin + _HEAD.size : end]
+        if _checksum(generation, number, body) != checksum:
+            return
+        yield body
+        begin, number = end, number + 1
+
+
+def _checksum(generation: int, number: int, body: bytes) -> int:
+    return crc32(body, crc32(_CHECKED.pack(generation, number)))
+
+
+class RedoFile:
+    """The file of a server: records are appended, read back, and given up all at once."""
+
+    def __init__(
+        self, path: Path, generation: int, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
+    ) -> None:
+        """The file is made when it is first needed. ``sync``: False leaves records to the system to write."""
+        self.path = redo_path(path)
+        self._disk = disk or Disk()
+        self._size = size
+        self._sync = sync
+        self._fd = -1
+        self._statements: dict[str, int] = {}
+        self.begin(generation)
+
+    def begin(self, generation: int) -> None:
+        """All that was appended is in the SQLite file, which has this generation now."""
+        self.generation = generation
+        self.count = self.used = 0
+        self.is_in_doubt = False
+        """Whether the last record is on disk: it failed."""
+        self._statements.clear()
+
+    def append(self, made: Sequence[Made]) -> bool:
+        """On disk when it returns; False if there is no room for it."""
+        body = self._body(made)
+        if self.used + _HEAD.size + len(body) > self._size:
+            return False
+        if self._fd < 0 and not self._open():
+            return False
+        head = _HEAD.pack(len(body), _checksum(self.generation, self.count, body), self.generation, self.count)
+        self.is_in_doubt = True
+        self._disk.write_at(self._fd, head + body, self.used)
+        if self._sync:
+            self._disk.fdatasync(self._fd)
+        self.is_in_doubt = False
+        self.used += len(head) + len(body)
+        self.count += 1
+        return True
+
+    def _body(self, made: Sequence[Made]) -> bytes:
+        """Each statement is written out once in a generation, and then has a number."""
+        known, new, changes = self._statements, [], []
+        for statement, is_many, values in made:
+            number = known.get(statement)
+            if number is None:
+                number = known[statement] = len(known)
+                new.append(statement)
+            changes.append((number, is_many, values))
+        return _encode((new, changes))
+
+    def _open(self) -> bool:
+        """False where it cannot be made: then there is no room."""
+        try:
+            self._fd = self._opened()
+        except OSError:
+            return False
+        return True
+
+    def _opened(self) -> int:
+        path = str(self.path)
+        if self.path.exists():
+            if self.path.stat().st_size == self._size:
+                return self._disk.open_update(path)
+            self._disk.unlink(path)
+        fd = self._disk.open_write(path)
+        try:
+            self._disk.write(fd, bytes(self._size))
+            self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
+        self._disk.fsync_folder(str(self.path.parent.absolute()))
+        return self._disk.open_update(path)
+
+    def made(self) -> Iterator[Made]:
+        """All that was appended."""
+        return read(self.path.read_bytes(), self.generation) if self.count else iter(())
+
+    def close(self) -> None:
+        """It goes, unless there is something in it that is nowhere else."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+        if not self.count and self.path.exists():
+            self._disk.unlink(str(self.path))
+
+
+def read(data: bytes, generation: int) -> Iterator[Made]:
+    """What the records of a generation changed, in order."""
+    for commit in commits(data, generation):
+        yield from commit
+
+
+def commits(data: bytes, generation: int) -> Iterator[list[Made]]:
+    statements: list[str] = []
+    for body in bodies(data, generation):
+        new, changes = marshal.loads(body)
+        statements += new
+        yield [(statements[number], is_many, values) for number, is_many, values in changes]
+
+
+def make_again(db: apsw.Connection, made: Iterable[Made]) -> None:
+    for statement, is_many, values in made:
+        if is_many:
+            db.executemany(statement, values)
+        else:
+            db.execute(statement, values).fetchall()
+
+
+def make_again_if(db: apsw.Connection, place: Path, generation: int | None) -> int:
+    """As far as it fits to what is left of a damaged file, whose generation may not be known; how many commits do
+    not."""
+    try:
+        data = place.read_bytes()
+    except FileNotFoundError:
+        return 0
+    lost = 0
+    for commit in commits(data, _first(data) if generation is None else generation):
+        db.execute("SAVEPOINT one")
+        try:
+            make_again(db, commit)
+        except apsw.Error:
+            lost += 1
+            db.execute("ROLLBACK TO one")
+        db.execute("RELEASE one")
+    return lost
+
+
+def _first(data: bytes) -> int:
+    """The generation of what was written last."""
+    return int(_HEAD.unpack_from(data)[2]) if len(data) >= _HEAD.size else 0
+
+
+def take_in(db: apsw.Connection, path: Path) -> int:
+    """What a server that did not stop in good order left beside the file; how many commits that were. One that lives
+    holds the file while it has such changes, so this waits for it."""
+    place = redo_path(path)
+    if not _left(db, place):
+        return 0
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        data, generation = place.read_bytes(), generation_of(db)
+        count = sum(1 for _ in bodies(data, generation))
+        if count:
+            make_again(db, read(data, generation))
+            db.execute("UPDATE redo SET generation = ?", (new_generation(),))
+        db.execute("COMMIT")
+    except apsw.ConstraintError as error:
+        raise StoreDamaged(f"{place} does not fit to {path}: {error}; see 'yirangmq repair'") from error
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+    return count
+
+
+def _left(db: apsw.Connection, place: Path) -> bool:
+    try:
+        with place.open("rb") as file:
+            return next(bodies(file.read(), generation_of(db)), None) is not None
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,266 @@
+"""SQLite as a server has it: small commits are on disk before they are in SQLite's file, and nothing tells the
+difference but the time they take."""
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.patience import until
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreBusy, StoreDamaged
+from yirangmq.core.ports import Store
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.open import mend
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
+from yirangmq.stores.sqlite_redo import bodies, generation_of
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.testing import open_for_test
+
+REDO = "queue.db-redo"
+
+
+def served(folder: Path, **settings: Any) -> ServedSqliteStore:
+    return ServedSqliteStore(folder / "queue.db", **{"durability": "os", "seconds": None, **settings})
+
+
+def after_a_kill(folder: Path, to: Path) -> Path:
+    """What lies on disk now, as the next process finds it."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*-shm"))
+    return to
+
+
+def ids(store: Store, queue: str = "q") -> list[str]:
+    with store.transaction(write=False) as transaction:
+        return [envelope.id for _, envelope in transaction.heads(queue, 10_000)]
+
+
+def plain(folder: Path) -> SqliteStore:
+    return SqliteStore(folder / "queue.db", durability="os")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[ServedSqliteStore]:
+    made = served(home)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queues(store: ServedSqliteStore) -> Queues:
+    return open_for_test(store=store)
+
+
+def test_small_commits_do_not_reach_sqlites_log(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+    queues.publish("q", b"first")
+    before = (home / "queue.db-wal").stat().st_size
+    sent = [queues.publish("q", b"x" * 500).id for _ in range(50)]
+    assert (home / "queue.db-wal").stat().st_size == before
+    assert ids(store)[1:] == sent
+
+
+def test_closing_leaves_one_file_with_everything_in_it(home: Path) -> None:
+    queues = open_for_test(store=served(home))
+    sent = [queues.publish("q", b"x").id for _ in range(5)]
+    assert (home / REDO).exists()
+    queues.close()
+    assert [entry.name for entry in home.iterdir()] == ["queue.db"]
+    assert ids(plain(home)) == sent
+
+
+@pytest.mark.parametrize("opener", [plain, served])
+def test_whoever_opens_it_after_a_kill_finds_every_commit(
+    home: Path, tmp_path: Path, queues: Queues, opener: Any
+) -> None:
+    queues.publish_many("q", [b"a large commit"] * 100)
+    first = queues.lease("q", 100)
+    queues.ack([one.lease_id for one in first])
+    queues.publish_many("q", [b"another"] * 3)
+    queues.nack([one.lease_id for one in queues.lease("q", 1)], "REJECTED", "never")
+    queues.set_policy("q", {"retry": {"limit": 7}})
+    left = after_a_kill(home, tmp_path / "left")
+    with open_for_test(store=opener(left)) as found:
+        assert found.counts("q") == queues.counts("q")
+        assert found.policy("q") == queues.policy("q")
+        assert list(found.check(repair=False)) == []
+        assert found.peek("q", 5) == queues.peek("q", 5)
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped"])
+def test_a_record_that_was_half_written_never_was(home: Path, tmp_path: Path, queues: Queues, damage: str) -> None:
+    sent = [queues.publish("q", b"x" * 300).id for _ in range(3)]
+    left = after_a_kill(home, tmp_path / "left")
+    data = bytearray((left / REDO).read_bytes())
+    end = len(data.rstrip(b"\0"))
+    if damage == "cut":
+        data[end - 100 :] = bytes(len(data) - end + 100)
+    else:
+        data[end - 100] ^= 1
+    (left / REDO).write_bytes(data)
+    assert ids(plain(left)) == sent[:2]
+
+
+def test_records_are_void_once_sqlite_has_them(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
+    queues = open_for_test(store=store)
+    queues.publish("q", b"x")
+    kept = (home / REDO).read_bytes()
+    store.settle()
+    queues.ack([one.lease_id for one in queues.lease("q", 1)])
+    store.settle()
+    left = after_a_kill(home, tmp_path / "left")
+    (left / REDO).write_bytes(kept)
+    with open_for_test(store=plain(left)) as found:
+        assert found.counts("q").ready == 0
+        assert found.counts("q").done == 1
+
+
+def test_records_of_the_generation_before_do_not_follow_those_of_this_one(
+    home: Path, tmp_path: Path, store: ServedSqliteStore
+) -> None:
+    """The file is written over from its beginning: behind the new records old ones still lie."""
+    queues = open_for_test(store=store)
+    sent = [queues.publish("q", b"x" * 100).id for _ in range(5)]
+    store.settle()
+    sent.append(queues.publish("q", b"x" * 100).id)
+    left = after_a_kill(home, tmp_path / "left")
+    assert len(list(bodies((left / REDO).read_bytes(), generation_of(store._db)))) == 1
+    assert ids(plain(left)) == sent
+
+
+def test_work_that_fails_takes_nothing_with_it(home: Path, tmp_path: Path, store: ServedSqliteStore) -> None:
+    queues = open_for_test(store=store)
+    sent = [queues.publish("q", b"x").id for _ in range(3)]
+
+    def fail() -> None:
+        with store.transaction() as transaction:
+            transaction.set_policy("q", "{}")
+            transaction.delete_queue("q")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert ids(store) == sent
+    sent.append(queues.publish("q", b"x").id)
+    assert ids(store) == sent
+    assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+
+
+def test_a_statement_that_failed_half_way_is_not_written_as_if_it_had_not(
+    home: Path, tmp_path: Path, store: ServedSqliteStore
+) -> None:
+    queues = open_for_test(store=store)
+    queues.publish("q", b"x")
+    with store.transaction() as transaction:
+        db: Any = transaction
+        with pytest.raises(apsw.ConstraintError):
+            db._db.executemany("INSERT INTO note VALUES (?, ?)", [("one", "1"), ("one", "2")])
+    with store.transaction(write=False) as transaction:
+        assert transaction.note("one") == "1"
+    with plain(after_a_kill(home, tmp_path / "left")).transaction(write=False) as transaction:
+        assert transaction.note("one") == "1"
+
+
+class NoRoom(Disk):
+    """For new files."""
+
+    def open_write(self, path: str, *, append: bool = False) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_where_the_file_of_changes_cannot_be_made_sqlite_commits(home: Path, tmp_path: Path) -> None:
+    store = served(home, disk=NoRoom())
+    sent = [open_for_test(store=store).publish("q", b"x").id]
+    assert not (home / REDO).exists()
+    assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+    store.close()
+
+
+def test_a_file_that_is_full_makes_sqlite_commit(home: Path, tmp_path: Path) -> None:
+    store = served(home, redo_bytes=4096)
+    queues = open_for_test(store=store)
+    sent = [queues.publish("q", b"x" * 300).id for _ in range(60)]
+    assert (home / REDO).stat().st_size == 4096
+    assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+    store.close()
+
+
+def test_after_a_moment_others_can_see_and_change_it(home: Path) -> None:
+    store = served(home, seconds=0.05)
+    queues = open_for_test(store=store)
+    sent = queues.publish("q", b"x").id
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=60)
+    with open_for_test(store=other) as theirs:
+        assert ids(other) == [sent]
+        theirs.ack([one.lease_id for one in theirs.lease("q", 1)])
+    assert queues.counts("q").ready == 0
+    store.close()
+
+
+def test_while_it_has_changes_of_its_own_nobody_else_changes_it(home: Path, queues: Queues) -> None:
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0)
+    queues.publish("q", b"x")
+    with pytest.raises(StoreBusy), other.transaction():
+        pass
+    other.close()
+
+
+def test_pages_are_copied_aside_and_the_log_stays_short(home: Path) -> None:
+    store = served(home, seconds=0.05)
+    queues = open_for_test(store=store)
+    batch = [b"x" * 2000] * 500
+    while (home / "queue.db-wal").stat().st_size < 1.1 * CHECKPOINT_BYTES:
+        queues.publish_many("q", batch)
+    until(lambda: (home / "queue.db").stat().st_size > CHECKPOINT_BYTES // 2, what="a copy that no commit makes")
+    most = 4 * CHECKPOINT_BYTES
+
+    def is_short() -> bool:
+        queues.publish_many("q", batch)
+        return (home / "queue.db-wal").stat().st_size < most and (home / "queue.db").stat().st_size > most
+
+    until(is_short, what="a short log")
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["open", "mend"])
+def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_path: Path, how: str) -> None:
+    store = served(home)
+    queues = open_for_test(store=store)
+    queues.publish_many("q", [b"x" * 2000] * 300)
+    store.settle()
+    late = [queues.publish("q", b"late").id for _ in range(5)]
+    left = after_a_kill(home, tmp_path / "left")
+    store.close()
+    path = left / "queue.db"
+    db = apsw.Connection(str(path))
+    db.execute("SELECT 1 FROM note").fetchall()
+    db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    db.close()
+    with path.open("r+b") as file:  # the last page of the messages, say
+        file.seek(-3 * 16384, os.SEEK_END)
+        file.write(os.urandom(16384))
+    if how == "mend":
+        with path.open("r+b") as file:
+            file.seek(100)
+            file.write(bytes(200))
+        with pytest.raises(StoreDamaged):
+            plain(left)
+        mend(f"sqlite:{path}")
+    else:
+        with open_for_test(store=plain(left)) as found:
+            list(found.check(repair=True))
+    with open_for_test(store=plain(left)) as found:
+        assert set(late) <= set(ids(plain(left)))
+        assert found.counts("q").ready > 200
