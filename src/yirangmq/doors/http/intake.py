@@ -3,6 +3,7 @@
 Knows: limits of a head, where a body ends. Does not know: routes, answers, sockets. Any split of the bytes gives the
 same requests."""
 
+from io import BytesIO
 from typing import Any, NoReturn, Protocol
 
 import httptools
@@ -85,7 +86,7 @@ class Intake:
         self._count = self._size = 0
         self.head: Head | None = None
         """Complete, while its body comes."""
-        self._body: bytes | bytearray = b""
+        self._body: bytes | BytesIO = b""
         self.body_size = 0
         self.is_open = True
         """False once the taker wants nothing more: what follows is not looked at."""
@@ -233,16 +234,18 @@ class Intake:
             self._fail(error)
         if not self._body:
             self._body = piece  # nearly always all of it
-        elif isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
-            self._body = bytearray(self._body) + piece
-        else:
-            self._body += piece
+            return
+        if isinstance(self._body, bytes):  # a list of tiny chunks would weigh many times their bytes
+            first, self._body = self._body, BytesIO()
+            self._body.write(first)
+        self._body.write(piece)
 
     def on_message_complete(self) -> None:
         self._moved = True
         if self.head is None:
             return
-        self._done.append((self._begun, self.head, bytes(self._body)))
+        body = self._body if isinstance(self._body, bytes) else self._body.getvalue()  # which copies nothing
+        self._done.append((self._begun, self.head, body))
         self._gone_by = self.head
         self._begun = self.head = None
         self._body = b""
