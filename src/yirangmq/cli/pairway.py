@@ -21,7 +21,8 @@ from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.values import reading
 from yirangmq.observe.logs import log, values
 from yirangmq.pair.memory import Memory
-from yirangmq.pair.node import Node, Settings
+from yirangmq.pair.node import Node
+from yirangmq.pair.ports import Settings
 from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.heartbeat import LONGEST_TEXT
 

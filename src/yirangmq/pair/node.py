@@ -9,21 +9,22 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 from yirangmq.core.alert_rules import Turn
 from yirangmq.core.beat import Beat, Load
 from yirangmq.core.conduct import Conduct
-from yirangmq.core.errors import BadInput, NotActive, Unavailable, WrongState
-from yirangmq.core.pairing import Decision, Pace, Probe, Role, Status, Step, Verdict
+from yirangmq.core.errors import NotActive
+from yirangmq.core.pairing import Decision, Probe, Role, Status, Step, Verdict
 from yirangmq.core.partner import Heard, Partner
 from yirangmq.core.witness import Watching, Wish
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.pair.link import Link
 from yirangmq.pair.memory import Memory
+from yirangmq.pair.ports import Settings, Work, boot_clock, wall_clock
+from yirangmq.pair.switching import switch
 from yirangmq.pair.telling import described
 from yirangmq.pair.witnesses import opened
 
@@ -32,54 +33,9 @@ LOOKS = 5
 GIVE_BACK_SECONDS = 2.0
 TEST_INTERVALS = 0.4
 """A test of the connection takes no longer than this part of an interval: two seconds of five."""
-
-
 MOST_TURNS = 20
 MEANT = ("order", "consent")
 """Lines of evidence of a switch that somebody wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    node: str
-    listen: tuple[str, int]
-    peer: tuple[str, int]
-    key: bytes
-    pace: Pace
-    witness: str = ""
-    """``file:/PATH``, ``etcd://…``, or none."""
-    drain_seconds: float = 10.0
-
-
-class Work(Protocol):
-    """The server, as far as the pair steers it."""
-
-    def begin(self) -> None:
-        """Work is taken from now on."""
-
-    def end(self, refusal: NotActive) -> None:
-        """No more: those who are connected are told."""
-
-    async def drain(self, seconds: float) -> dict[str, int]:
-        """Publishing is refused already: hand out what is there and take what is settled, at most so long; then leases
-        are treated as at a stop. What is left, by queue."""
-
-    def depth(self) -> int: ...
-
-    def addresses(self) -> str:
-        """Where clients reach it."""
-
-    def overlapped(self, since_ms: int, term: int) -> None:
-        """Both nodes were active since this moment: report what was taken in here."""
-
-
-def boot_clock() -> int:
-    """Milliseconds that go on while the machine sleeps."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
-
-
-def wall_clock() -> int:
-    return time.time_ns() // 1_000_000
 
 
 class Node:
@@ -287,55 +243,11 @@ class Node:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- by order ---------------------------------------------------------------------------------------------------
-
     async def switch(self, to: str, seconds: float) -> dict[str, Any]:
-        """Node ``to`` becomes active: this one hands over, or takes over. Asked again it finds that it is done."""
-        own, peer = self.partner.own, self.partner.peer
-        if to not in (own.node, peer.node if peer is not None else ""):
-            raise BadInput(f"{to!r} is not one of this pair", field="to")
-        was = Role.STANDBY if to == own.node else Role.ACTIVE
-        begun = self._loop.time()
-        if self._is_switched(was):
-            pass
-        elif was is Role.ACTIVE:
-            self._check_peer()
-            term = max(self.partner.own.term, self.partner.own.granted) + 1
-            steps = (Step("order", "by an operator"),)
-            self.conduct.hand_over(Decision(Verdict.HAND_OVER, term, steps), self.now())
-        else:
-            self.partner.order(True)
-            self.conduct.look(self.now())
-            self.say()
-        until = begun + seconds
-        while not self._is_switched(was):
-            if self._loop.time() > until:
-                self.partner.order(False)
-                raise Unavailable(f"not done within {seconds:g} s: {self._why()}", field="switch")
-            await asyncio.sleep(0.02)
-        left = self.left if was is Role.ACTIVE else {}
-        return {**self.describe(), "seconds": round(self._loop.time() - begun, 3), "left": left}
-
-    def _check_peer(self) -> None:
-        peer, pace = self.partner.peer, self.partner.pace
-        if peer is None or self.partner.silence(self.now()) > pace.timeout or peer.status is not Status.RUNNING:
-            found = "was never heard" if peer is None else f"is {peer.status}, last heard {self._silent_for()} ago"
-            raise WrongState(f"the peer {found}: there is nobody to hand over to", field="switch")
-
-    def _is_switched(self, was: Role) -> bool:
-        if was is Role.STANDBY:
-            return self.partner.own.role is Role.ACTIVE
-        peer = self.partner.peer
-        return self.partner.own.role is Role.STANDBY and peer is not None and peer.role is Role.ACTIVE
-
-    def _why(self) -> str:
-        latest = self.conduct.latest
-        return "; ".join(f"{step.step}: {step.found}" for step in latest.steps) if latest is not None else "unknown"
+        """By order (``pair.switching``)."""
+        return await switch(self, to, seconds)
 
     # -- for people ---------------------------------------------------------------------------------------------------
-
-    def _silent_for(self) -> str:
-        return f"{self.partner.silence(self.now()) / 1000:.1f} s"
 
     def _note(self, event: str, steps: tuple[Step, ...]) -> None:
         about = self._about(steps)
