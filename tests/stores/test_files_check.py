@@ -12,7 +12,7 @@ from tests.stores.parts import document, only, open_queues, tree
 from yirangmq import NewMessage
 from yirangmq.core.ports import Finding
 from yirangmq.stores.files import FilesStore
-from yirangmq.stores.files_index import EMPTY, RECORD
+from yirangmq.stores.files_entries import EMPTY, RECORD
 from yirangmq.testing import ManualClock
 
 LATER = "000000000099"

@@ -13,7 +13,8 @@ from yirangmq.format.filenames import UNSAID, Card, read_name
 from yirangmq.stores.files_chains import Member
 from yirangmq.stores.files_content import completed
 from yirangmq.stores.files_due import Calendar, Note
-from yirangmq.stores.files_index import Index, Key
+from yirangmq.stores.files_entries import Key
+from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import read_key
 from yirangmq.stores.files_reading import read_bytes
 from yirangmq.stores.files_transaction import FilesTransaction

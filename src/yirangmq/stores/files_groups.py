@@ -13,7 +13,7 @@ from yirangmq.core.message import Message
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import TOPS
-from yirangmq.stores.files_index import Record
+from yirangmq.stores.files_entries import Record
 
 
 class Muster:

@@ -10,46 +10,37 @@ import os
 import struct
 import time
 from array import array
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from yirangmq.core.message import Counts, Message
-from yirangmq.format.filenames import TOPS, Card, top_of
+from yirangmq.format.filenames import Card
 from yirangmq.stores.files_chains import Chains, Member
-from yirangmq.stores.files_shards import PRINT, Shards, fingerprint, writing
+from yirangmq.stores.files_entries import (
+    EMPTY,
+    ID_SIZE,
+    KEY_SIZE,
+    PER_SEGMENT,
+    RECORD,
+    Key,
+    Record,
+    by_segment,
+    id_print,
+    id_record,
+    key_print,
+    key_record,
+    pack,
+    read_id_record,
+    read_key_record,
+    unpack,
+)
+from yirangmq.stores.files_shards import Shards, writing
 
 MAGIC = b"yrMQidx2"
-PER_SEGMENT = 1000
 _STATE = struct.Struct("<8sIIQQQ40sQQ")
 _DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8
 _GENERATION_AT = 16
-RECORD = struct.Struct("<IBxxxqqqqq")
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
-TOP_NAMES = tuple(TOPS)
-CODE_OF = {top: code for code, top in enumerate(TOP_NAMES, 1)}
-EMPTY = bytes(RECORD.size)
-
-
-class Record(NamedTuple):
-    """Enough to name the folder a message is in. ``until``: the end of its deduplication window, or 0."""
-
-    queue: str
-    top: str
-    rank: int
-    place: int
-    changed_at: int
-    target: int
-    until: int
-
-
-class Key(NamedTuple):
-    """A deduplication key as the index has it."""
-
-    print: bytes
-    seq: int
-    until: int
 
 
 class Index:
@@ -61,8 +52,8 @@ class Index:
         self._fd = -1
         self._inode = -1
         self._boot = boot_id()
-        self._ids = Shards(f"{self.folder}/ids", PRINT + 8)
-        self._keys = Shards(f"{self.folder}/keys", PRINT + 16)
+        self._ids = Shards(f"{self.folder}/ids", ID_SIZE)
+        self._keys = Shards(f"{self.folder}/keys", KEY_SIZE)
         self.chains = Chains(self.folder)
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
@@ -201,14 +192,13 @@ class Index:
     def records(self, seqs: Iterable[int]) -> dict[int, Record]:
         self._load_queues()
         found: dict[int, Record] = {}
-        for segment, numbers in _by_segment(seqs).items():
+        for segment, numbers in by_segment(seqs).items():
             data = self._read(f"seq/{segment}")
             for seq in numbers:
                 at = seq % PER_SEGMENT * RECORD.size
                 raw = data[at : at + RECORD.size]
                 if len(raw) == RECORD.size and raw != EMPTY:
-                    queue, code, *rest = RECORD.unpack(raw)
-                    found[seq] = Record(self._names.get(queue, ""), TOP_NAMES[code - 1], *rest)
+                    found[seq] = unpack(raw, self._names)
         return found
 
     def reserve(self, seqs: Iterable[int], queues: Iterable[str]) -> None:
@@ -216,7 +206,7 @@ class Index:
         self._load_queues()
         self.put_counts({queue: Counts() for queue in queues if queue not in self._numbers})
         size = PER_SEGMENT * RECORD.size
-        for segment in _by_segment(seqs):
+        for segment in by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
             if not os.path.exists(path):
                 with writing(path) as fd:
@@ -225,21 +215,17 @@ class Index:
     def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
         """Each message with the end of its deduplication window, or None: it is gone."""
         self._load_queues()
-        for segment, numbers in _by_segment(cards).items():
+        for segment, numbers in by_segment(cards).items():
             path = f"{self.folder}/seq/{segment}"
             gone = False
             with writing(path) as fd:
                 for seq in numbers:
                     entry = cards[seq]
                     gone = gone or entry is None
-                    os.pwrite(fd, EMPTY if entry is None else self._pack(*entry), seq % PER_SEGMENT * RECORD.size)
+                    packed = EMPTY if entry is None else pack(self._number(entry[0].message.queue), *entry)
+                    os.pwrite(fd, packed, seq % PER_SEGMENT * RECORD.size)
             if gone and segment < self.last // PER_SEGMENT and not any(self._read(f"seq/{segment}")):
                 os.unlink(path)
-
-    def _pack(self, card: Card, until: int) -> bytes:
-        message = card.message
-        number, code = self._number(message.queue), CODE_OF[top_of(message)]
-        return RECORD.pack(number, code, message.rank, message.place, message.changed_at, message.target, until)
 
     # -- by group -------------------------------------------------------------------------------------------------
 
@@ -266,13 +252,9 @@ class Index:
 
     def seqs_of(self, queue: str, ids: Iterable[str]) -> dict[str, list[int]]:
         """The numbers that may belong to these ids; the message's own name decides."""
-        prints = {id: fingerprint(f"{queue}/{id}") for id in ids}
+        prints = {id: id_print(queue, id) for id in ids}
         found = self._ids.find(prints.values())
-        return {
-            id: [int.from_bytes(record[PRINT:], "little") for record in found[one]]
-            for id, one in prints.items()
-            if one in found
-        }
+        return {id: [read_id_record(record) for record in found[one]] for id, one in prints.items() if one in found}
 
     def add_ids(self, names: Iterable[tuple[str, str, int]]) -> None:
         self._ids.add([id_record(*name) for name in names])
@@ -283,14 +265,7 @@ class Index:
     def keys_of(self, queue: str, keys: Iterable[str]) -> dict[str, list[Key]]:
         prints = {key: key_print(queue, key) for key in keys}
         found = self._keys.find(prints.values())
-        return {
-            key: [
-                Key(one, int.from_bytes(record[PRINT:-8], "little"), int.from_bytes(record[-8:], "little"))
-                for record in found[one]
-            ]
-            for key, one in prints.items()
-            if one in found
-        }
+        return {key: [read_key_record(record) for record in found[one]] for key, one in prints.items() if one in found}
 
     def add_keys(self, keys: Iterable[Key]) -> None:
         self._keys.add([key_record(key) for key in keys])
@@ -325,25 +300,6 @@ class Index:
         self._ids.replace_all(ids)
         self._keys.replace_all(keys)
         self.chains.replace(groups)
-
-
-def id_record(queue: str, id: str, seq: int) -> bytes:
-    return fingerprint(f"{queue}/{id}") + seq.to_bytes(8, "little")
-
-
-def key_print(queue: str, key: str) -> bytes:
-    return fingerprint(f"{queue}/{key}")
-
-
-def key_record(key: Key) -> bytes:
-    return key.print + key.seq.to_bytes(8, "little") + key.until.to_bytes(8, "little")
-
-
-def _by_segment(seqs: Iterable[int]) -> dict[int, list[int]]:
-    grouped: defaultdict[int, list[int]] = defaultdict(list)
-    for seq in seqs:
-        grouped[seq // PER_SEGMENT].append(seq)
-    return grouped
 
 
 def boot_id() -> str:

@@ -10,7 +10,7 @@ from yirangmq.core.states import State
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_content import Broken, read_envelope
 from yirangmq.stores.files_deeds import Deeds
-from yirangmq.stores.files_index import Key, key_print
+from yirangmq.stores.files_entries import Key, key_print
 from yirangmq.stores.files_keys import KeyFile
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import path_of

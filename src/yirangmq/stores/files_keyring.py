@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from yirangmq.core.message import Envelope
 from yirangmq.format.filenames import Card
-from yirangmq.stores.files_index import Index, Key, key_print
+from yirangmq.stores.files_entries import Key, key_print
+from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
 from yirangmq.stores.files_pending import Pending
 from yirangmq.stores.files_reading import listdir

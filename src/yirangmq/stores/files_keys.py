@@ -13,7 +13,7 @@ import re
 from typing import NamedTuple
 
 from yirangmq.format.filenames import PER_FOLDER, base36
-from yirangmq.stores.files_index import Key
+from yirangmq.stores.files_entries import Key
 
 STRETCH_MS = 600_000
 FAR_MS = 9_000_000_000_000

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 from yirangmq.core.message import Counts
 from yirangmq.format.filenames import Card
-from yirangmq.stores.files_index import (
+from yirangmq.stores.files_entries import (
     CODE_OF,
     EMPTY,
     PER_SEGMENT,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import Card
-from yirangmq.stores.files_index import Key
+from yirangmq.stores.files_entries import Key
 from yirangmq.stores.files_keys import KeyFile
 
 

@@ -10,7 +10,8 @@ from yirangmq.format.filenames import PER_FOLDER
 from yirangmq.stores.files_counter import AHEAD, FORMAT, read_counter, write_counter
 from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_due import Calendar
-from yirangmq.stores.files_index import PER_SEGMENT, Index, Record
+from yirangmq.stores.files_entries import PER_SEGMENT, Record
+from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_survey import Survey
 from yirangmq.stores.files_walk import folder_number
 
