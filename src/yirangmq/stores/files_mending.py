@@ -29,11 +29,11 @@ class Mender:
 
     def __init__(self, root: str, queue: str, deeds: Deeds) -> None:
         self._root = root
-        self._queue = queue
+        self.queue = queue
         self._deeds = deeds
 
     def where(self, path: str) -> str:
-        return f"{self._queue}/{path}"
+        return f"{self.queue}/{path}"
 
     def unlinked(self, kind: str, path: str, text: str) -> Problem:
         full = self._full(path)
@@ -41,7 +41,7 @@ class Mender:
 
     def rejected(self, kind: str, path: str, text: str) -> Problem:
         full, why = self._full(path), f"{kind}: {text}"
-        aside = partial(quarantine, self._root, self._deeds, self._queue, full, why)
+        aside = partial(quarantine, self._root, self._deeds, self.queue, full, why)
         return Problem(kind, self.where(path), text, aside)
 
     def moved(self, path: str, card: Card) -> Problem:
@@ -62,7 +62,7 @@ class Mender:
         return Problem(kind, self.where(path_of(card)), text, mend)
 
     def _full(self, path: str) -> str:
-        return f"{self._root}/{self._queue}/{path}"
+        return f"{self._root}/{self.queue}/{path}"
 
     def explain(self, card: Card) -> None:
         """All that is left of a failure stands in the name."""

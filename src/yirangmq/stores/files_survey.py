@@ -2,27 +2,25 @@
 the index anew.
 
 Does not know: when to mend (files_recover.py, files_check.py), which of two names of a message stays
-(files_rivals.py)."""
+(files_rivals.py), what lies beside messages (files_beside.py)."""
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
-from yirangmq.core.errors import BadPolicy
 from yirangmq.core.message import Counts, Message
 from yirangmq.core.names import QUEUE
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import UNSAID, Card, folder_for, is_vague, lead, read_name, top_of
+from yirangmq.stores.files_beside import Beside
 from yirangmq.stores.files_commit import TRASH
-from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
-from yirangmq.stores.files_counter import COUNTER, TOTALS, latest_totals, read_counter, read_totals
+from yirangmq.stores.files_content import Broken, completed, read_envelope
+from yirangmq.stores.files_counter import COUNTER, read_counter
 from yirangmq.stores.files_deeds import Deeds, Home, is_blank
 from yirangmq.stores.files_due import Stretch, stretch_of
 from yirangmq.stores.files_groups import Muster, freed, held
 from yirangmq.stores.files_keyless import Keyless
-from yirangmq.stores.files_keys import read_key
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import Mender, Problem, by_settling, path_of
 from yirangmq.stores.files_notes import FOLDER as NOTES
@@ -35,19 +33,15 @@ from yirangmq.stores.files_rivals import age, claim
 from yirangmq.stores.files_spares import FOLDER as SPARES
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import (
-    FAILURES,
     TEMP,
     spares,
     strays,
     temps,
     walk,
-    walk_failures,
-    walk_keys,
 )
 
 STUCK = ("stuck", "is held, and nobody of its group is before it")
 OUT_OF_TURN = ("out of turn", "is not held, and others of its group come first")
-_FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
 
 
 class Survey:
@@ -122,11 +116,13 @@ class Survey:
                     self._note(card, top)
         yield from self._survey_groups()
         yield from self._survey_temps(folder)
-        yield from self._survey_failures(folder, contents)
-        yield from self._survey_keys(folder)
-        yield from self._survey_totals(folder)
+        beside = Beside(folder, self.made, self._mender, self._card_of)
+        yield from beside.failures(contents)
+        yield from beside.keys(self._keyed)
+        self.keyless.add(self._keyed.values())
+        yield from beside.totals(self._counts)
         if contents:
-            yield from self._survey_policy()
+            yield from beside.policy(self._policies)
         self.made.counts[queue] = Counts(**self._counts)
 
     # -- messages -------------------------------------------------------------------------------------------------
@@ -278,72 +274,6 @@ class Survey:
             record = self.made.record(int(number)) if number.isdecimal() else None
             is_message = number.isdecimal() and (record is None or record.queue != self._queue)
             yield (self._mender.rejected if is_message else self._mender.unlinked)("temp", f"{TEMP}/{name}", text)
-
-    # -- what lies beside them ------------------------------------------------------------------------------------
-
-    def _survey_failures(self, folder: str, contents: bool) -> Iterator[Problem]:
-        for below, names in walk_failures(folder):
-            for name in names:
-                path = f"{FAILURES}/{below}/{name}"
-                found = _FAILURE_NAME.fullmatch(name)
-                seq = int(found[1]) if found else 0
-                record = self.made.record(seq)
-                if record is None or record.queue != self._queue:
-                    yield self._mender.unlinked("orphan", path, "a failure without its message")
-                elif contents:
-                    try:
-                        read_failure(read_bytes(f"{folder}/{path}") or b"")
-                    except Broken as error:
-                        yield self._retold(self._mender.rejected("broken", path, str(error)), seq, name[-6])
-
-    def _retold(self, problem: Problem, seq: int, which: str) -> Problem:
-        """A failure that cannot be read is set aside; if it is the one in force, what the name says takes its place."""
-        card = self._card_of(seq)
-        aside = problem.mend
-
-        def mend() -> None:
-            if aside is not None:
-                aside()
-            if card is not None and card.failure == which:
-                self._mender.explain(card)
-
-        return problem._replace(mend=mend)
-
-    def _survey_keys(self, folder: str) -> Iterator[Problem]:
-        for below, names in walk_keys(folder):
-            for name in names:
-                path = f"meta/keys/{below}/{name}"
-                file = read_key(name)
-                if file is None or file.path != path:
-                    yield self._mender.unlinked("wrong name", path, "is not the name of a key")
-                    continue
-                record = self.made.record(file.key.seq)
-                mine = record is not None and record.queue == self._queue
-                if not mine and not file.outlived:
-                    yield self._mender.unlinked("orphan", path, "a key whose message never was")
-                    continue
-                if not file.is_far:
-                    self._keyed.pop(file.key.seq, None)
-                    if mine:
-                        self.made.set_until(file.key.seq, file.key.until)
-                self.made.add_key(file.key)
-                self.made.last = max(self.made.last, file.key.seq)
-        self.keyless.add(self._keyed.values())
-
-    def _survey_totals(self, folder: str) -> Iterator[Problem]:
-        names = listdir(f"{folder}/meta/totals")
-        latest = latest_totals(names)
-        if latest is not None:
-            self._counts.update(zip(TOTALS, read_totals(latest) or (), strict=True))
-        for name in sorted(names):
-            if name != latest:
-                yield self._mender.unlinked("totals", f"meta/totals/{name}", "is not the latest")
-
-    def _survey_policy(self) -> Iterator[Problem]:
-        try:
-            self._policies.policy(self._queue, self._policies.text(self._queue))
-        except BadPolicy as error:
-            yield Problem("policy", self._mender.where("config/policy.json"), str(error), None)
 
     def _survey_counter(self) -> Iterator[Problem]:
         temp = f"{COUNTER}.tmp"
