@@ -185,7 +185,7 @@ def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
         (("--config", "none.json"), 2, "config: none.json: No such file"),
         (("--config", "typo.json"), 2, "max_conections: is not a setting; did you mean 'max_connections'?"),
         (("--config", "broken.json"), 2, "config: broken.json: malformed JSON"),
-        (("--token-file", "none"), 2, "token_file: none: No such file"),
+        (("--token-file", "missing"), 2, "token_file: missing: No such file"),
         (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
         (("--socket", "typo.json"), 2, "no socket"),
         (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),
