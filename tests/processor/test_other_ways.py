@@ -38,7 +38,10 @@ class Ahead(SystemClock):
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     monkeypatch.setattr("yirangmq.cli.daemon.SystemClock", Ahead)
     monkeypatch.setattr(Ahead, "by", 0)
-    with served(tmp_path / "d", topics="on") as server, connect(server.unix, consumer="looker") as client:
+    with (
+        served(tmp_path / "d", topics=str(tmp_path / "topics")) as server,
+        connect(server.unix, consumer="looker") as client,
+    ):
         yield client
 
 
