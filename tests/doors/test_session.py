@@ -1,11 +1,14 @@
 """One client of the socket door, byte for byte but without a socket."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.doors.parts import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
 from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
 from yirangmq.stores.memory import MemoryStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
@@ -371,3 +374,31 @@ def test_goodbye_of_a_client_closes(server: Server) -> None:
     client = server.client()
     client.send(Kind.BYE, calls.Empty())
     assert client.is_closed
+
+
+# -- at rest ----------------------------------------------------------------------------------------------------------
+
+
+def test_consumers_that_wait_in_a_quiet_server_cost_no_write(tmp_path: Path) -> None:
+    store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
+    server = Server(store)
+    client = server.client()
+    client.publish("mail", b"1")
+    pushed = client.send(Kind.SUBSCRIBE, calls.Subscribe("other", 2, None, "s"))
+    for _ in range(3):
+        server.turns.advance(2_000)
+        server.desk.news()
+        server.turn()
+
+    def files() -> list[bytes]:
+        return [path.read_bytes() for path in sorted(tmp_path.iterdir()) if path.suffix != ".db-shm"]
+
+    before = files()
+    for _ in range(5):
+        server.turns.advance(2_000)
+        server.desk.news()
+        server.turn()
+    assert files() == before
+    client.publish("other", b"2")
+    assert [len(answer.value.messages) for answer in client.heard(pushed)] == [1]
+    store.close()

@@ -33,6 +33,8 @@ from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, new_delivery
 
 TIDY_MS = 1_000
+QUIET_TIDY_MS = 60_000
+"""The same while nothing is published or settled: consumers that wait look again and again, and must cost no write."""
 TIDY_AFTER = 500
 """Acknowledged messages after which history is pruned without waiting for the second to end; each pruning may take
 twice as many as came in, so that what is kept stays within its bounds at any rate."""
@@ -54,6 +56,8 @@ class Verbs:
         self.happened = Happenings()
         self._tidied_at = 0
         self._settled = 0
+        self._is_quiet = True
+        """Nothing was published or settled since what there was to tidy was tidied."""
         self._swept_in: Transaction | None = None
         self.strict = StrictOrder()
         self.offers = Offers(self)
@@ -92,6 +96,7 @@ class Verbs:
         else:
             stored = transaction.add(envelopes, now, now + policy.dedup_ms)
         self.touched.add(queue)
+        self._is_quiet = False
         self.happened.published(queue, envelopes, sizes, stored, now)
         if complaints and any(complaints):
             stored = self._refuse_unfit(transaction, policy, envelopes, stored, complaints, now)
@@ -316,12 +321,13 @@ class Verbs:
     def tidy_after(self, transaction: Transaction, settled: int, now: int) -> None:
         """So many more messages are finished: now and then what they leave behind is put in order."""
         self._settled += settled
+        self._is_quiet = self._is_quiet and not settled
         self._tidy_in_passing(transaction, now)
 
     def _tidy_in_passing(self, transaction: Transaction, now: int) -> None:
-        if 0 <= now - self._tidied_at < TIDY_MS and self._settled < TIDY_AFTER:
+        pace = QUIET_TIDY_MS if self._is_quiet else TIDY_MS
+        if 0 <= now - self._tidied_at < pace and self._settled < TIDY_AFTER:
             return
         most = MOST_PER_SWEEP + 2 * self._settled
         self._tidied_at, self._settled = now, 0
-        self.sweep_once(transaction, now, most)
-        tidy(transaction, now, most)
+        self._is_quiet = self.sweep_once(transaction, now, most) + tidy(transaction, now, most) == 0
