@@ -50,6 +50,11 @@ RUN_FAULTS = {
     "nameless": "DELETE FROM name WHERE id = 'm5'",
     "miscounted": "UPDATE queue SET ready = 7, leased = 0",
     "payload": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm5'",
+    "payload gone": "DELETE FROM content",
+    "payload elsewhere": "UPDATE message SET payload = payload + 33554432 * 99 WHERE id = 'm5'",
+    "payload before all": "UPDATE message SET payload = -payload WHERE id = 'm5'",
+    "litter": "INSERT INTO content VALUES (900, 901, x'0202', x'3131')",
+    "contents over others": "UPDATE content SET last = 9; INSERT INTO content SELECT 6, 7, sizes, data FROM content",
     "payload in hand": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm2'",
     "payload of a done one": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm0'",
 }
@@ -60,6 +65,8 @@ KINDS = {
     "too long": "bodiless",
     "payload in hand": "unreadable",
     "payload of a done one": "unreadable",
+    **dict.fromkeys(("payload gone", "payload elsewhere", "payload before all"), "unreadable"),
+    "contents over others": "torn",
     **dict.fromkeys(
         ("stateless batch", "lost ids", "no ids", "backwards", "one over the other", "of another rank"), "torn"
     ),

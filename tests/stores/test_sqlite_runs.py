@@ -1,7 +1,6 @@
 """Messages kept as one row are what they would be in rows of their own: a memory store, told the same, agrees."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -18,7 +17,7 @@ from yirangmq.stores.sqlite_line import spans
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 QUEUES = ("mail", "post")
-POLICY = {"archive": {"maxMessages": 9}, "retryPolicy": {"limit": 1}, "tombstoneSec": 20, "visibilityTimeoutSec": 30}
+POLICY = {"archive": {"maxMessages": 9}, "retry": {"limit": 1}, "tombstoneSec": 20, "visibilityTimeoutSec": 30}
 
 
 class Twins:
@@ -31,7 +30,8 @@ class Twins:
         self._chance = Random(seed)
         self._held: list[str] = []
         for queue in QUEUES:
-            self.both(partial(_set_policy, queue=queue))
+            for queues in self.queues:
+                queues.set_policy(queue, POLICY)
 
     def both(self, ask: Callable[[Queues], object]) -> object:
         ours, theirs = (_answer(queues, ask) for queues in self.queues)
@@ -75,10 +75,6 @@ class Twins:
     def time(self) -> None:
         self.clock.advance(self._chance.choice([1, 1_000, 9_000, 31_000]))
         self.both(lambda queues: queues.sweep())
-
-
-def _set_policy(queues: Queues, queue: str) -> object:
-    return queues.set_policy(queue, POLICY)
 
 
 def _settle(queues: Queues, verb: str, leases: list[str]) -> list[QueueError | None]:

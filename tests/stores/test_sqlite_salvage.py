@@ -4,6 +4,7 @@ import random
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
+from yirangmq.format.jsontext import loads
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import PAGE_SIZE, open_connection
@@ -29,7 +31,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sound") / "queue.db"
     with _opened(path) as queues:
         queues.set_policy("mail", POLICY)
-        queues.publish_many("mail", [{"n": n, "text": "x" * 2000} for n in range(SENT)])
+        for begin in range(0, SENT, 50):
+            queues.publish_many("mail", [{"n": begin + n, "text": "x" * 2000} for n in range(50)])
         leases = [delivery.lease_id for delivery in queues.lease("mail", 60)]
         queues.ack(leases[:20])
         queues.nack(leases[20:40], "REJECTED", "never")
@@ -99,7 +102,7 @@ def _page_of(path: Path, table: str) -> int:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], None], int]] = {
-    "cut in half": (_cut_in_half, 200),
+    "cut in half": (_cut_in_half, 150),
     "the end cut off": (_cut_the_end, SENT - 40),
     "no header": (lambda path: _overwrite(path, 0, bytes(100)), SENT),
     "no first page": (lambda path: _overwrite(path, 0, random.Random(1).randbytes(PAGE_SIZE)), SENT),
@@ -142,6 +145,19 @@ def test_a_sound_part_stays_as_it_was(path: Path) -> None:
     with _opened(path) as queues:
         assert {state: [*queues.walk("mail", state)] for state in before} == before
         assert queues.policy("mail")["visibilityTimeoutSec"] == 600
+
+
+def test_messages_of_which_the_rows_are_lost_come_back_with_their_payloads(path: Path) -> None:
+    _overwrite(path, _page_of(path, "message"), bytes(PAGE_SIZE))
+    first, *_ = _repaired(path)
+    assert "600 are not whole" in first.text
+    with _opened(path) as queues:
+        assert list(queues.check()) == []
+        back = [*queues.walk("mail", "dead"), *queues.walk("mail", "done")]
+        sent = [loads(look.envelope.payload)["n"] for look in back if look.envelope is not None]
+        assert sorted(sent) == list(range(SENT))
+        reasons = Counter(look.message.reason for look in queues.walk("mail", "dead"))
+        assert reasons == {"CORRUPT": SENT - 40, "REJECTED": 20}
 
 
 def test_messages_that_lost_their_state_are_ready_again(path: Path) -> None:

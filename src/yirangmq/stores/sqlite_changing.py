@@ -1,19 +1,16 @@
-"""The part of a batch of work that changes messages: moves them from state to state, trims and forgets them.
+"""The part of a batch of work that moves messages from state to state.
 
 Changes are sorted by kind, and all of a kind is one statement where that can be."""
 
 from collections.abc import Sequence
-from heapq import merge
 from operator import itemgetter
 
-from yirangmq.core import decide
-from yirangmq.core.message import Envelope, Message
+from yirangmq.core.message import Message
 from yirangmq.core.ports import Change
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.jsontext import dumps
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores import sqlite_unreadable as unreadable
-from yirangmq.stores.sqlite_line import Head, Span, members, spans
+from yirangmq.stores.sqlite_line import Span, members, spans
 from yirangmq.stores.sqlite_reading import Reading
 from yirangmq.stores.sqlite_runs import Batch
 from yirangmq.stores.sqlite_sort import SHARED, Kind, by_fate, by_kind, by_rank, is_counted, is_start_alike, shared
@@ -21,6 +18,10 @@ from yirangmq.stores.sqlite_sort import SHARED, Kind, by_fate, by_kind, by_rank,
 _by_number = itemgetter(0)
 MOST_CARDS = 20_000
 """Leased cards kept in memory, at some 300 bytes each; beyond it they are read back."""
+
+
+LONG_MS = 60_000
+"""A message delayed longer than this has its payload by itself."""
 
 
 class Changing(Reading):
@@ -37,6 +38,7 @@ class Changing(Reading):
             self._weigh(kind, alike)
             self._remember(kind[1], kind[3], alike)
             self._known.named.moved(kind[1], kind[3], alike)
+            self._keep_apart(kind[3], alike)
         if any(after[15] for _, after, _ in changes):
             self._regroup(changes)
 
@@ -92,7 +94,7 @@ class Changing(Reading):
                 batch = Batch(first, last, queue, rank, kind[3].value, due_at, changed_at, consumer, kind[4], ids)
                 self._runs.add(batch)
                 if kind[2] and not kind[4]:
-                    self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
+                    self._end_span(first, last)
 
     def _end_rows(self, seqs: list[int], left: set[int]) -> None:
         rest = [seq for seq in seqs if seq not in left]
@@ -122,7 +124,16 @@ class Changing(Reading):
             many(sql.INSERT_LIFE, [row for row in rows if row[0] in left])
             many(sql.UPDATE_LIFE, [row for row in rows if row[0] not in left])
         if old_body and not new_body:
-            many(sql.END_MESSAGE, [row[:1] for row in rows])
+            self._end_messages([row[0] for row in rows])
+
+    def _keep_apart(self, new: State, changes: list[Change]) -> None:
+        """Who will stay long takes its payload out of what it shares with others."""
+        if new in (State.DEAD, State.PARKED):
+            self._contents.take_out(*sql.among([after[0] for _, after, _ in changes]))
+        elif new is State.DELAYED:
+            long = [after[0] for _, after, _ in changes if after[8] - after[10] > LONG_MS]
+            if long:
+                self._contents.take_out(*sql.among(long))
 
     def _settle(self, changes: list[Change]) -> None:
         """Leased to done and done to remembered, alike for all acknowledged together."""
@@ -133,7 +144,7 @@ class Changing(Reading):
             which, bindings = sql.among(seqs)
             self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
             if not body:
-                self._db.execute(sql.END_MESSAGES + which, bindings)
+                self._end_messages(seqs)
 
     def _start(self, changes: list[Change]) -> None:
         """Claimed to leased, alike for all fetched together."""
@@ -189,131 +200,18 @@ class Changing(Reading):
         if failed:
             deltas["failed"] += number
 
-    # -- another content, none, or no trace -----------------------------------------------------------------------
+    # -- content that goes -------------------------------------------------------------------------------------------
 
-    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
-        contents, lives, places = [], [], []
-        for message, envelope in zip(messages, envelopes, strict=True):
-            header, payload, is_json = envelope[7:10]
-            size, state = len(header) + len(payload), message[3]
-            contents.append((header, payload.decode() if is_json else payload, message[0]))
-            if state is State.READY:
-                queue = self._made_queue(message[1])
-                places.append((size, queue, message.target, message.rank, message.place))
-            else:
-                lives.append(message[0])
-            if state in WAITING:
-                self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
-            self._known.leased.pop(message[0], None)
-        self._known.named.rewritten(messages, envelopes)
-        for message in messages:
-            self._known.arrivals.drop(message[0], message[0])
-            if message[3] is State.LEASED:
-                self._known.held.clear()
-        self._db.executemany(sql.REWRITE, contents)
-        if lives:
-            which, bindings = sql.among(lives)
-            self._db.execute(sql.RESIZE_LIVES + which, bindings)
-        self._db.executemany(sql.RESIZE_READY, places)
+    def _end_span(self, first: int, last: int) -> None:
+        """Content of messages whose numbers follow each other."""
+        self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
+        self._contents.left(first, last)
 
-    def forget(self, messages: Sequence[Message]) -> None:
-        if not messages:
-            return
-        self._known.due = None
-        self._known.named.forget(messages)
-        for message in messages:
-            self._known.leased.pop(message.seq, None)
-            if is_counted(message.state, message.body):
-                self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
-            if message.state in WAITING:
-                self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
-                if message.group:
-                    line = (self._made_queue(message.queue), message.group, message.place)
-                    self._db.execute(sql.LEAVE_GROUP, line)
-        for queue in {message.queue for message in messages if message.state is State.READY}:
-            ready = [message for message in messages if message.state is State.READY and message.queue == queue]
-            self._leave_line(self._made_queue(queue), ready)
-        for span in spans([message.seq for message in shared(messages)]):
-            self._runs.cut(*span)
-        which, bindings = sql.among([message.seq for message in messages])
-        self._db.execute(sql.END_LIVES + which, bindings)
-        if any(message.body for message in messages):
-            self._db.execute(sql.END_MESSAGES + which, bindings)
-        self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
-        self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
-
-    def trim(self, limit: int) -> int:
-        total = 0
-        for number, name in list(self._db.execute("SELECT n, name FROM queue WHERE done > 0")):
-            policy = self.policy(name)
-            over = min(self.counts(name).done - policy.archive.max_messages, limit - total)
-            if over > 0:
-                self._trim(number, over, policy.tombstone_ms)
-                self._deltas_of(number)["done"] -= over
-                total += over
-        return total
-
-    def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
-        """The oldest of those with rows of their own and of those in batches."""
-        self._known.due = None
-        apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
-        batches = self._runs.oldest(queue, over)
-        alone: list[int] = []
-        for _, seq, batch in merge(
-            ((changed_at, seq, None) for changed_at, seq in apart),
-            ((batch.changed_at, batch.first, batch) for batch in batches),
-        ):
-            if over <= 0:
-                break
-            if batch is None:
-                alone.append(seq)
-                over -= 1
-            else:
-                last = min(batch.last, batch.first + over - 1)
-                self._runs.strip(batch, last, batch.changed_at + tombstone_ms)
-                self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (batch.first, last))
-                over -= last - batch.first + 1
-        if alone:
-            which, bindings = sql.among(alone)
-            self._db.execute(sql.REMEMBER_LIFE + which, (tombstone_ms, *bindings))
-            self._db.execute(sql.END_MESSAGES + which, bindings)
-
-    # -- what cannot be read --------------------------------------------------------------------------------------
-
-    def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
-        try:
-            return super().heads(queue, limit, target)
-        except UnicodeDecodeError:
-            if not self._bury_unreadable(self._made_queue(queue), limit, target):
-                raise
-            return self.heads(queue, limit, target)
-
-    def _bury_unreadable(self, queue: int, limit: int, target: int) -> int:
-        """Those next in line that cannot be read, or they would hold up all behind them; how many."""
-        seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
-        for _, first, last in self._runs.line(queue, limit):
-            seqs += range(first, min(last, first + limit) + 1)
-        self._runs.write()
-        found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
-        deltas = self._deltas_of(queue)
-        self._known.due = None
-        self._known.tails.clear()
-        for sent in found:
-            unreadable.bury(self._db, sent)
-            for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
-                deltas[name] += change
-            buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
-            deltas["bytes"] -= buried.size
-            if buried.group:
-                self._pass_turn(queue, buried)
-        return len(found)
-
-    def _pass_turn(self, queue: int, buried: Message) -> None:
-        """No verb sees this one leave its group, so the next one is let go here."""
-        self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
-        [first] = self.group_first(buried.queue, [buried.group])
-        if first is not None and first.state is State.HELD:
-            self.swap([Change(first, decide.free(first, 0, first.changed_at))])
+    def _end_messages(self, seqs: list[int]) -> None:
+        which, bindings = sql.among(seqs)
+        self._db.execute(sql.END_MESSAGES + which, bindings)
+        for span in spans(seqs):
+            self._contents.left(*span)
 
 
 def _ids(cards: list[Message], first: int, last: int) -> str:

@@ -7,7 +7,9 @@ import apsw
 
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
+from yirangmq.stores.sqlite_check_content import littered, overlapping
 from yirangmq.stores.sqlite_check_runs import COUNTED, IN_RUN, WEIGHED, torn
+from yirangmq.stores.sqlite_content import SIZE
 from yirangmq.stores.sqlite_unreadable import bury, unreadable
 
 DAMAGED = "damaged"
@@ -48,7 +50,7 @@ SELECT queue, target, rank, place, seq
 FROM (SELECT *, row_number() OVER (PARTITION BY seq ORDER BY place) AS n FROM ready) WHERE n > 1"""
 _READY_AGAIN = f"""
 INSERT INTO ready SELECT queue, target, rank, ?2, seq, 0, {UNKNOWN_FENCE}, 0, published_at, '', '', 0, grp,
-    octet_length(payload) + length(header)
+    {SIZE}
 FROM message WHERE seq = ?1"""
 _TAKEN = "SELECT 1 FROM ready JOIN message m USING (queue, target, rank) WHERE m.seq = ?1 AND place = ?1"
 _END_READY = "DELETE FROM ready WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
@@ -75,7 +77,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        looks = (torn, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted)
+        looks = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, littered)
         findings = [finding for look in looks for finding in look(db, repair)]
         db.execute("COMMIT")
     except BaseException:

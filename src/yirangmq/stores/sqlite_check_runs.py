@@ -11,15 +11,16 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import loads
+from yirangmq.stores.sqlite_content import SIZE
 from yirangmq.stores.sqlite_line import Span, spans
 from yirangmq.stores.sqlite_runs import Batch, Runs
 from yirangmq.stores.sqlite_sort import SHARED
 
 COUNTED = "coalesce(sum(last - first + 1), 0)"
 """Messages in runs."""
-WEIGHED = """
-SELECT coalesce(sum(octet_length(payload) + length(header)), 0) FROM {} CROSS JOIN message w
-ON w.seq BETWEEN r.first AND r.last WHERE {}"""
+WEIGHED = f"""
+SELECT coalesce(sum({SIZE}), 0) FROM {{}} CROSS JOIN message w
+ON w.seq BETWEEN r.first AND r.last WHERE {{}}"""
 """Bytes of messages in runs: of which table, and which of its rows."""
 _IN_FRESH = """
 coalesce((SELECT last FROM fresh f WHERE f.queue = m.queue AND f.rank = m.rank AND f.first <= m.seq

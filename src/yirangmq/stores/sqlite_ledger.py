@@ -15,6 +15,7 @@ from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_arrivals import Arrivals
+from yirangmq.stores.sqlite_content import END_CONTENT, Contents, Row
 from yirangmq.stores.sqlite_line import Span
 from yirangmq.stores.sqlite_named import Named
 from yirangmq.stores.sqlite_runs import Held, Runs
@@ -43,6 +44,8 @@ class Known:
     arrivals: Arrivals = field(default_factory=Arrivals)
     held: dict[int, Held] = field(default_factory=dict)
     """By their first number, batches this process leased out."""
+    contents: list[Row] = field(default_factory=list)
+    """Payloads of messages published together, as they were read last."""
     due: tuple[int | None] | None = None
     """The earliest moment at which time has something to do; None: to be looked up."""
     last: int = 0
@@ -54,7 +57,8 @@ class Ledger:
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         self._db = db
         self._known = known
-        self._runs = Runs(db, known.tails, known.arrivals, known.held)
+        self._contents = Contents(db, known.contents)
+        self._runs = Runs(db, known.tails, known.arrivals, known.held, self._contents)
         self._deltas: dict[int, defaultdict[str, int]] = {}
 
     # -- numbers and names ----------------------------------------------------------------------------------------
@@ -116,6 +120,7 @@ class Ledger:
     def flush(self) -> None:
         """Write what was kept back and counted up in memory; called once, just before the commit."""
         self._runs.write()
+        self._contents.sweep()
         for queue, deltas in self._deltas.items():
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if any(changed):
@@ -161,6 +166,7 @@ class Ledger:
         if number is None:
             return
         self._runs.write()
+        self._db.execute(END_CONTENT, (number,))
         for table in ("failure", "message", "life"):  # these are by number; a look at all of them would take long
             self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
         for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
@@ -172,6 +178,7 @@ class Ledger:
         self._known.tails.clear()
         self._known.arrivals.clear()
         self._known.held.clear()
+        self._known.contents.clear()
         self._known.due = None
         self._known.numbers.pop(queue, None)
         self._known.names.pop(number, None)

@@ -12,12 +12,12 @@ import apsw
 from yirangmq.core.message import Envelope, Message, new_envelope, new_message
 from yirangmq.core.states import State
 from yirangmq.stores.sqlite_arrivals import Arrivals
+from yirangmq.stores.sqlite_content import SIZE, Contents, missing, part
 
 Span = tuple[int, int]
 """The first and the last of numbers that follow each other."""
 Head = tuple[Message, Envelope]
 
-SIZE = "octet_length(payload) + length(header)"
 LAST_FRESH = "SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1"
 ADD_FRESH = "INSERT INTO fresh VALUES (?, ?, ?, ?)"
 GROW_FRESH = "UPDATE fresh SET last = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
@@ -32,7 +32,8 @@ SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
 ORDER BY rank, first"""
 FRESH_LINE = "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first"
 FRESH_HEADS = """
-SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text', CAST(payload AS BLOB)
+SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
+    iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
 FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"""
 FRESH_CARDS = f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
 
@@ -64,13 +65,18 @@ class InLine:
     """The runs in line of one store, inside a transaction."""
 
     def __init__(
-        self, db: apsw.Connection, tails: dict[tuple[int, int], Span] | None = None, arrivals: Arrivals | None = None
+        self,
+        db: apsw.Connection,
+        tails: dict[tuple[int, int], Span] | None = None,
+        arrivals: Arrivals | None = None,
+        contents: Contents | None = None,
     ) -> None:
         """``tails``: the last runs in the table as far as they are known, by queue and rank. ``arrivals``: what was
         published just now."""
         self._db = db
         self._tails = {} if tails is None else tails
         self._arrivals = arrivals or Arrivals()
+        self._contents = contents or Contents(db)
         self._new: dict[tuple[int, int], Span] = {}
         """By queue and rank, a run that is not in the table yet. It stands behind all that are."""
 
@@ -160,9 +166,17 @@ class InLine:
         if kept is not None:
             return list(enumerate(kept, span[0]))
         found = []
-        for seq, id, published, available, key, header, is_json, payload in self._db.execute(
-            FRESH_HEADS, (*span, most)
+        end, data = -1, b""
+        for seq, id, published, available, key, header, is_json, payload in list(
+            self._db.execute(FRESH_HEADS, (*span, most))
         ):
+            if type(payload) is int:
+                if seq > end:
+                    _, end, data = self._contents.row(seq) or (0, seq, b"")
+                is_json = payload & 1
+                payload = part(data, payload)
+                if payload is None:
+                    raise missing(seq)
             if is_json and not payload.isascii():
                 payload.decode()
             sent = (name, id, rank, published, available, 0, key, header, payload, is_json == 1, 0, 0)

@@ -32,7 +32,7 @@ class Reading(Ledger):
             return []
         found = self._anyones(number, queue, limit)
         if target and self._value(sql.HAS_TARGET, number, target):
-            found += [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, limit, target))]
+            found += self._heads_apart(queue, (number, limit, target))
             found.sort(key=_head_in_order)
         return found[:limit]
 
@@ -48,9 +48,13 @@ class Reading(Ledger):
         for rank, first, last in line:
             found += self._runs.heads(queue, rank, (first, last), limit - len(found))
         if count:
-            found += [sql.head_of(row, queue) for row in self._db.execute(sql.HEADS, (number, count, 0))]
+            found += self._heads_apart(queue, (number, count, 0))
             found.sort(key=_head_in_order)
         return found
+
+    def _heads_apart(self, queue: str, bindings: tuple[int, ...]) -> list[Head]:
+        rows = list(self._db.execute(sql.HEADS, bindings))
+        return [sql.head_of(row, queue, self._contents.payload(row[0], row[-1])) for row in rows]
 
     def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
         number = self._queue(queue)
@@ -127,21 +131,23 @@ class Reading(Ledger):
             return list(named)
         if len(messages) <= 1:
             return [self._envelope(message.queue, message.seq) for message in messages]
-        which, bindings = sql.among([message.seq for message in messages])
         try:
-            rows = {row[0]: row[1:] for row in self._db.execute(sql.ENVELOPES + which, bindings)}
+            found = self._envelopes({message.seq: message.queue for message in messages})
         except UnicodeDecodeError:
             return [self._envelope(message.queue, message.seq) for message in messages]
-        return [
-            sql.envelope_of(message.queue, *rows[message.seq]) if message.seq in rows else None for message in messages
-        ]
+        return [found.get(message.seq) for message in messages]
 
     def _envelope(self, queue: str, seq: int) -> Envelope | None:
         try:
-            row = self._db.execute(sql.ENVELOPE, (seq,)).fetchone()
+            return self._envelopes({seq: queue}).get(seq)
         except UnicodeDecodeError:
             return unreadable.envelope_as_bytes(self._db, queue, seq)
-        return sql.envelope_of(queue, *row) if row else None
+
+    def _envelopes(self, queues: dict[int, str]) -> dict[int, Envelope]:
+        """By their numbers, in whose order contents are read."""
+        which, bindings = sql.among(list(queues))
+        rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
+        return {row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[8])) for row in rows}
 
     def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
         rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]

@@ -17,13 +17,12 @@ from yirangmq.core.states import KEPT, State
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_check import ready_again
+from yirangmq.stores.sqlite_content import Contents
+from yirangmq.stores.sqlite_lost import LOST, UNREADABLE, finder, is_number, lost_row
 from yirangmq.stores.sqlite_runs import Runs
 
-UNREADABLE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.IOError, UnicodeDecodeError)
 LONGEST_GAP = 100_000
-"""Numbers to try one by one behind a lost page; one page high up in the tree holds some ten thousand messages."""
-MOST = 2**53
-"""No number of ours is larger; a damaged one may be."""
+"""Numbers to try one by one behind a lost page; behind a longer gap the rest is read from the other end."""
 
 TABLES: dict[str, tuple[str, ...]] = {
     "queue": ("n", "name", "policy", *Counts._fields),
@@ -36,6 +35,7 @@ TABLES: dict[str, tuple[str, ...]] = {
               "reason", "repeats", "grp", "size"),
     "fresh": ("queue", "rank", "first", "last"),
     "batch": ("first", "last", "queue", "rank", "state", "due_at", "changed_at", "consumer", "body", "ids"),
+    "name": ("queue", "id", "seq", "place"),
     "dedup": ("queue", "key", "until", "seq", "id"),
     "note": ("key", "text"),
     "sequence": ("last",),
@@ -67,6 +67,8 @@ class Rescued(NamedTuple):
     queues: int
     missing: int
     """How many more there should be, by the counters that could be read."""
+    corrupt: int
+    """How many of the messages are not whole."""
 
 
 def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
@@ -93,6 +95,7 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
     ):
         for row in _sorted(old, table, order):
             _put(new, table, row)
+    corrupt += _carry_lost(old, new)
     new.execute(_FITTING_READY)
     for statement in (_NAMELESS_QUEUES, *_NAMES, _FAILURES_OF_NOBODY):
         new.execute(statement)
@@ -100,16 +103,27 @@ def rescue(old: apsw.Connection, new: apsw.Connection) -> Rescued:
     _bury(new, corrupt)
     new.execute("COMMIT")
     messages, queues = next(new.execute("SELECT (SELECT count(*) FROM message), (SELECT count(*) FROM queue)"))
-    return Rescued(messages, queues, max(0, expected - messages))
+    return Rescued(messages, queues, max(0, expected - messages), len(corrupt))
 
 
 def _carry_messages(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
-    """As far as they can be understood; the numbers of those that cannot, with the reason."""
+    """As far as they can be understood, each with its payload by itself; the numbers of those that cannot, with the
+    reason."""
+    find = finder(old)
     for raw in _numbered(old, "message m", unreadable.RAW, "m.seq"):
         if None not in (raw[2], raw[8], raw[9]):
-            sent = unreadable.read_raw(raw)
+            sent = unreadable.read_raw(raw, find)
             if _put(new, "message", sent.row) and sent.complaint:
                 yield sent.seq, sent.complaint
+
+
+def _carry_lost(old: apsw.Connection, new: apsw.Connection) -> Iterator[tuple[int, str]]:
+    """Messages of which the id and the payload are there, and nothing else."""
+    find = finder(old)
+    for name in _sorted(old, "name", "queue, id"):
+        row = lost_row(old, new, find, name)
+        if row is not None and _put(new, "message", row):
+            yield row[0], LOST
 
 
 def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
@@ -117,7 +131,7 @@ def _bury(new: apsw.Connection, corrupt: list[tuple[int, str]]) -> None:
         Runs(new).single_out(seq)
         if new.execute(_STANDS, (seq,)).fetchone() is None and not Runs(new).over(seq, seq):
             ready_again(new, seq)
-        sent = unreadable.read_raw(next(new.execute(unreadable.ONE, (seq,))))
+        sent = unreadable.read_raw(next(new.execute(unreadable.ONE, (seq,))), Contents(new).bytes_of)
         unreadable.bury(new, sent._replace(complaint=complaint))
 
 
@@ -156,7 +170,7 @@ def _numbered(
     while True:
         try:
             for row in db.execute(f"{select} WHERE {key} > ? ORDER BY {key}", (last,)):
-                if not _is_number(row[0]) or row[0] <= last:
+                if not is_number(row[0]) or row[0] <= last:
                     break  # out of order: as good as unreadable
                 last = row[0]
                 yield row
@@ -206,8 +220,4 @@ def _set_sequence(old: apsw.Connection, new: apsw.Connection) -> None:
         known += [row[0] for row in old.execute("SELECT last FROM sequence")]
     except UNREADABLE:
         pass
-    new.execute("UPDATE sequence SET last = ?", (max((n for n in known if _is_number(n)), default=0),))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int) and 0 < value < MOST
+    new.execute("UPDATE sequence SET last = ?", (max((n for n in known if is_number(n)), default=0),))

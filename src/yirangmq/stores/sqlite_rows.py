@@ -11,9 +11,12 @@ from yirangmq.core.message import Counts, Envelope, Message, new_envelope, new_m
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps
+from yirangmq.stores.sqlite_content import SIZE
 
 COUNTED = Counts._fields
 _IS_READY = State.READY
+Payload = tuple[bytes, bool]
+"""The bytes, and whether they are JSON."""
 ADD_COUNTS = f"UPDATE queue SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)} WHERE n = ?"
 """All of them each time: one statement for each set of counters would be prepared anew more often than not."""
 
@@ -32,26 +35,26 @@ _READY = (
 
 INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
-READY_NEW = """
+READY_NEW = f"""
 INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp,
-    octet_length(payload) + length(header)
+    {SIZE}
 FROM message WHERE seq BETWEEN ? AND ? AND available_at <= ?"""
-DELAY_NEW = """
+DELAY_NEW = f"""
 INSERT INTO life SELECT seq, queue, id, 'delayed', rank, seq, 0, 0,
     CASE WHEN expires_at BETWEEN 1 AND available_at THEN expires_at ELSE available_at END,
-    expires_at, published_at, '', '', 0, 1, grp, target, octet_length(payload) + length(header)
+    expires_at, published_at, '', '', 0, 1, grp, target, {SIZE}
 FROM message WHERE seq BETWEEN ? AND ? AND available_at > ?"""
-DRAFT_NEW = """
+DRAFT_NEW = f"""
 INSERT INTO life SELECT seq, queue, id, 'draft', rank, seq, 0, 0, ?3, expires_at, published_at, '', '', 0, 1, grp,
-    target, octet_length(payload) + length(header)
+    target, {SIZE}
 FROM message WHERE seq BETWEEN ?1 AND ?2"""
 MEMBERS_NEW = "INSERT INTO member SELECT queue, grp, seq, seq FROM message WHERE seq BETWEEN ? AND ? AND grp > 0"
 JOIN_GROUP = "INSERT INTO member VALUES (?, ?, ?, ?)"
 LEAVE_GROUP = "DELETE FROM member WHERE queue = ? AND grp = ? AND place = ?"
 GROUP_FIRST = "SELECT seq FROM member WHERE queue = ? AND grp = ? ORDER BY place LIMIT 1"
 REWRITE = "UPDATE message SET header = ?, payload = ? WHERE seq = ?"
-RESIZE_LIVES = """
-UPDATE life SET size = (SELECT octet_length(payload) + length(header) FROM message m WHERE m.seq = life.seq)
+RESIZE_LIVES = f"""
+UPDATE life SET size = (SELECT {SIZE} FROM message m WHERE m.seq = life.seq)
 WHERE seq """
 RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
 NOTES = "SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key"
@@ -77,7 +80,6 @@ END_READY = "DELETE FROM ready WHERE queue = ? AND target = ? AND rank = ? AND p
 END_READY_RUN = "DELETE FROM ready WHERE queue = ? AND target = 0 AND rank = ? AND place BETWEEN ? AND ?"
 MOVE_NAME = "UPDATE name SET place = ? WHERE queue = ? AND id = ?"
 END_NAME = "DELETE FROM name WHERE queue = ? AND id = ?"
-END_MESSAGE = "DELETE FROM message WHERE seq = ?"
 END_MESSAGES = "DELETE FROM message WHERE seq "
 SET_FAILURE = "INSERT OR REPLACE INTO failure VALUES (?, ?, ?, ?, ?, ?)"
 END_FAILURES = "DELETE FROM failure WHERE seq "
@@ -117,7 +119,6 @@ SELECT min(moment) FROM (
 OLDEST_DONE = """
 SELECT changed_at, seq FROM life WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at LIMIT ?"""
 _SENT = "id, rank, published_at, available_at, expires_at, dedup_key, header, payload, grp, target"
-ENVELOPE = f"SELECT {_SENT} FROM message WHERE seq = ?"
 ENVELOPES = f"SELECT seq, {_SENT} FROM message WHERE seq "
 SEQS_BY_NAMES = """
 SELECT n.id, n.seq FROM json_each(?2) wanted CROSS JOIN name n ON n.queue = ?1 AND n.id = wanted.value"""
@@ -137,10 +138,10 @@ def message_of(row: Sequence[Any], queue: str) -> Message:
     return new_message((row[0], queue, row[2], STATES[row[3]], *row[4:14], row[14] == 1, *row[15:]))
 
 
-def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
-    """A row of ``HEADS``."""
+def head_of(row: Sequence[Any], queue: str, sent: Payload) -> tuple[Message, Envelope]:
+    """A row of ``HEADS``; ``sent``: what its last column means."""
     (seq, id, rank, place, attempt, leases, expires, changed, consumer, reason, repeats) = row[:11]
-    group, target, size, published, available, sent_expires, key, header, payload = row[11:]
+    group, target, size, published, available, sent_expires, key, header, _ = row[11:]
     card = (
         seq,
         queue,
@@ -157,35 +158,25 @@ def head_of(row: Sequence[Any], queue: str) -> tuple[Message, Envelope]:
         reason,
         repeats,
     )
-    is_json = type(payload) is str
-    body = payload.encode() if is_json else payload
-    sent = (queue, id, rank, published, available, sent_expires, key, header, body, is_json, group, target)
-    return new_message((*card, True, group, target, size)), new_envelope(sent)
+    envelope = (queue, id, rank, published, available, sent_expires, key, header, *sent, group, target)
+    return new_message((*card, True, group, target, size)), new_envelope(envelope)
 
 
-def envelope_of(
-    queue: str,
-    id: str,
-    rank: int,
-    published: int,
-    available: int,
-    expires: int,
-    key: str | None,
-    header: str,
-    payload: Any,
-    group: int,
-    target: int,
-) -> Envelope:
-    """TEXT is JSON, BLOB is other bytes."""
-    is_json = isinstance(payload, str)
-    body = payload.encode() if is_json else payload
-    return new_envelope((queue, id, rank, published, available, expires, key, header, body, is_json, group, target))
+def envelope_of(row: Sequence[Any], queue: str, sent: Payload) -> Envelope:
+    """A row of ``ENVELOPES``; ``sent``: what its column ``payload`` means."""
+    _, id, rank, published, available, expires, key, header, _, group, target = row
+    return new_envelope((queue, id, rank, published, available, expires, key, header, *sent, group, target))
 
 
-def message_row(seq: int, queue: int, envelope: Envelope) -> tuple[Any, ...]:
-    _, id, rank, published, available, expires, key, header, payload, is_json, group, target = envelope
-    body = payload.decode() if is_json else payload
-    return seq, queue, id, rank, published, available, expires, key, header, body, group, target
+def message_rows(
+    first: int, queue: int, envelopes: Sequence[Envelope], column: Sequence[int | str | bytes]
+) -> list[tuple[Any, ...]]:
+    """Of messages with the numbers from ``first`` on; ``column``: what stands for their payloads."""
+    sent = zip(range(first, first + len(envelopes)), envelopes, column, strict=True)
+    return [
+        (seq, queue, id, rank, published, available, expires, key, header, payload, group, target)
+        for seq, (_, id, rank, published, available, expires, key, header, _, _, group, target), payload in sent
+    ]
 
 
 def read_cursor(cursor: str, parts: int = 2) -> tuple[int, ...]:

@@ -12,7 +12,8 @@ from yirangmq.core.message import Message, new_message
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.stores.sqlite_arrivals import Arrivals
-from yirangmq.stores.sqlite_line import SIZE, InLine, Span
+from yirangmq.stores.sqlite_content import SIZE, Contents
+from yirangmq.stores.sqlite_line import InLine, Span
 
 _COLUMNS = "first, last, queue, rank, state, due_at, changed_at, consumer, body, ids"
 
@@ -90,9 +91,10 @@ class Runs(InLine):
         tails: dict[tuple[int, int], Span] | None = None,
         arrivals: Arrivals | None = None,
         held: dict[int, Held] | None = None,
+        contents: Contents | None = None,
     ) -> None:
         """``held``: batches leased here, by their first number, as far as they are known to be as they were."""
-        super().__init__(db, tails, arrivals)
+        super().__init__(db, tails, arrivals, contents)
         self._held = {} if held is None else held
 
     def single_out(self, seq: int) -> None:

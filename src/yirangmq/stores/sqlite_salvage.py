@@ -17,9 +17,10 @@ import apsw
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_check import check
+from yirangmq.stores.sqlite_lost import UNREADABLE
 from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, translated
 from yirangmq.stores.sqlite_redo import generation_of, make_again_if, redo_path
-from yirangmq.stores.sqlite_rescue import TABLES, UNREADABLE, Rescued, rescue
+from yirangmq.stores.sqlite_rescue import TABLES, Rescued, rescue
 
 MAGIC = b"SQLite format 3\0"
 PAGE_BYTES, PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 16, 28, 32, 92, 68
@@ -212,4 +213,6 @@ def _finding(rescued: Rescued, path: Path, aside: Path) -> Finding:
     )
     if rescued.missing > 0:
         text += f"; by its counters it had {rescued.missing:,} messages more"
+    if rescued.corrupt > 0:
+        text += f"; {rescued.corrupt:,} are not whole: see the dead letters"
     return Finding("salvaged", path.name, text, True)

@@ -5,12 +5,12 @@ import apsw
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.states import State
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores.sqlite_changing import Changing
+from yirangmq.stores.sqlite_ending import Ending
 from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_runs import Batch
 
 
-class Together(Changing):
+class Together(Ending):
     def __init__(self, db: apsw.Connection, known: Known) -> None:
         super().__init__(db, known)
         self._offered: dict[int, list[Envelope]] = {}
@@ -81,7 +81,7 @@ class Together(Changing):
             self._deltas_of(batch.queue)["bytes"] -= size
             if not batch.body:
                 batch = batch._replace(ids=self._runs.ids(span)[0])
-                self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", span)
+                self._end_span(*span)
         if held is not None:
             self._runs.settle(batch)
         else:

@@ -1,16 +1,16 @@
 """One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises.
 
 Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_reading`` finds messages, ``sqlite_changing``
-moves them, ``sqlite_together`` many as one; here they come in."""
+moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import apsw
 
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Stored, new_stored
 from yirangmq.stores import sqlite_rows as sql
+from yirangmq.stores.sqlite_content import UNDO_CONTENT, by_itself, laid
 from yirangmq.stores.sqlite_together import Together
 
 
@@ -30,13 +30,17 @@ class SqliteTransaction(Together):
             self._insert(queue, envelopes, first, now, draft_until)
         except apsw.ConstraintError:
             self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
+            self._db.execute(UNDO_CONTENT, (first,))
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         return [new_stored((seq, envelope[1], False, "")) for seq, envelope in enumerate(envelopes, first)]
 
     def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int, draft_until: int | None) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
-        rows = [sql.message_row(seq, queue, envelope) for seq, envelope in enumerate(envelopes, first)]
+        is_plain = draft_until is None and _is_plain(envelopes, now)
+        column, contents = laid(first, envelopes) if is_plain and len(envelopes) > 1 else (by_itself(envelopes), [])
+        rows = sql.message_rows(first, queue, envelopes, column)
         self._db.executemany(sql.INSERT_MESSAGE, rows)
+        self._contents.add(contents)
         last = first + len(rows) - 1
         self._db.execute(sql.NAME_NEW, (first, last))
         deltas = self._deltas_of(queue)
@@ -48,7 +52,7 @@ class SqliteTransaction(Together):
             return
         ready = len(rows)
         size = sum([len(envelope[8]) + len(envelope[7]) for envelope in envelopes])
-        if _is_plain(rows, now):
+        if is_plain:
             self._known.arrivals.add(first, envelopes, size)
             self._runs.line_up(queue, rows[0][3], first, last)
         else:
@@ -127,7 +131,7 @@ class SqliteTransaction(Together):
         return self._db.changes()
 
 
-def _is_plain(rows: list[tuple[Any, ...]], now: int) -> bool:
+def _is_plain(envelopes: Sequence[Envelope], now: int) -> bool:
     """They can stand in line as one run: all of one rank, to be had at once and for ever, by anyone, in no group."""
-    rank = rows[0][3]
-    return all(row[3] == rank and row[5] <= now and not (row[6] or row[10] or row[11]) for row in rows)
+    rank = envelopes[0][2]
+    return all(one[2] == rank and one[4] <= now and not (one[5] or one[10] or one[11]) for one in envelopes)

@@ -4,7 +4,7 @@ to a file that SQLite finds in order.
 Such a message is buried: it lies among the dead letters as CORRUPT until somebody looks, its payload the bytes that are
 there, and holds up nobody. Knows: the queue tables. Does not know: transactions, time, counters."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import apsw
@@ -14,12 +14,14 @@ from yirangmq.core.message import Envelope, new_envelope
 from yirangmq.core.names import IDENTIFIER
 from yirangmq.core.reasons import Reason
 from yirangmq.format.jsontext import loads, members
+from yirangmq.stores.sqlite_content import Contents
 from yirangmq.stores.sqlite_runs import Runs
 
 RAW = """
 m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
-CAST(m.header AS BLOB), CAST(m.payload AS BLOB), m.grp, m.target, typeof(m.payload)"""
-"""The columns of ``message`` as bytes: reading them cannot fail."""
+CAST(m.header AS BLOB), iif(typeof(m.payload) = 'integer', m.payload, CAST(m.payload AS BLOB)), m.grp, m.target,
+typeof(m.payload)"""
+"""The columns of ``message`` as bytes: reading them cannot fail. A payload may lie elsewhere (``sqlite_content``)."""
 ALL = f"SELECT {RAW} FROM message m"
 ONE = f"{ALL} WHERE m.seq = ?"
 _READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
@@ -33,6 +35,10 @@ WHERE seq = ?1 AND state IN ('draft', 'delayed', 'held', 'claimed', 'leased')"""
 _FAILURE = f"""
 INSERT OR REPLACE INTO failure SELECT seq, '{Reason.CORRUPT}', ?2, changed_at, attempt, '' FROM life
 WHERE seq = ?1 AND state = 'dead' AND reason = '{Reason.CORRUPT}'"""
+
+
+Find = Callable[[int, int], bytes | None]
+"""From a message's number and its column ``payload``, if that is a number: the bytes, None if they are not there."""
 
 
 class Sent(NamedTuple):
@@ -50,10 +56,15 @@ class Sent(NamedTuple):
         return str(self.row[2])
 
 
-def read_raw(raw: tuple[Any, ...]) -> Sent:
-    """From ``RAW`` to a row as ``message`` has it; with a complaint the payload is bytes, whatever it was."""
+def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
+    """From ``RAW`` to a row as ``message`` has it, with its payload by itself; with a complaint the payload is bytes,
+    whatever it was."""
     seq, queue, id, *numbers, key, header, payload, group, target, kind = raw
     wrong: list[str] = []
+    if kind == "integer":
+        kind, payload = "text" if payload & 1 else "blob", find(seq, payload)
+        if payload is None:
+            wrong, kind, payload = ["payload"], "blob", b""
     name = _text(id, "id", wrong)
     if not IDENTIFIER.fullmatch(name):
         wrong = wrong or ["id"]
@@ -66,12 +77,13 @@ def read_raw(raw: tuple[Any, ...]) -> Sent:
 
 
 def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[Sent]:
-    return (sent for sent in map(read_raw, db.execute(statement, bindings)) if sent.complaint)
+    find = Contents(db).bytes_of
+    return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).complaint)
 
 
 def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
     """What is there of an envelope whose text cannot be read."""
-    sent = read_raw(next(db.execute(ONE, (seq,))))
+    sent = read_raw(next(db.execute(ONE, (seq,))), Contents(db).bytes_of)
     *others, payload, group, target = sent.row[2:]
     is_json = isinstance(payload, str)
     return new_envelope((queue, *others, payload.encode() if is_json else payload, is_json, group, target))

@@ -1,0 +1,183 @@
+"""Payloads of messages published together, laid one behind the other into one row: the table ``content``
+(schema/005-content.sql).
+
+A message whose payload lies there has a number in its column ``payload`` instead of the bytes: where they begin, how
+many they are, whether they are JSON. Knows: how payloads are laid together, found, taken out and given up. Does not
+know: states, verbs, counters."""
+
+from collections.abc import Sequence
+from struct import iter_unpack, pack
+from typing import Any
+
+import apsw
+
+from yirangmq.core.message import Envelope
+
+Row = tuple[int, int, bytes]
+"""Of ``content``: from which number to which, and the bytes."""
+NewRow = tuple[int, int, bytes, bytes]
+"""The same with the sizes."""
+
+MOST_BYTES = 64 * 1024
+"""Of a row: a few messages that stay behind keep no more than this."""
+LARGEST = 16 * 1024
+"""A payload of more bytes stays by itself; it has pages of its own in any case."""
+MOST_ROWS = 4
+"""Kept in memory: whoever reads messages one by one, or half a row at a time, reads the row once."""
+NEAR = 1000
+"""Numbers between two that went, so few that one look at all of them is cheaper than two."""
+BY_ITSELF = (1 << 32) - 1
+BEGINS, LENGTH = 25, (1 << 24) - 1
+"""The number is the beginning, shifted by so many bits, the length in those 24, and a last bit that says JSON."""
+SIZE = f"iif(typeof(payload) = 'integer', payload >> 1 & {LENGTH}, octet_length(payload)) + length(header)"
+"""Bytes of a row of ``message``, wherever its payload lies."""
+
+ADD_CONTENT = "INSERT INTO content VALUES (?, ?, ?, ?)"
+CONTENT_OF = "SELECT first, last, data FROM content WHERE first <= ? ORDER BY first DESC LIMIT 1"
+LAID = "SELECT seq, payload FROM message WHERE typeof(payload) = 'integer' AND seq "
+SET_JSON = "UPDATE message SET payload = CAST(? AS TEXT) WHERE seq = ?"
+SET_BYTES = "UPDATE message SET payload = ? WHERE seq = ?"
+IS_LITTER = """
+NOT EXISTS (SELECT 1 FROM message m WHERE m.seq BETWEEN content.first AND content.last
+            AND typeof(m.payload) = 'integer')"""
+SWEEP = f"""
+DELETE FROM content WHERE last >= ?1 AND first BETWEEN
+    coalesce((SELECT max(first) FROM content WHERE first <= ?1), ?1) AND ?2 AND {IS_LITTER}"""
+UNDO_CONTENT = "DELETE FROM content WHERE first >= ?"
+END_CONTENT = """
+DELETE FROM content WHERE first IN (
+    SELECT c.first FROM name n CROSS JOIN content c ON c.first = (SELECT max(first) FROM content WHERE first <= n.seq)
+    WHERE n.queue = ? AND c.last >= n.seq)"""
+
+
+def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
+    """The column ``payload`` of messages that each have their own: TEXT is JSON, BLOB is other bytes."""
+    return [envelope[8].decode() if envelope[9] else envelope[8] for envelope in envelopes]
+
+
+def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
+    """The column ``payload`` of messages with numbers from ``first`` on, and the rows that they lie in."""
+    column: list[int | str | bytes] = []
+    rows: list[NewRow] = []
+    parts: list[bytes] = []
+    sizes: list[int] = []
+    size = 0
+    for seq, envelope in enumerate(envelopes, first):
+        payload, is_json = envelope[8], envelope[9]
+        length = len(payload)
+        if length > LARGEST:
+            column.append(payload.decode() if is_json else payload)
+            sizes.append(BY_ITSELF)
+            continue
+        if size + length > MOST_BYTES:
+            rows.append(_row(seq - 1, sizes, parts))
+            sizes, parts, size = [], [], 0
+        extent = length << 1 | is_json
+        column.append(size << BEGINS | extent)
+        sizes.append(extent)
+        parts.append(payload)
+        size += length
+    if parts:
+        rows.append(_row(first + len(envelopes) - 1, sizes, parts))
+    return column, rows
+
+
+def _row(last: int, sizes: list[int], parts: list[bytes]) -> NewRow:
+    return last - len(sizes) + 1, last, pack(f"<{len(sizes)}I", *sizes), b"".join(parts)
+
+
+def number_of(place: int, sizes: bytes) -> int | None:
+    """The column ``payload`` of the message at a place in a row, where nothing else is left of it; None if it had its
+    payload by itself."""
+    extents: list[int] = [extent for (extent,) in iter_unpack("<I", sizes[: 4 * place + 4])]
+    if len(extents) <= place or extents[place] == BY_ITSELF:
+        return None
+    return sum(extent >> 1 for extent in extents[:place] if extent != BY_ITSELF) << BEGINS | extents[place]
+
+
+def part(data: bytes, number: int) -> bytes | None:
+    """The bytes that ``number`` means; None if they are not there."""
+    begin = number >> BEGINS
+    end = begin + (number >> 1 & LENGTH)
+    return data[begin:end] if begin >= 0 and end <= len(data) else None
+
+
+class Contents:
+    """The table inside a transaction."""
+
+    def __init__(self, db: apsw.Connection, kept: list[Row] | None = None) -> None:
+        """``kept``: rows that were read last; what has a number never changes, and no number is given twice."""
+        self._db = db
+        self._kept = [] if kept is None else kept
+        self._left: list[tuple[int, int]] = []
+
+    def row(self, seq: int) -> Row | None:
+        """The row that holds the payload of a message, if its payload lies in one."""
+        for row in self._kept:
+            if row[0] <= seq <= row[1]:
+                return row
+        found: Row | None = self._db.execute(CONTENT_OF, (seq,)).fetchone()
+        if found is None or found[1] < seq:
+            return None
+        if len(self._kept) >= MOST_ROWS:
+            del self._kept[0]
+        self._kept.append(found)
+        return found
+
+    def payload(self, seq: int, column: int | str | bytes) -> tuple[bytes, bool]:
+        """From the column ``payload``: the bytes, and whether they are JSON. What should be a text and is none, or is
+        not there, is an error of decoding, as it is for SQLite's own texts."""
+        if isinstance(column, str):
+            return column.encode(), True
+        if isinstance(column, bytes):
+            return column, False
+        body = self.bytes_of(seq, column)
+        if body is None:
+            raise missing(seq)
+        if column & 1 and not body.isascii():
+            body.decode()
+        return body, column & 1 == 1
+
+    def bytes_of(self, seq: int, number: int) -> bytes | None:
+        row = self.row(seq)
+        return None if row is None else part(row[2], number)
+
+    # -- changes --------------------------------------------------------------------------------------------------
+
+    def add(self, rows: Sequence[NewRow]) -> None:
+        self._db.executemany(ADD_CONTENT, rows)
+
+    def take_out(self, which: str, bindings: tuple[Any, ...]) -> None:
+        """Each of these has its payload by itself from now on: it stays longer than its neighbours. ``which``: the end
+        of a statement, behind ``seq``."""
+        texts: list[tuple[bytes, int]] = []
+        others: list[tuple[bytes, int]] = []
+        for seq, number in list(self._db.execute(LAID + which, bindings)):
+            body = self.bytes_of(seq, number)
+            if body is not None:
+                (texts if number & 1 else others).append((body, seq))
+        self._db.executemany(SET_JSON, texts)
+        self._db.executemany(SET_BYTES, others)
+        for _, seq in (*texts, *others):
+            self.left(seq, seq)
+
+    def left(self, first: int, last: int) -> None:
+        """These no longer have anything here."""
+        self._left.append((first, last))
+
+    def sweep(self) -> None:
+        """Give up the rows that nobody has anything in, of those that somebody left."""
+        if not self._left:
+            return
+        low, high = (left := sorted(self._left))[0]
+        for first, last in left:
+            if first > high + NEAR:
+                self._db.execute(SWEEP, (low, high))
+                low = first
+            high = max(high, last)
+        self._db.execute(SWEEP, (low, high))
+        self._left.clear()
+
+
+def missing(seq: int) -> UnicodeDecodeError:
+    return UnicodeDecodeError("content", b"", 0, 0, f"the payload of message {seq} is not there")
