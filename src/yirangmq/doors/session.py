@@ -4,7 +4,7 @@ Requests are answered when they are on disk, in whatever order that happens; eac
 
 import hmac
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.core import names
@@ -13,6 +13,7 @@ from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
 from yirangmq.core.ports import Transaction
 from yirangmq.doors import gate, translate
+from yirangmq.doors.asked import Asked, elsewhere
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
 from yirangmq.doors.house import House
@@ -184,7 +185,7 @@ class Session:
         self, request: int, reply: Callable[[Any], None], weight: int
     ) -> Callable[[Any, QueueError | None], None]:
         """The same for work that somebody else does: to be called when it is done."""
-        return Asked(self, request, _elsewhere, reply, weight).done
+        return Asked(self, request, elsewhere, reply, weight).done
 
     def check_room(self) -> None:
         self._house.check_room()
@@ -237,43 +238,6 @@ class Session:
     def _bye(self, request: int, body: calls.Empty) -> None:
         self.end()
         self._close()
-
-
-class Asked:
-    """A request that is answered later: ``work`` for the desk's next commit, ``reply`` for what came of it. It is
-    pending from here on until it is ``done``."""
-
-    __slots__ = ("_reply", "_request", "_session", "_weight", "error", "requests", "value", "work")
-
-    def __init__(
-        self,
-        session: Session,
-        request: int,
-        work: Callable[[Transaction], Any],
-        reply: Callable[[Any], None],
-        weight: int,
-    ) -> None:
-        self._session = session
-        self._request = request
-        self._reply = reply
-        self._weight = weight
-        self.work = work
-        self.value: Any = None
-        self.error: QueueError | None = None
-        self.requests = 1
-        session.pending += weight
-
-    def done(self, value: Any, error: QueueError | None) -> None:
-        self._session.pending -= self._weight
-        if error is not None:
-            self._session.answer(Kind.ERROR, self._request, calls.failed(error))
-        else:
-            self._reply(value)
-
-
-def _elsewhere(transaction: Transaction) -> NoReturn:
-    """Work that is not the desk's."""
-    raise AssertionError
 
 
 _ACTS: dict[int, Callable[[Session, int, Any], None]] = {
