@@ -189,7 +189,7 @@ def test_large_messages_are_handed_out_by_bytes() -> None:
     server = Server()
     client = server.client()
     for _ in range(20):
-        client.publish("mail", b"x" * 60_000)
+        client.publish("mail", b"x" * 120_000)
     assert len(client.lease("mail", 20)) == 8
     assert len(client.lease("mail", 20)) == 8
     assert len(client.lease("mail", 20)) == 4

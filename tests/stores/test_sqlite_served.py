@@ -173,16 +173,30 @@ def test_a_statement_that_failed_half_way_is_not_written_as_if_it_had_not(
         assert transaction.note("one") == "1"
 
 
-class NoRoom(Disk):
-    """For new files."""
+class LittleRoom(Disk):
+    """For a new file: some of it fits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = self.left = 0
 
     def open_write(self, path: str, *, append: bool = False) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.tries, self.left = self.tries + 1, 3
+        return super().open_write(path, append=append)
+
+    def write(self, fd: int, data: bytes) -> None:
+        self.left -= 1
+        if not self.left:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().write(fd, data)
 
 
 def test_where_the_file_of_changes_cannot_be_made_sqlite_commits(home: Path, tmp_path: Path) -> None:
-    store = served(home, disk=NoRoom())
-    sent = [open_for_test(store=store).publish("q", b"x").id]
+    disk = LittleRoom()
+    store = served(home, disk=disk)
+    queues = open_for_test(store=store)
+    sent = [queues.publish("q", b"x").id for _ in range(5)]
+    assert disk.tries == 1
     assert not (home / REDO).exists()
     assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
     store.close()

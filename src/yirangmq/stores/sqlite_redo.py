@@ -7,11 +7,13 @@ is written over the first. The file keeps its length: a sync has nothing to writ
 
 Knows: records, generations, how changes are made again. Does not know: what the statements mean, when to commit."""
 
+import contextlib
 import marshal
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from zlib import crc32
 
@@ -24,6 +26,9 @@ Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
 BYTES = 4 * 1024 * 1024
 """Of the whole file."""
+ZEROS = bytes(65536)
+PAUSE_SECONDS = 60.0
+"""After a file could not be made."""
 _HEAD = struct.Struct("<IIQI")
 """Bytes of the body, checksum of all behind it, generation, number of the record."""
 _CHECKED = struct.Struct("<QI")
@@ -91,6 +96,7 @@ class RedoFile:
         self._size = size
         self._sync = sync
         self._fd = -1
+        self._not_before = 0.0
         self._statements: dict[str, int] = {}
         self.begin(generation)
 
@@ -131,10 +137,15 @@ class RedoFile:
         return _encode((new, changes))
 
     def _open(self) -> bool:
-        """False where it cannot be made: then there is no room."""
+        """False where it cannot be made: then there is no room, and for a while nobody tries again."""
+        if monotonic() < self._not_before:
+            return False
         try:
             self._fd = self._opened()
         except OSError:
+            self._not_before = monotonic() + PAUSE_SECONDS
+            with contextlib.suppress(OSError):
+                self._disk.unlink(str(self.path))
             return False
         return True
 
@@ -146,7 +157,8 @@ class RedoFile:
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
         try:
-            self._disk.write(fd, bytes(self._size))
+            for begin in range(0, self._size, len(ZEROS)):
+                self._disk.write(fd, ZEROS[: self._size - begin])
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
