@@ -72,6 +72,15 @@ def test_small_commits_do_not_reach_sqlites_log(home: Path, store: ServedSqliteS
     assert ids(store)[1:] == sent
 
 
+def test_work_that_changes_nothing_writes_nothing(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+    queues.publish("q", b"x")
+    before = (home / REDO).read_bytes()
+    with store.transaction() as transaction:
+        assert transaction.forget_keys(10**15, 100) == 0
+        transaction.set_note("none", None)
+    assert (home / REDO).read_bytes() == before
+
+
 def test_closing_leaves_one_file_with_everything_in_it(home: Path) -> None:
     queues = open_for_test(store=served(home))
     sent = [queues.publish("q", b"x").id for _ in range(5)]

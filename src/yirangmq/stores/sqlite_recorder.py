@@ -23,7 +23,7 @@ class Recorder:
         """How many rows were given to statements for many."""
         self.is_in_doubt = False
         """A statement failed, and may have changed something before it did."""
-        self._looks: dict[str, bool] = {}
+        self._kinds: dict[str, str] = {}
 
     def execute(self, statement: str, values: Values = ()) -> apsw.Cursor:
         try:
@@ -31,7 +31,8 @@ class Recorder:
         except BaseException:
             self.is_in_doubt = True
             raise
-        if not self._only_looks(statement):
+        kind = self._kinds.get(statement) or self._kind(statement)
+        if kind != "SELECT" and (kind == "INSERT" or self.changes()):
             self.made.append((statement, False, values))
         return cursor
 
@@ -52,8 +53,8 @@ class Recorder:
         self.rows = 0
         self.is_in_doubt = False
 
-    def _only_looks(self, statement: str) -> bool:
-        looks = self._looks.get(statement)
-        if looks is None:
-            looks = self._looks[statement] = statement.lstrip()[:6].upper() == "SELECT"
-        return looks
+    def _kind(self, statement: str) -> str:
+        """Its first word; of one that gives back rows SQLite does not know yet whether it changes any."""
+        word = "INSERT" if "RETURNING" in statement else statement.split(None, 1)[0].upper()
+        self._kinds[statement] = word
+        return word

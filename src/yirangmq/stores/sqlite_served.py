@@ -53,7 +53,7 @@ class ServedSqliteStore(SqliteStore):
         """``seconds``: None leaves the moment of commits to the size of what there is, and pages are copied by whoever
         commits; no thread is started."""
         super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs)
-        self._recorder = Recorder(self._db)
+        self._record()
         self._redo = RedoFile(path, generation_of(self._db), disk, redo_bytes, sync=durability == "full")
         self._most_rows = most_rows
         self._is_open = False
@@ -62,6 +62,11 @@ class ServedSqliteStore(SqliteStore):
         self._seconds = seconds
         self._copying = _Copying(self) if seconds is not None else None
         self._settling = _Settling(self, seconds) if seconds is not None else None
+
+    def _record(self) -> None:
+        """The connection is a new one."""
+        self._recorder = Recorder(self._db)
+        self._recorded = cast("apsw.Connection", self._recorder)
 
     # -- a batch of work ------------------------------------------------------------------------------------------
 
@@ -78,7 +83,7 @@ class ServedSqliteStore(SqliteStore):
     def _work(self) -> SqliteTransaction:
         self._recorder.forget()
         self._touched = self._db.total_changes()
-        return SqliteTransaction(cast("apsw.Connection", self._recorder), self._known)
+        return SqliteTransaction(self._recorded, self._known)
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if not write:
@@ -162,7 +167,7 @@ class ServedSqliteStore(SqliteStore):
         try:
             return super()._salvage()
         finally:
-            self._recorder = Recorder(self._db)
+            self._record()
             self._redo.begin(generation_of(self._db))
             self._is_open = False
             if self._copying is not None:
