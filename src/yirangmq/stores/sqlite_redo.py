@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
-from zlib import crc32
 
 import apsw
 
@@ -26,7 +25,7 @@ Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
 BYTES = 4 * 1024 * 1024
 """Of the whole file."""
-ZEROS = bytes(65536)
+BLOCK = 65536
 PAUSE_SECONDS = 60.0
 """After a file could not be made."""
 _HEAD = struct.Struct("<IIQI")
@@ -81,6 +80,8 @@ def bodies(data: bytes, generation: int) -> Iterator[bytes]:
 
 
 def _checksum(generation: int, number: int, body: bytes) -> int:
+    from zlib import crc32  # a server at rest does without
+
     return crc32(body, crc32(_CHECKED.pack(generation, number)))
 
 
@@ -157,8 +158,8 @@ class RedoFile:
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
         try:
-            for begin in range(0, self._size, len(ZEROS)):
-                self._disk.write(fd, ZEROS[: self._size - begin])
+            for begin in range(0, self._size, BLOCK):
+                self._disk.write(fd, bytes(min(BLOCK, self._size - begin)))
             self._disk.fsync(fd)
         finally:
             self._disk.close(fd)
