@@ -14,7 +14,7 @@ from yirangmq.format.jsontext import dumps
 from yirangmq.wire import calls
 from yirangmq.wire.calls import Outgoing
 
-FRAME_MESSAGES = 64
+FRAME_MESSAGES = 128
 FRAME_BYTES = 256 * 1024
 """A frame is full when it has as much of either: past this frames get later, not cheaper."""
 MESSAGE_BYTES = 200
