@@ -12,6 +12,7 @@ from tests.servers import RunningServer
 from yirangmq import NewMessage, broker, client
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
+from yirangmq.client.sending import FRAME_MESSAGES
 from yirangmq.client.verbs import AsyncClient
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
 from yirangmq.core.message import Counts
@@ -116,18 +117,19 @@ def test_a_bad_message_in_a_list_refuses_the_list_before_anything_is_sent(queues
 
 def test_a_bad_message_in_an_iterator_tells_what_was_stored_before_it(queues: Any) -> None:
     with pytest.raises(BadInput) as caught:
-        queues.publish_many("mail", iter([*range(200), object()]))
+        queues.publish_many("mail", iter([*range(3 * FRAME_MESSAGES + 8), object()]))
     stored = [one.id for one in caught.value.receipts]
     assert stored == [f"m-{n}" for n in range(1, len(stored) + 1)]
-    assert queues.counts("mail").ready == len(stored) == 192
+    assert queues.counts("mail").ready == len(stored) == 3 * FRAME_MESSAGES
 
 
 def test_a_refused_frame_tells_what_was_stored_around_it(queues: Any) -> None:
     queues.set_policy("mail", {"maxBytes": 1000})
     with pytest.raises(TooLarge) as caught:
-        queues.publish_many("mail", [b"x" * (1001 if n == 100 else 1) for n in range(5000)])
+        queues.publish_many("mail", [b"x" * (1001 if n == FRAME_MESSAGES + 40 else 1) for n in range(5000)])
     receipts = caught.value.receipts
-    assert [one is None for one in receipts[:192]] == [False] * 64 + [True] * 64 + [False] * 64
+    frames = [receipts[begin : begin + FRAME_MESSAGES] for begin in range(0, 3 * FRAME_MESSAGES, FRAME_MESSAGES)]
+    assert [{one is None for one in frame} for frame in frames] == [{False}, {True}, {False}]
     assert queues.counts("mail").ready == sum(one is not None for one in receipts) < 5000
 
 
