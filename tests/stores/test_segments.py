@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import until
 from tests.stores.logs import (
     SECOND,
     SMALL,
@@ -21,7 +20,6 @@ from tests.stores.logs import (
 )
 from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.wire.records import RecordReader
 
@@ -374,38 +372,3 @@ def test_files_are_made_ready_ahead_and_sealed_behind(tmp_path: Path) -> None:
         assert all(segment.seal is not None for segment in log.chain[:-1])
         assert len(log.chain) > 4
         assert list(log.reader().records(1)) == before
-
-
-class CountingDisk(Disk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = 0
-
-    def write_at(self, fd: int, data: bytes, offset: int) -> None:
-        self.written += len(data)
-        super().write_at(fd, data, offset)
-
-
-def test_large_writes_are_not_preceded_by_as_many_zeros(tmp_path: Path) -> None:
-    folder, disk, payload = tmp_path / "log", CountingDisk(), bytes(range(256)) * 6144
-    with SegmentLog(folder, LogSettings(segment_bytes=2 << 20), disk=disk) as log:
-        disk.written = 0  # the first segment is there, whoever may write to it
-        for _ in range(8):
-            log.append([NewRecord("large", payload)])
-        assert len(log.chain) > 4
-    assert 8 * len(payload) <= disk.written < 9 * len(payload)
-    with SegmentLog(folder) as log:
-        assert [record.payload for record in log.reader().records(1)] == [payload] * 8
-
-
-def test_after_a_small_write_the_next_file_is_made_ready_again(tmp_path: Path) -> None:
-    folder, disk, payload = tmp_path / "log", CountingDisk(), bytes(range(256)) * 6144
-    with SegmentLog(folder, LogSettings(segment_bytes=2 << 20), disk=disk) as log:
-        for _ in range(4):
-            log.append([NewRecord("large", payload)])
-        before = disk.written
-        log.append([NewRecord("small", b"1")])
-        until(lambda: disk.written - before >= 2 << 20, what="a file that is made ready")
-        log.append([NewRecord("large", payload)])
-        log.append([NewRecord("large", payload)])
-        assert [record.payload for record in log.reader().records(1)] == [*[payload] * 4, b"1", *[payload] * 2]

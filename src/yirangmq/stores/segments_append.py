@@ -22,9 +22,6 @@ MOST_AT_ONCE = 4 << 20
 """Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
 MOST_RECORDS = 1 << 18
 """In one segment, unless they come at once: the last one is scanned when a log is opened."""
-WORTH_NO_ZEROS = 1 << 20
-"""Bytes of a write beside which it hardly counts that its file grows: while all are so large, no file of zeros is made
-ready, which would be as much again to write."""
 Durability = Literal["full", "os"]
 OnCommit = Callable[[Sequence[Appended]], None]
 
@@ -128,7 +125,7 @@ class Appender:
             self._numbers = {name: number for name, number in self._numbers.items() if number}
             raise
         self._count(tickets, batches, at_ns)
-        if len(data) < WORTH_NO_ZEROS and self._asked is not self.end.segment:
+        if self._asked is not self.end.segment:
             self._asked = self.end.segment
             self._house.prepare()
         return results

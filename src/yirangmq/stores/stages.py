@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
-from yirangmq.format.synced import sync_folder
-from yirangmq.stores.past_cache import PastCache
+from yirangmq.format.synced import replace_file, sync_folder
 
 
 class StageFiles:
@@ -15,7 +14,6 @@ class StageFiles:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._way = PastCache()
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None:
         """On disk when this returns. The same piece again replaces the one before."""
@@ -24,7 +22,7 @@ class StageFiles:
         try:
             made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            self._write(path, data)
+            replace_file(path, data, 0o600)
             if made:
                 for above in (folder.parent, self._folder, self._folder.parent):
                     sync_folder(above)
@@ -35,7 +33,7 @@ class StageFiles:
     def read(self, query: str, batch: int, stage: str, piece: int) -> bytes:
         path = self._of(query, batch) / f"{stage}.{piece:06d}"
         try:
-            return self._way.read(str(path))
+            return path.read_bytes()
         except FileNotFoundError:
             raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages") from None
         except OSError as error:
@@ -59,17 +57,6 @@ class StageFiles:
             for batch in query.iterdir() if query.is_dir() else ():
                 if batch.name.isdecimal():
                     yield query.name, int(batch.name), batch.stat().st_mtime_ns // 1_000_000
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Temp, sync, rename, sync the folder."""
-        temp = path.with_name(f"{path.name}.new")
-        try:
-            self._way.write(str(temp), data)
-        except BaseException:
-            temp.unlink(missing_ok=True)
-            raise
-        temp.replace(path)
-        sync_folder(path.parent)
 
     def _of(self, query: str, batch: int) -> Path:
         return self._folder / query / f"{batch:016d}"
