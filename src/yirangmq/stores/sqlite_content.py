@@ -5,7 +5,9 @@ A message whose payload lies there has a number in its column ``payload`` instea
 many they are, whether they are JSON. Knows: how payloads are laid together, found, taken out and given up. Does not
 know: states, verbs, counters."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 from struct import iter_unpack, pack
 from typing import Any
 
@@ -57,6 +59,27 @@ def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
 
 def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
     """The column ``payload`` of messages with numbers from ``first`` on, and the rows that they lie in."""
+    payloads = [envelope[8] for envelope in envelopes]
+    lengths = [*map(len, payloads)]
+    if max(lengths, default=0) > LARGEST:
+        return _laid_where_it_fits(first, envelopes)
+    extents = [length << 1 | envelope[9] for length, envelope in zip(lengths, envelopes, strict=True)]
+    begins = [0, *accumulate(lengths)]
+    column: list[int | str | bytes] = []
+    rows: list[NewRow] = []
+    low = 0
+    while low < len(lengths):
+        base = begins[low]
+        high = bisect_right(begins, base + MOST_BYTES, low) - 1
+        sizes = extents[low:high]
+        column += [begin - base << BEGINS | extent for begin, extent in zip(begins[low:high], sizes, strict=True)]
+        rows.append(_row(first + high - 1, sizes, payloads[low:high]))
+        low = high
+    return column, rows
+
+
+def _laid_where_it_fits(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
+    """The same where some are too large for it."""
     column: list[int | str | bytes] = []
     rows: list[NewRow] = []
     parts: list[bytes] = []

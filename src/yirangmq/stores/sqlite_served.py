@@ -2,7 +2,7 @@
 
 A commit of SQLite writes whole pages, some 60 KB for one message. So a small one goes to the file of changes
 (``sqlite_redo``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
-done. A large one, a full file of changes, or the end of a second make SQLite commit all of it. Pages are copied from
+done. A large one, a full file of changes, or the end of two seconds make SQLite commit all of it. Pages are copied from
 SQLite's log into its file by a thread of their own.
 
 If a batch of work fails, SQLite forgets all since its last commit, and what is in the file of changes is made again.
@@ -26,7 +26,7 @@ from yirangmq.stores.sqlite_recorder import Recorder
 from yirangmq.stores.sqlite_redo import BYTES, RedoFile, generation_of, make_again, new_generation
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
-SECONDS = 1.0
+SECONDS = 2.0
 """How long a change may be in the file of changes alone."""
 MOST_ROWS = 64
 """A commit with more rows than that goes to SQLite at once: it would be written twice for nothing."""

@@ -23,7 +23,7 @@ class SqliteTransaction(Together):
         if not envelopes:
             return []
         queue = self._made_queue(envelopes[0].queue)
-        if any(envelope.dedup_key is not None for envelope in envelopes):
+        if any(envelope[6] is not None for envelope in envelopes):
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         first = self.places(len(envelopes))
         try:
