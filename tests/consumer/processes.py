@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.patience import PATIENCE
@@ -64,7 +64,8 @@ def process(folder: Path, *words: str) -> Iterator[Process]:
     finally:
         if made.popen.poll() is None:
             made.popen.kill()
-        made.popen.communicate()
+        with suppress(subprocess.TimeoutExpired):  # what it started may live on, with its end of the pipe
+            made.popen.communicate(timeout=10)
 
 
 @contextmanager
