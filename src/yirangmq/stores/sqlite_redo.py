@@ -23,8 +23,8 @@ from yirangmq.stores.disk import Disk
 
 Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
-BYTES = 4 * 1024 * 1024
-"""Of the whole file."""
+BYTES = 512 * 1024
+"""Of the whole file: large enough that most commits need no page, small enough that nobody waits long for SQLite's."""
 BLOCK = 65536
 PAUSE_SECONDS = 60.0
 """After a file could not be made."""
