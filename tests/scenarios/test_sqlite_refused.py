@@ -147,3 +147,22 @@ def unharmed(store: Store, before: Snapshot) -> None:
     assert found.cards == before.cards
     assert miscounts(found) == []
     assert list(store.check(repair=False)) == []
+
+
+def test_a_commit_that_fails_between_two_calls_takes_nothing_with_it(tmp_path: Path) -> None:
+    """As when a server's time to commit comes while its disk is full: what was confirmed stays, and no number that was
+    given out is given out again."""
+    fuse = Fuse(errno.ENOSPC)
+    with opened(tmp_path, fuse, "served") as store:
+        assert isinstance(store, ServedSqliteStore)
+        queues = Queues(store, ManualClock(), CountingIds(), "tester")
+        sent = [queues.publish("work", b"first").id, queues.publish("work", b"second").id]
+        fuse.left = 1
+        assert not store.settle()
+        sent += [queues.publish("work", b"third").id, *(one.id for one in queues.publish_many("work", [b"x"] * 3))]
+        found = take(store)
+        assert sorted(one[1] for one in found.cards) == sorted(sent), found.cards
+        assert miscounts(found) == []
+        assert store.settle()
+    with opened(tmp_path, Fuse(0), "sqlite") as store:
+        assert take(store) == found

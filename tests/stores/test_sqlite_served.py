@@ -13,15 +13,16 @@ import pytest
 
 from tests.patience import until
 from yirangmq.broker.queues import Queues
-from yirangmq.core.errors import StoreBusy, StoreDamaged
+from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.core.ports import Store
+from yirangmq.stores import sqlite_open
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
 from yirangmq.stores.sqlite_redo import bodies, generation_of
 from yirangmq.stores.sqlite_served import ServedSqliteStore
-from yirangmq.testing import open_for_test
+from yirangmq.testing import CountingIds, open_for_test
 
 REDO = "queue.db-redo"
 
@@ -226,7 +227,7 @@ def test_after_a_moment_others_can_see_and_change_it(home: Path) -> None:
     sent = queues.publish("q", b"x").id
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=60)
     with open_for_test(store=other) as theirs:
-        assert ids(other) == [sent]
+        until(lambda: ids(other) == [sent])
         theirs.ack([one.lease_id for one in theirs.lease("q", 1)])
     assert queues.counts("q").ready == 0
     store.close()
@@ -287,3 +288,49 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
     with open_for_test(store=plain(left)) as found:
         assert set(late) <= set(ids(plain(left)))
         assert found.counts("q").ready > 200
+
+
+def test_a_program_that_had_it_open_goes_on_from_where_a_killed_server_was(home: Path, tmp_path: Path) -> None:
+    """Both gave out numbers; the program saw nothing of the server's last commits in SQLite's file."""
+    left = tmp_path / "left"
+    store = served(home)
+    queues = open_for_test(store=store)
+    queues.publish("q", b"early")
+    store.settle()
+    after_a_kill(home, left)
+    other = plain(left)
+    assert len(ids(other)) == 1
+    late = [queues.publish("q", b"late").id for _ in range(3)]
+    shutil.copy(home / REDO, left / REDO)
+    theirs = open_for_test(store=other, ids=CountingIds("their"))
+    sent = theirs.publish("q", b"theirs").id
+    assert ids(other)[1:] == [*late, sent]
+    theirs.close()
+    store.close()
+
+
+def test_a_store_that_a_server_has_can_be_looked_at_at_once(home: Path, queues: Queues) -> None:
+    queues.publish("q", b"x")
+    SqliteStore(home / "queue.db", durability="os", busy_seconds=60).close()
+
+
+def test_a_look_that_fails_costs_nothing(store: ServedSqliteStore, queues: Queues, home: Path) -> None:
+    queues.publish("q", b"x")
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0)
+    with pytest.raises(NotFound):
+        queues.show("q", "nobody")
+    with pytest.raises(StoreBusy), other.transaction():
+        pass  # the server has not let go of it
+    other.close()
+
+
+def test_what_is_left_is_taken_in_before_the_tables_change(
+    home: Path, tmp_path: Path, store: ServedSqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with store.transaction() as transaction:
+        transaction.set_note("one", "1")
+    left = after_a_kill(home, tmp_path / "left")
+    later = [*sqlite_open.steps(), (99, "ALTER TABLE note ADD COLUMN more TEXT;")]
+    monkeypatch.setattr(sqlite_open, "steps", lambda: later)
+    with plain(left).transaction(write=False) as transaction:
+        assert transaction.note("one") == "1"

@@ -9,6 +9,7 @@ from types import TracebackType
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_open import open_connection, translated, translation
+from yirangmq.stores.sqlite_redo import redo_path, take_in_here
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
 
@@ -23,6 +24,7 @@ class SqliteStore:
         self._durability = durability
         self._busy_seconds = busy_seconds
         self._vfs = vfs
+        self._redo = redo_path(path)
         self._open()
         self._lock = threading.RLock()
         self.is_closed = False
@@ -40,9 +42,10 @@ class SqliteStore:
 
     def _begin(self, write: bool) -> SqliteTransaction:
         self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
-        self._given = self._known.last, self._known.reserved
         try:
-            if not write:  # only inside a transaction it shows whether others have written
+            if write:
+                self._take_in()
+            else:  # only inside a transaction it shows whether others have written
                 self._db.execute("SELECT last FROM sequence").fetchone()
             self._hear_of_others()
             self._given = self._known.last, self._known.reserved
@@ -50,6 +53,11 @@ class SqliteStore:
         except BaseException:
             self._roll_back()
             raise
+
+    def _take_in(self) -> None:
+        """A server that used the store beside us may have been killed: nobody changes it before what it left is in."""
+        if self._redo.exists() and take_in_here(self._db, self._redo):
+            self._known = Known(policies=self._known.policies)
 
     def _work(self) -> SqliteTransaction:
         return SqliteTransaction(self._db, self._known)
@@ -63,8 +71,8 @@ class SqliteStore:
         self._db.execute("COMMIT")
         self._version = self._db.data_version("main")
 
-    def _roll_back(self) -> None:
-        """What was learned on the way is not true; numbers given out are free again."""
+    def _roll_back(self, write: bool = True) -> None:
+        """What was learned on the way is not true; numbers given out since the last commit are free again."""
         last, reserved = self._given
         self._known = Known(last=last, reserved=reserved)
         if self._db.in_transaction:
@@ -148,6 +156,7 @@ class _Work:
             except BaseException as problem:
                 self._fail(problem)
                 raise
+            self._store._given = self._store._known.last, self._store._known.reserved
             self._store._lock.release()
         else:
             self._fail(error)
@@ -155,7 +164,7 @@ class _Work:
     def _fail(self, error: BaseException) -> None:
         """Nothing of it happened."""
         try:
-            self._store._roll_back()
+            self._store._roll_back(self._write)
             self._raise_ours(error)
         finally:
             self._store._lock.release()

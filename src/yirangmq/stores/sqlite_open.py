@@ -24,6 +24,8 @@ CACHE_KIB = 8192
 STATEMENTS = 4096
 """Slots for prepared statements. Running one for many rows uses up a slot a row, so a small number means preparing
 everything anew for each batch."""
+REDO_SINCE = 6
+"""The step of the schema that has the table ``redo``."""
 FIRST_WAIT = 0.0005
 LONGEST_WAIT = 0.01
 DAMAGED_SCHEMA = ("no such", "malformed")
@@ -47,7 +49,6 @@ def open_connection(
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // db.pragma('page_size')}")
             db.execute("PRAGMA temp_store = MEMORY")
-            take_in(db, path)
     except BaseException:
         db.close()
         raise
@@ -82,6 +83,10 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
                 db.execute(f"PRAGMA page_size = {page_size}")
             if db.pragma("journal_mode") != "wal":
                 db.execute("PRAGMA journal_mode = WAL")
+            if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
+                db.set_busy_handler(None)
+                take_in(db, path)  # before the tables change under what is to be made again
+                db.set_busy_handler(_Patience(busy_seconds))
             migrate(db, path)
             return
         except (apsw.BusyError, apsw.LockedError):

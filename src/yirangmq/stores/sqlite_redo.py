@@ -225,31 +225,42 @@ def _first(data: bytes) -> int:
     return int(_HEAD.unpack_from(data)[2]) if len(data) >= _HEAD.size else 0
 
 
-def take_in(db: apsw.Connection, path: Path) -> int:
-    """What a server that did not stop in good order left beside the file; how many commits that were. One that lives
-    holds the file while it has such changes, so this waits for it."""
+def take_in(db: apsw.Connection, path: Path) -> None:
+    """What a server that did not stop in good order left beside the file. Whoever holds the file at this moment lives:
+    it is that server, or somebody who takes this in before changing anything, and nobody waits for it."""
     place = redo_path(path)
-    if not _left(db, place):
-        return 0
-    db.execute("BEGIN IMMEDIATE")
+    if not _is_left(place, generation_of(db)):
+        return
     try:
-        data, generation = place.read_bytes(), generation_of(db)
-        count = sum(1 for _ in bodies(data, generation))
-        if count:
-            make_again(db, read(data, generation))
-            db.execute("UPDATE redo SET generation = ?", (new_generation(),))
+        db.execute("BEGIN IMMEDIATE")
+    except apsw.BusyError:
+        return
+    try:
+        take_in_here(db, place)
         db.execute("COMMIT")
-    except apsw.ConstraintError as error:
-        raise StoreDamaged(f"{place} does not fit to {path}: {error}; see 'yirangmq repair'") from error
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
-    return count
 
 
-def _left(db: apsw.Connection, place: Path) -> bool:
+def take_in_here(db: apsw.Connection, place: Path) -> bool:
+    """The same inside a transaction that may write; whether there was something."""
+    generation = generation_of(db)
+    if not _is_left(place, generation):
+        return False
+    try:
+        make_again(db, read(place.read_bytes(), generation))
+    except apsw.ConstraintError as error:
+        raise StoreDamaged(f"{place} does not fit to the store: {error}; see 'yirangmq repair'") from error
+    db.execute("UPDATE redo SET generation = ?", (new_generation(),))
+    return True
+
+
+def _is_left(place: Path, generation: int) -> bool:
+    """A look at the first record tells."""
     try:
         with place.open("rb") as file:
-            return next(bodies(file.read(), generation_of(db)), None) is not None
+            head = file.read(_HEAD.size)
     except FileNotFoundError:
         return False
+    return _first(head) == generation

@@ -48,18 +48,15 @@ class ServedSqliteStore(SqliteStore):
         disk: Disk | None = None,
         redo_bytes: int = BYTES,
         seconds: float | None = SECONDS,
-        most_rows: int = MOST_ROWS,
     ) -> None:
         """``seconds``: None leaves the moment of commits to the size of what there is, and pages are copied by whoever
         commits; no thread is started."""
         super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs)
         self._record()
-        self._redo = RedoFile(path, generation_of(self._db), disk, redo_bytes, sync=durability == "full")
-        self._most_rows = most_rows
+        self._changes = RedoFile(path, generation_of(self._db), disk, redo_bytes, sync=durability == "full")
         self._is_open = False
         """SQLite's transaction is, with everything in it that is in the file of changes."""
         self._touched = 0
-        self._seconds = seconds
         self._copying = _Copying(self) if seconds is not None else None
         self._settling = _Settling(self, seconds) if seconds is not None else None
 
@@ -71,9 +68,9 @@ class ServedSqliteStore(SqliteStore):
     # -- a batch of work ------------------------------------------------------------------------------------------
 
     def _begin(self, write: bool) -> SqliteTransaction:
-        if self._redo.count and not self._is_open:
+        if self._changes.count and not self._is_open:
             self._catch_up()
-        if self._redo.is_in_doubt:
+        if self._changes.is_in_doubt:
             self._end_doubt()
         if not self._is_open:
             return super()._begin(write)
@@ -105,43 +102,46 @@ class ServedSqliteStore(SqliteStore):
 
     def _append(self) -> bool:
         try:
-            return self._redo.append(self._recorder.made)
+            return self._changes.append(self._recorder.made)
         except OSError as error:
-            raise as_store_error(error, self._redo.path) from error
+            raise as_store_error(error, self._changes.path) from error
 
     def _is_small(self) -> bool:
         made = self._recorder
         return (
-            made.rows <= self._most_rows
-            and not made.is_in_doubt
-            and self._db.total_changes() - self._touched <= MOST_TOUCHED
+            made.rows <= MOST_ROWS and not made.is_in_doubt and self._db.total_changes() - self._touched <= MOST_TOUCHED
         )
 
     def _settle(self) -> None:
         """SQLite commits all there is."""
-        generation = self._redo.generation
-        if self._redo.count or self._redo.is_in_doubt:
+        generation = self._changes.generation
+        if self._changes.count or self._changes.is_in_doubt:
             generation = new_generation()
             self._db.execute("UPDATE redo SET generation = ?", (generation,))
         self._end()
-        self._redo.begin(generation)
+        self._changes.begin(generation)
         self._is_open = False
         if self._copying is not None:
             self._copying.look()
 
-    def _roll_back(self) -> None:
-        self._is_open = False
-        super()._roll_back()
+    def _roll_back(self, write: bool = True) -> None:
+        """A look that failed has changed nothing, unless SQLite gave up all of its transaction."""
+        if write or not (self._is_open and self._db.in_transaction):
+            self._is_open = False
+            super()._roll_back(write)
+
+    def _take_in(self) -> None:
+        """It is ours, and in SQLite's transaction."""
 
     def _catch_up(self) -> None:
         """What is in the file of changes and no longer in SQLite's transaction is made again."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            if generation_of(self._db) == self._redo.generation:
-                make_again(self._db, self._redo.made())
+            if generation_of(self._db) == self._changes.generation:
+                make_again(self._db, self._changes.made())
                 self._is_open = True
             else:  # somebody who opened the store has taken it in
-                self._redo.begin(generation_of(self._db))
+                self._changes.begin(generation_of(self._db))
         finally:
             if not self._is_open:
                 self._db.execute("ROLLBACK")
@@ -164,19 +164,21 @@ class ServedSqliteStore(SqliteStore):
             yield from super().check(repair=repair)
 
     def _salvage(self) -> list[Finding]:
+        is_copied_aside = self._copying is not None
+        if self._copying is not None:
+            self._copying.close()
         try:
             return super()._salvage()
         finally:
             self._record()
-            self._redo.begin(generation_of(self._db))
+            self._changes.begin(generation_of(self._db))
             self._is_open = False
-            if self._copying is not None:
-                self._copying.watch()
+            self._copying = _Copying(self) if is_copied_aside else None
 
     def _settle_all(self) -> None:
         """If SQLite cannot, what there is stays in the file of changes."""
         try:
-            if self._redo.count and not self._is_open:
+            if self._changes.count and not self._is_open:
                 self._catch_up()
             if self._is_open:
                 self._settle()
@@ -188,7 +190,7 @@ class ServedSqliteStore(SqliteStore):
         """Let SQLite commit what there is; whether it did."""
         with self._lock:
             self._settle_all()
-            return not self._redo.count
+            return not self._changes.count
 
     def close(self) -> None:
         for thread in (self._settling, self._copying):
@@ -198,7 +200,7 @@ class ServedSqliteStore(SqliteStore):
             if not self.is_closed:
                 self._settle_all()
                 super().close()
-                self._redo.close()
+                self._changes.close()
 
 
 class _Settling:
@@ -245,13 +247,8 @@ class _Copying:
         self._asked = threading.Event()
         self._is_over = False
         self._thread: threading.Thread | None = None
-        self.watch()
-
-    def watch(self) -> None:
-        """The connection is a new one."""
-        db = self._store._db
-        self._most = CHECKPOINT_BYTES // db.pragma("page_size")
-        db.set_wal_hook(self._committed)
+        self._most = CHECKPOINT_BYTES // store._db.pragma("page_size")
+        store._db.set_wal_hook(self._committed)
 
     def _committed(self, db: apsw.Connection, name: str, pages: int) -> int:
         self._pages = pages
