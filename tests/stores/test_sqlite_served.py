@@ -334,3 +334,20 @@ def test_what_is_left_is_taken_in_before_the_tables_change(
     monkeypatch.setattr(sqlite_open, "steps", lambda: later)
     with plain(left).transaction(write=False) as transaction:
         assert transaction.note("one") == "1"
+
+
+def test_a_server_that_starts_while_somebody_writes_keeps_what_the_one_before_left(home: Path, tmp_path: Path) -> None:
+    store = served(home)
+    sent = [open_for_test(store=store).publish("q", b"x").id]
+    left = after_a_kill(home, tmp_path / "left")
+    store.close()
+    somebody = apsw.Connection(str(left / "queue.db"))
+    somebody.execute("BEGIN IMMEDIATE")
+    second = served(left)
+    somebody.execute("ROLLBACK")
+    somebody.close()
+    queues = open_for_test(store=second, ids=CountingIds("second"))
+    sent += [queues.publish("q", b"x").id for _ in range(3)]
+    assert ids(second) == sent
+    assert ids(plain(after_a_kill(left, tmp_path / "again"))) == sent
+    second.close()

@@ -54,10 +54,12 @@ class SqliteStore:
             self._roll_back()
             raise
 
-    def _take_in(self) -> None:
+    def _take_in(self) -> bool:
         """A server that used the store beside us may have been killed: nobody changes it before what it left is in."""
-        if self._redo.exists() and take_in_here(self._db, self._redo):
-            self._known = Known(policies=self._known.policies)
+        if not self._redo.exists() or not take_in_here(self._db, self._redo):
+            return False
+        self._known = Known(policies=self._known.policies)
+        return True
 
     def _work(self) -> SqliteTransaction:
         return SqliteTransaction(self._db, self._known)

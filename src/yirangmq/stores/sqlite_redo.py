@@ -109,6 +109,11 @@ class RedoFile:
         """Whether the last record is on disk: it failed."""
         self._statements.clear()
 
+    @property
+    def is_made(self) -> bool:
+        """Something was appended since the store was opened."""
+        return self._fd >= 0
+
     def append(self, made: Sequence[Made]) -> bool:
         """On disk when it returns; False if there is no room for it."""
         body = self._body(made)

@@ -130,8 +130,17 @@ class ServedSqliteStore(SqliteStore):
             self._is_open = False
             super()._roll_back(write)
 
-    def _take_in(self) -> None:
-        """It is ours, and in SQLite's transaction."""
+    def _take_in(self) -> bool:
+        """Until our first record, what lies there is that of a server before us: it is in SQLite's file before ours is
+        written over it."""
+        if self._changes.is_made:
+            return False
+        is_taken = super()._take_in()
+        if is_taken:
+            self._end()
+            self._db.execute("BEGIN IMMEDIATE")
+        self._changes.begin(generation_of(self._db))
+        return is_taken
 
     def _catch_up(self) -> None:
         """What is in the file of changes and no longer in SQLite's transaction is made again."""
