@@ -1,12 +1,13 @@
 """A SQLite file written by another version: an older one is brought up to date, a newer one is refused untouched."""
 
+import contextlib
 from pathlib import Path
 
 import apsw
 import pytest
 
 from yirangmq.broker.queues import Queues
-from yirangmq.core.errors import StoreDamaged, StoreTooNew
+from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreTooNew
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import APPLICATION_ID, steps
 from yirangmq.testing import open_for_test
@@ -89,3 +90,40 @@ def test_a_migration_that_is_interrupted_leaves_the_old_file(tmp_path: Path, mon
     assert db.pragma("user_version") == NEWEST
     assert db.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'half'").fetchone() == (0,)
     db.close()
+
+
+def test_a_file_that_somebody_makes_at_any_moment_of_our_opening_is_opened(tmp_path: Path) -> None:
+    """Their whole opening comes between two statements of ours; while ours writes, theirs is told to wait."""
+    moment = 0
+    is_before_the_end = True
+    while is_before_the_end:
+        path = tmp_path / f"{moment}.db"
+        is_before_the_end = _opened_around(path, moment)
+        with _opened(path) as queues:
+            queues.publish("mail", 1)
+        moment += 1
+    assert moment > 20, "there are more statements than that"
+
+
+def _opened_around(path: Path, moment: int) -> bool:
+    """Open a store while somebody else opens it before our statement of that number; whether there is such a one."""
+    left = [moment]
+
+    def look(cursor: apsw.Cursor, sql: str, values: object) -> bool:
+        left[0] -= 1
+        if left[0] == -1:
+            apsw.connection_hooks.remove(watch)
+            with contextlib.suppress(StoreBusy):
+                SqliteStore(path, durability="os", busy_seconds=0).close()
+        return True
+
+    def watch(db: apsw.Connection) -> None:
+        db.set_exec_trace(look)
+
+    apsw.connection_hooks.append(watch)
+    try:
+        SqliteStore(path, durability="os").close()
+    finally:
+        if watch in apsw.connection_hooks:
+            apsw.connection_hooks.remove(watch)
+    return left[0] < 0

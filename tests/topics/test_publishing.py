@@ -201,7 +201,7 @@ def test_a_step_of_the_start_that_fails_is_an_error_and_leaks_nothing(tmp_path: 
     publisher.publish([NewRecord("a", b"")], lambda stored, error: None)
     stage.turning.turn()
     assert str(publisher.state) == PublisherState.ONLINE
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     publisher.close()
     stage.close()
 
@@ -225,7 +225,7 @@ def test_nothing_is_opened_before_it_is_needed(make_stage: MakeStage, tmp_path: 
     assert not stage.publisher.is_open
     assert not (tmp_path / "topics").exists()
     assert stage.states == ["starting", "listening", "online"]
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     stage.publish(NewRecord("a", b""))
     assert stage.publisher.is_open
 

@@ -102,8 +102,8 @@ def steps() -> list[tuple[int, str]]:
 
 
 def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
-    """Before anything in it is changed."""
-    if db.pragma("application_id") != APPLICATION_ID and db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+    """Before anything in it is changed. In this order: somebody may be making it, and tables come with the mark."""
+    if db.execute("SELECT 1 FROM sqlite_schema").fetchone() and db.pragma("application_id") != APPLICATION_ID:
         raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
 
 
