@@ -122,6 +122,9 @@ class Ledger:
         self._runs.write()
         self._contents.sweep()
         for queue, deltas in self._deltas.items():
+            if deltas.keys() == sql.OF_NEW:
+                self._db.execute(sql.ADD_NEW, (deltas["published"], deltas["ready"], deltas["bytes"], queue))
+                continue
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if any(changed):
                 self._db.execute(sql.ADD_COUNTS, (*changed, queue))

@@ -11,7 +11,7 @@ import contextlib
 import marshal
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -114,21 +114,25 @@ class RedoFile:
         """Something was appended since the store was opened."""
         return self._fd >= 0
 
-    def append(self, made: Sequence[Made]) -> bool:
-        """On disk when it returns; False if there is no room for it."""
+    def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
+        """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes."""
         body = self._body(made)
-        if self.used + _HEAD.size + len(body) > self._size:
+        begin, end = self.used, self.used + _HEAD.size + len(body)
+        if end > self._size or (self._fd < 0 and not self._open()):
             return False
-        if self._fd < 0 and not self._open():
-            return False
-        head = _HEAD.pack(len(body), _checksum(self.generation, self.count, body), self.generation, self.count)
+        generation, count, disk = self.generation, self.count, self._disk
+        head = _HEAD.pack(len(body), _checksum(generation, count, body), generation, count)
         self.is_in_doubt = True
-        self._disk.write_at(self._fd, head + body, self.used)
+        disk.write_at(self._fd, head + body, begin)
         if self._sync:
-            self._disk.fdatasync(self._fd)
+            disk.begin_sync(self._fd, begin, end - begin)
+            meanwhile()
+            disk.fdatasync(self._fd)
+        else:
+            meanwhile()
         self.is_in_doubt = False
-        self.used += len(head) + len(body)
-        self.count += 1
+        self.used = end
+        self.count = count + 1
         return True
 
     def _body(self, made: Sequence[Made]) -> bytes:

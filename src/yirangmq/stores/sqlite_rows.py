@@ -19,6 +19,9 @@ Payload = tuple[bytes, bool]
 """The bytes, and whether they are JSON."""
 ADD_COUNTS = f"UPDATE queue SET {', '.join(f'{name} = {name} + ?' for name in COUNTED)} WHERE n = ?"
 """All of them each time: one statement for each set of counters would be prepared anew more often than not."""
+OF_NEW = frozenset({"published", "ready", "bytes"})
+"""The counters that messages change which are simply put in."""
+ADD_NEW = "UPDATE queue SET published = published + ?, ready = ready + ?, bytes = bytes + ? WHERE n = ?"
 
 
 class _States(dict[str, State]):
@@ -35,6 +38,7 @@ _READY = (
 
 INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
+NAME_ONE = "INSERT INTO name VALUES (?, ?, ?, ?)"
 READY_NEW = f"""
 INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp,
     {SIZE}

@@ -18,9 +18,11 @@ from typing import cast
 import apsw
 
 from yirangmq.core.ports import Finding
+from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_line import ADD_FRESH, GROW_FRESH
 from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
 from yirangmq.stores.sqlite_recorder import Recorder
 from yirangmq.stores.sqlite_redo import BYTES, RedoFile, generation_of, make_again, new_generation
@@ -34,6 +36,8 @@ MOST_TOUCHED = 5000
 """The same for rows that statements find by themselves, as when a queue is deleted."""
 MOST_TIMES = 8
 """So many times as long as it should be, SQLite's log is copied by whoever commits."""
+PATIENT = (sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, ADD_FRESH, GROW_FRESH)
+"""What the publishing of one message changes: SQLite does it while the disk writes the record of it."""
 log = logging.getLogger(__name__)
 
 
@@ -62,7 +66,7 @@ class ServedSqliteStore(SqliteStore):
 
     def _record(self) -> None:
         """The connection is a new one."""
-        self._recorder = Recorder(self._db)
+        self._recorder = Recorder(self._db, PATIENT)
         self._recorded = cast("apsw.Connection", self._recorder)
 
     # -- a batch of work ------------------------------------------------------------------------------------------
@@ -98,11 +102,12 @@ class ServedSqliteStore(SqliteStore):
                 if self._settling is not None:
                     self._settling.begin()
         else:
+            made.make()
             self._settle()
 
     def _append(self) -> bool:
         try:
-            return self._changes.append(self._recorder.made)
+            return self._changes.append(self._recorder.made, self._recorder.make)
         except OSError as error:
             raise as_store_error(error, self._changes.path) from error
 

@@ -22,7 +22,11 @@ class SqliteTransaction(Together):
     ) -> list[Stored]:
         if not envelopes:
             return []
-        queue = self._made_queue(envelopes[0].queue)
+        queue = self._made_queue(envelopes[0][0])
+        if len(envelopes) == 1 and draft_until is None:
+            _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
+            if key is None and available <= now and not (expires or group or target):
+                return [self._add_plain(queue, envelopes[0])]
         if any(envelope[6] is not None for envelope in envelopes):
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         first = self.places(len(envelopes))
@@ -33,6 +37,27 @@ class SqliteTransaction(Together):
             self._db.execute(UNDO_CONTENT, (first,))
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         return [new_stored((seq, envelope[1], False, "")) for seq, envelope in enumerate(envelopes, first)]
+
+    def _add_plain(self, queue: int, envelope: Envelope) -> Stored:
+        """One alone, to be had at once by anyone. To look for its id is cheaper than to fail, and then nobody has to
+        wait for the inserts."""
+        _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
+        known = self._known_id(queue, id)
+        if known is not None:
+            return known
+        seq = self.places(1)
+        column = payload.decode() if is_json else payload
+        row = (seq, queue, id, rank, published, available, 0, None, header, column, 0, 0)
+        self._db.execute(sql.INSERT_MESSAGE, row)
+        self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
+        size = len(payload) + len(header)
+        self._known.arrivals.add(seq, (envelope,), size)
+        self._runs.line_up(queue, rank, seq, seq)
+        deltas = self._deltas_of(queue)
+        deltas["published"] += 1
+        deltas["ready"] += 1
+        deltas["bytes"] += size
+        return new_stored((seq, id, False, ""))
 
     def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int, draft_until: int | None) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
@@ -59,7 +84,8 @@ class SqliteTransaction(Together):
             ready = self._line_up_apart(first, last, now)
         deltas["published"] += len(rows)
         deltas["ready"] += ready
-        deltas["delayed"] += len(rows) - ready
+        if ready < len(rows):
+            deltas["delayed"] += len(rows) - ready
         deltas["bytes"] += size
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
@@ -103,15 +129,17 @@ class SqliteTransaction(Together):
     ) -> Stored | None:
         """The message that already has this id, or this deduplication key."""
         id, key = envelope.id, envelope.dedup_key
-        seq = ids.get(id) or self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
-        if seq is not None:
-            return Stored(seq, id, True)
-        if key is None:
-            return None
+        known = Stored(ids[id], id, True) if id in ids else self._known_id(queue, id)
+        if known is not None or key is None:
+            return known
         if key in keys:
             return Stored(*keys[key], True)
         found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
         return Stored(found[0], found[1], True) if found else None
+
+    def _known_id(self, queue: int, id: str) -> Stored | None:
+        row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
+        return None if row is None else Stored(row[0], id, True)
 
     def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
         number = self._queue(queue)
