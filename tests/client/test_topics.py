@@ -585,7 +585,7 @@ def test_a_record_that_comes_twice_is_dropped(connecting: Connect, line: Tamperi
 
 def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, line: Tampering) -> None:
     topics = connecting(line.address).topics
-    line.tamper = once_at(3, lambda frame: [frame._replace(body=frame.body[:-1] + b"!")])
+    line.tamper = once_at(3, lambda frame: [frame._replace(body=bytes(frame.body[:-1]) + b"!")])
     with topics.subscribe(reconnect=SOON) as subscription:
         fill(topics, 6)
         assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
@@ -595,7 +595,7 @@ def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, line: 
     topics = connecting(line.address).topics
 
     def always(frame: Frame) -> list[Frame]:
-        return [frame._replace(body=frame.body[:-1] + b"!")] if is_record(frame, 3) else [frame]
+        return [frame._replace(body=bytes(frame.body[:-1]) + b"!")] if is_record(frame, 3) else [frame]
 
     line.tamper = always
     with topics.subscribe(reconnect=SOON) as subscription:

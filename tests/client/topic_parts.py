@@ -78,7 +78,7 @@ class Tampering(BadLine):
         for frame in _frames(server):
             try:
                 for kind, request, body in self.tamper(frame):
-                    client.sendall(encode(kind, request, body))
+                    client.sendall(encode(kind, request, bytes(body)))
             except OSError:
                 break
         _shut(client, server)

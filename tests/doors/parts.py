@@ -117,7 +117,7 @@ class Client:
         self.is_closed = False
         self.session = Session(server.house, trusted, self._hear, self._close)
 
-    def _hear(self, data: bytes) -> None:
+    def _hear(self, data: bytes | bytearray) -> None:
         for kind, request, body in self._reader.feed(data):
             self.answers.append(Answer(Kind(kind), request, calls.read(kind, body)))
 

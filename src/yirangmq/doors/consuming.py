@@ -39,6 +39,8 @@ class Client(Protocol):
 
     def answer(self, kind: Kind, request: int, body: Any) -> None: ...
 
+    def deliver(self, request: int, body: calls.Deliver) -> None: ...
+
     def allow(self, scope: str, name: str) -> None: ...
 
     def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
@@ -148,7 +150,7 @@ class Consuming:
     def _deliver(self, request: int, queue: str, deliveries: Sequence[Delivery]) -> None:
         policy = self._policy_text(rules_of(deliveries)) if deliveries else ""
         messages = translate.incoming(deliveries)
-        self._client.answer(Kind.DELIVER, request, calls.Deliver(queue, messages, policy))
+        self._client.deliver(request, calls.Deliver(queue, messages, policy))
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
         queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
@@ -179,7 +181,7 @@ class Consuming:
         text = "" if subscription.policy is policy else self._policy_text(policy)
         subscription.policy = policy
         messages = translate.incoming(deliveries)
-        self._client.answer(Kind.DELIVER, request, calls.Deliver(subscription.queue, messages, text))
+        self._client.deliver(request, calls.Deliver(subscription.queue, messages, text))
         return True
 
     def cancel(self, request: int, body: calls.Cancel) -> None:

@@ -32,14 +32,14 @@ class Sender:
         self._dirty = dirty
         self._give_up = give_up
         self._transport: asyncio.Transport | None = None
-        self._out: list[bytes] = []
+        self._out: list[bytes | bytearray] = []
         self._out_size = 0
         self._is_paused = False
         self._take: Take | None = None
         self._wake: Callable[[], None] = _nothing
         self._relay: Relay | None = None
         self._is_lent = False
-        self._owed: deque[bytes] = deque()
+        self._owed: deque[bytes | bytearray] = deque()
         self._owed_size = 0
         self._owed_taken = 0
 
@@ -70,7 +70,7 @@ class Sender:
 
     # -- sending --------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes | bytearray) -> None:
         if self._transport is None:
             return
         if self._is_lent:

@@ -3,7 +3,7 @@
 Requests are answered when they are on disk, in whatever order that happens; each answer names its request."""
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
@@ -42,7 +42,7 @@ class Session:
         self,
         house: House,
         trusted: bool,
-        send: Callable[[bytes], None],
+        send: Callable[[bytes | bytearray], None],
         close: Callable[[], None],
         line: "Line | None" = None,
         peer: Callable[[], str] = str,
@@ -70,9 +70,20 @@ class Session:
 
     # -- bytes in -------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
-        """Bytes from the client. A broken stream is answered once and closed."""
-        frames = self._reader.feed(data)
+    def room(self) -> memoryview | None:
+        """Where the next bytes from the client are to be put; None: anywhere."""
+        return self._reader.room()
+
+    def filled(self, count: int) -> None:
+        """So many were put there."""
+        self._take(self._reader.filled(count))
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """Bytes from the client."""
+        self._take(self._reader.feed(data))
+
+    def _take(self, frames: Generator[Frame, None, None]) -> None:
+        """A broken stream is answered once and closed."""
         try:
             for frame in frames:
                 self.frames += 1
@@ -177,6 +188,10 @@ class Session:
     def answer(self, kind: Kind, request: int, body: Any) -> None:
         if not self.closed:
             self._send(calls.frame(kind, request, body))
+
+    def deliver(self, request: int, body: calls.Deliver) -> None:
+        if not self.closed:
+            self._send(calls.large_frame(Kind.DELIVER, request, body, translate.size_of(body)))
 
     def submit(self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1) -> None:
         self._desk.enlist(Asked(self, request, work, reply, weight))

@@ -17,7 +17,7 @@ from yirangmq.doors.sender import Sender
 from yirangmq.wire.frames import Kind
 
 BUFFER = 256 * 1024
-"""Bytes read at once. One buffer serves all connections: what was read is copied out before anybody else reads."""
+"""Bytes read at once. One buffer serves all connections: what was read is used before anybody else reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,13 @@ class Speaker(Protocol):
     @property
     def held(self) -> int: ...
 
-    def receive(self, data: bytes) -> None: ...
+    def room(self) -> memoryview | None:
+        """Where the next bytes are to be put; None: anywhere. Then ``filled`` says how many, or they are received."""
+
+    def filled(self, count: int) -> None: ...
+
+    def receive(self, data: bytes | memoryview) -> None:
+        """The memory is used again when this returns."""
 
     def unclog(self) -> None: ...
 
@@ -150,6 +156,7 @@ class Connection(asyncio.BufferedProtocol):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reading = True
         self._stopping = False
+        self._is_in_room = False
         self._frames = 0
         self.peer = "unix"
         self._since = self._heard_at = self._frame_began = 0.0
@@ -173,17 +180,25 @@ class Connection(asyncio.BufferedProtocol):
         self.door.connections.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self.door.buffer
+        room = self._session.room()
+        self._is_in_room = room is not None
+        return self.door.buffer if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self.door.buffer[:nbytes])
         if self not in self.door.connections or self._stopping:
             return
-        self._receive(data)
+        if self._is_in_room:
+            self._session.filled(nbytes)
+            self._received()
+        else:
+            self._receive(self.door.buffer[:nbytes])
 
-    def _receive(self, data: bytes) -> None:
+    def _receive(self, data: bytes | memoryview) -> None:
+        self._session.receive(data)
+        self._received()
+
+    def _received(self) -> None:
         session = self._session
-        session.receive(data)
         now = self._heard_at = self._loop.time() if self._loop is not None else 0.0
         if not session.held:
             self._frame_began = 0.0

@@ -1,7 +1,7 @@
 """Between what frames say and what the broker knows. No socket, no session: values in, values out."""
 
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
@@ -11,6 +11,9 @@ from yirangmq.format.delivery import Delivery, RunDeliveries
 from yirangmq.format.envelope import Facts, check_header, check_header_text
 from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
+
+MESSAGE_BYTES = 160
+"""What a message mostly needs in a frame beside payload and header."""
 
 
 def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int) -> list[Envelope]:
@@ -74,6 +77,12 @@ def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
         for message, sent, _ in deliveries
     ]
     return cast("list[calls.Incoming]", found)
+
+
+def size_of(body: calls.Deliver) -> int:
+    """About how many bytes it will be."""
+    messages = cast("list[tuple[Any, ...]]", body.messages)
+    return sum([len(one[6]) + len(one[5]) for one in messages]) + MESSAGE_BYTES * (len(messages) + 1)
 
 
 def _in_runs(deliveries: RunDeliveries) -> list[calls.Incoming]:

@@ -36,7 +36,11 @@ _READY = (
     "r.consumer, r.reason, r.repeats, 1, r.grp, r.target, r.size"
 )
 
-INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_MESSAGE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+INSERT_MESSAGE = f"INSERT INTO message VALUES {_MESSAGE_ROW}"
+TOGETHER = 64
+"""Rows put in by one statement: two thirds of what one at a time costs."""
+INSERT_TOGETHER = f"INSERT INTO message VALUES {', '.join([_MESSAGE_ROW] * TOGETHER)}"
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
 NAME_ONE = "INSERT INTO name VALUES (?, ?, ?, ?)"
 READY_NEW = f"""

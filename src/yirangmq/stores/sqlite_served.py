@@ -30,8 +30,9 @@ from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
 SECONDS = 2.0
 """How long a change may be in the file of changes alone."""
-MOST_ROWS = 64
-"""A commit with more rows than that goes to SQLite at once: it would be written twice for nothing."""
+MOST_VALUES = 1000
+"""A commit with more of them, as of some eighty messages, goes to SQLite at once: it would be written twice for
+nothing."""
 MOST_TOUCHED = 5000
 """The same for rows that statements find by themselves, as when a queue is deleted."""
 MOST_TIMES = 8
@@ -113,9 +114,8 @@ class ServedSqliteStore(SqliteStore):
 
     def _is_small(self) -> bool:
         made = self._recorder
-        return (
-            made.rows <= MOST_ROWS and not made.is_in_doubt and self._db.total_changes() - self._touched <= MOST_TOUCHED
-        )
+        touched = self._db.total_changes() - self._touched
+        return made.values <= MOST_VALUES and not made.is_in_doubt and touched <= MOST_TOUCHED
 
     def _settle(self) -> None:
         """SQLite commits all there is."""

@@ -4,6 +4,8 @@ Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_readin
 moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 import apsw
 
@@ -64,7 +66,7 @@ class SqliteTransaction(Together):
         is_plain = draft_until is None and _is_plain(envelopes, now)
         column, contents = laid(first, envelopes) if is_plain and len(envelopes) > 1 else (by_itself(envelopes), [])
         rows = sql.message_rows(first, queue, envelopes, column)
-        self._db.executemany(sql.INSERT_MESSAGE, rows)
+        self._put_in(rows)
         self._contents.add(contents)
         last = first + len(rows) - 1
         self._db.execute(sql.NAME_NEW, (first, last))
@@ -87,6 +89,14 @@ class SqliteTransaction(Together):
         if ready < len(rows):
             deltas["delayed"] += len(rows) - ready
         deltas["bytes"] += size
+
+    def _put_in(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        size = sql.TOGETHER
+        whole = len(rows) - len(rows) % size
+        for begin in range(0, whole, size):
+            self._db.execute(sql.INSERT_TOGETHER, [*chain.from_iterable(rows[begin : begin + size])])
+        if whole < len(rows):
+            self._db.executemany(sql.INSERT_MESSAGE, rows[whole:])
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
         """Each in a row of its own; how many are ready."""

@@ -183,6 +183,13 @@ def write_frame(buffer: bytearray, kind: Kind, request: int, body: msgspec.Struc
     HEAD.pack_into(buffer, 0, len(buffer) - HEAD.size, VERSION, kind, 0, request)
 
 
+def large_frame(kind: Kind, request: int, body: msgspec.Struct, size: int) -> bytearray:
+    """A frame of about so many bytes, written where it stays."""
+    buffer = bytearray(HEAD.size + size)
+    write_frame(buffer, kind, request, body)
+    return buffer
+
+
 def read(kind: int, body: bytes | memoryview) -> Any:
     """The value of a frame's body, or ``BadInput`` naming what is wrong with it."""
     decoder = _decoders.get(kind)

@@ -19,6 +19,10 @@ VERSION = 1
 HEAD = struct.Struct(">IBBHI")
 MAX_FRAME = 16 * 1024 * 1024
 """Sixteen of the largest default messages; a batch of more goes in several frames."""
+LARGE = 64 * 1024
+"""Bytes from which on the rest of a frame is read to where it belongs."""
+ROOM_TIMES = 4
+"""So many times as much as has come is kept for a frame at most."""
 
 
 class Kind(IntEnum):
@@ -58,40 +62,63 @@ class Kind(IntEnum):
 class Frame(NamedTuple):
     kind: int
     request: int
-    body: bytes
+    body: bytes | memoryview
 
 
-new_frame = cast("Callable[[tuple[int, int, bytes]], Frame]", partial(tuple.__new__, Frame))
+new_frame = cast("Callable[[tuple[int, int, memoryview]], Frame]", partial(tuple.__new__, Frame))
 
 
 def encode(kind: int, request: int, body: bytes) -> bytes:
     return HEAD.pack(len(body), VERSION, kind, 0, request) + body
 
 
+NOTHING = memoryview(b"")
+
+
 class FrameReader:
-    """Feed it any split of the bytes, take whole frames out. A frame too large is refused by its head alone."""
+    """Feed it any split of the bytes, take whole frames out. A frame too large is refused by its head alone.
+
+    Bodies lie in what was fed: who feeds memory that is used again has made of a body what it wants before that. Of a
+    large frame that comes in pieces, the rest may be put where it belongs: ``room``, then ``filled``."""
 
     def __init__(self, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
         self._buffer = bytearray()
         self._need = HEAD.size
+        self._end = 0
+        """How much of ``_buffer`` has come, if it is one large frame in the making; else 0, and all of it has."""
 
     @property
     def held(self) -> int:
         """Bytes of an unfinished frame kept in memory."""
-        return len(self._buffer)
+        return self._end or len(self._buffer)
 
-    def feed(self, data: bytes | memoryview) -> Generator[Frame, None, None]:
+    def room(self) -> memoryview | None:
+        """Where the next bytes are to be put; None: anywhere, and then they are fed."""
+        return memoryview(self._buffer)[self._end :] if self._end else None
+
+    def filled(self, count: int) -> Generator[Frame, None, None]:
+        """So many bytes were put into ``room``."""
+        self._end += count
+        return self._whole(self._given_up() if self._end == len(self._buffer) else NOTHING)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Generator[Frame, None, None]:
         """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
         is beyond repair: close it."""
+        if self._end:
+            self._shrink()
         if self._buffer:
             self._buffer += data
-            if len(self._buffer) < self._need:
-                return  # a large frame in small pieces is looked at when it is whole, not at each piece
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            is_whole = len(self._buffer) >= self._need
+            if not is_whole:
+                self._make_room()  # a large frame in small pieces is looked at when it is whole, not at each piece
+            return self._whole(self._given_up() if is_whole else NOTHING)
+        return self._whole(memoryview(data))
+
+    def _whole(self, data: memoryview) -> Generator[Frame, None, None]:
         at, end = 0, len(data)
-        self._need = HEAD.size
+        if end:
+            self._need = HEAD.size
         try:
             while end - at >= HEAD.size:
                 length, version, kind, flags, request = HEAD.unpack_from(data, at)
@@ -101,10 +128,28 @@ class FrameReader:
                     break
                 begin = at + HEAD.size
                 at = begin + length
-                yield new_frame((kind, request, bytes(data[begin:at])))
+                yield new_frame((kind, request, data[begin:at]))
         finally:
             if at < end:
                 self._buffer += data[at:]
+                self._make_room()
+
+    def _given_up(self) -> memoryview:
+        """What was held; it is not used again."""
+        data, self._buffer, self._end = memoryview(self._buffer), bytearray(), 0
+        return data
+
+    def _make_room(self) -> None:
+        """For the rest of a large frame, once so much of it has come that nobody can make us keep much with little."""
+        have = len(self._buffer)
+        if LARGE <= self._need <= ROOM_TIMES * have and have < self._need:
+            self._end = have
+            self._buffer += bytes(self._need - have)
+
+    def _shrink(self) -> None:
+        """The rest comes another way."""
+        del self._buffer[self._end :]
+        self._end = 0
 
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:

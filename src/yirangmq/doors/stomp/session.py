@@ -103,12 +103,18 @@ class StompSession:
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
-    def receive(self, data: bytes) -> None:
+    def room(self) -> memoryview | None:
+        return None
+
+    def filled(self, count: int) -> None:
+        """There is no room that could be."""
+
+    def receive(self, data: bytes | memoryview) -> None:
         if self._beats is not None:
             self._beats.has_heard = True
         if self._last is not None:
             return
-        frames = self._reader.feed(data)
+        frames = self._reader.feed(bytes(data))
         try:
             for frame in frames:
                 self.frames += 1
