@@ -188,11 +188,11 @@ def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server
 def test_large_messages_are_handed_out_by_bytes() -> None:
     server = Server()
     client = server.client()
-    for _ in range(40):
+    for _ in range(80):
         client.publish("mail", b"x" * 60_000)
-    assert len(client.lease("mail", 40)) == 17
-    assert len(client.lease("mail", 40)) == 17
-    assert len(client.lease("mail", 40)) == 6
+    assert len(client.lease("mail", 80)) == 34
+    assert len(client.lease("mail", 80)) == 34
+    assert len(client.lease("mail", 80)) == 12
 
 
 def test_a_subscription_gets_all_large_messages(server: Server) -> None:

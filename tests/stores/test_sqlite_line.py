@@ -196,8 +196,14 @@ def test_what_was_published_just_now_is_kept_within_bounds() -> None:
     arrivals.drop(1, 1)
     assert arrivals.find(1, 1) is None
     arrivals.add(3, [envelope("c")], MOST_BYTES)
-    assert arrivals.find(2, 1) is None
-    assert arrivals.find(3, 1) == [envelope("c")]
-    arrivals.add(4, [envelope("d")], MOST_BYTES + 1)
-    assert arrivals.find(3, 1) is None
-    assert arrivals.find(4, 1) is None
+    assert arrivals.find(3, 1) is None, "there is no room for it"
+    assert arrivals.find(2, 1) == [envelope("b")], "and somebody wants what came before"
+    arrivals.add(4, [envelope("d")], MOST_BYTES)
+    arrivals.add(5, [envelope("e")], 1)
+    assert arrivals.find(5, 1) == [envelope("e")]
+    arrivals.add(6, [envelope("f")], MOST_BYTES)
+    arrivals.add(7, [envelope("g")], MOST_BYTES)
+    assert arrivals.find(2, 1) is None, "nobody wanted it while much passed by"
+    assert arrivals.find(7, 1) == [envelope("g")]
+    arrivals.add(8, [envelope("h")], MOST_BYTES + 1)
+    assert arrivals.find(8, 1) is None

@@ -15,6 +15,7 @@ from tests.patience import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.core.ports import Store
+from yirangmq.format.envelope import NewMessage
 from yirangmq.stores import sqlite_open
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.open import mend
@@ -288,6 +289,23 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
     with open_for_test(store=plain(left)) as found:
         assert set(late) <= set(ids(plain(left)))
         assert found.counts("q").ready > 200
+
+
+KINDS: dict[str, list[str | None]] = {"none": [None], "same": ["order"], "each its own": ["order", "bill", None]}
+
+
+@pytest.mark.parametrize("number", [2, 7, 8, 63, 64, 65, 137])
+@pytest.mark.parametrize("headers", KINDS)
+def test_a_batch_of_any_size_is_stored_as_it_came(queues: Queues, number: int, headers: str) -> None:
+    """Messages that are alike go in by many; what differs, and what is left over, one by one."""
+    kinds = KINDS[headers]
+    sent = [NewMessage(payload={"n": n}, type=kinds[n % len(kinds)]) for n in range(number)]
+    ids = [one.id for one in queues.publish_many("q", sent)]
+    assert list(queues.check()) == []
+    got = queues.lease("q", 500)
+    assert [one.id for one in got] == ids
+    found = [(one.value(), one.header.get("type")) for one in got]
+    assert found == [({"n": n}, kinds[n % len(kinds)]) for n in range(number)]
 
 
 def test_a_program_that_had_it_open_goes_on_from_where_a_killed_server_was(home: Path, tmp_path: Path) -> None:

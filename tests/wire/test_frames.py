@@ -50,6 +50,50 @@ def test_who_stops_early_goes_on_later(at: int) -> None:
     assert found == FRAMES
 
 
+LARGE_STREAM = encode(3, 7, bytes(range(256)) * 1200) + encode(4, 8, b"x" * 70_000) + STREAM
+
+
+def put(reader: FrameReader, data: bytes, most: int) -> list[Frame]:
+    """As a connection does it: into the room where there is one."""
+    found: list[Frame] = []
+    while data:
+        room = reader.room()
+        count = min(most, len(data), most if room is None else len(room))
+        if room is None:
+            found += reader.feed(memoryview(data[:count]))
+        else:
+            room[:count] = data[:count]
+            found += reader.filled(count)
+        data = data[count:]
+    return found
+
+
+@pytest.mark.parametrize("most", [1000, 4096, 65_536, 100_000, 262_144, 1_000_000])
+def test_the_rest_of_a_large_frame_is_put_where_it_belongs(most: int) -> None:
+    reader = FrameReader()
+    assert put(reader, LARGE_STREAM, most) == [*FrameReader().feed(LARGE_STREAM)]
+    assert reader.held == 0
+
+
+@pytest.mark.parametrize("most", [1000, 100_000])
+@pytest.mark.parametrize("again", [1, 50_000, 250_000, 400_000])
+def test_what_was_begun_in_the_room_can_come_another_way(most: int, again: int) -> None:
+    reader = FrameReader()
+    found = put(reader, LARGE_STREAM[:200_000], most)
+    assert reader.room() is not None
+    rest = LARGE_STREAM[200_000:]
+    found += fed(reader, *(rest[at : at + again] for at in range(0, len(rest), again)))
+    assert found == [*FrameReader().feed(LARGE_STREAM)]
+    assert reader.held == 0
+
+
+def test_nobody_makes_us_keep_much_with_little() -> None:
+    reader = FrameReader()
+    assert fed(reader, encode(3, 7, bytes(16_000_000))[:1000]) == []
+    assert reader.room() is None
+    assert reader.held == 1000
+
+
 def test_a_large_frame_in_small_pieces_is_not_copied_at_each_piece() -> None:
     """Fifty thousand pieces of a frame of four megabytes: copied at each of them that would be a hundred gigabytes."""
     body = random.Random(1).randbytes(4 * 1024 * 1024)

@@ -15,9 +15,9 @@ from yirangmq.core import names
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Clock, Transaction
 
-MOST_PER_TAKER = 512
+MOST_PER_TAKER = 1024
 """Messages handed to one consumer in one commit, so that the others get some too."""
-BYTES_PER_TAKER = 1024 * 1024
+BYTES_PER_TAKER = 2 * 1024 * 1024
 """Payload bytes handed to one consumer in one commit, but for a single message that is larger."""
 Served = list[tuple[Taker, Sequence[Any]]]
 """Who got what."""

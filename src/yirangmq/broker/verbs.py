@@ -25,7 +25,7 @@ from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
 from yirangmq.core.inherited import Defaults
-from yirangmq.core.message import Envelope
+from yirangmq.core.message import Envelope, payload_of
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
 from yirangmq.core.quota import Load
@@ -77,7 +77,7 @@ class Verbs:
         """New envelopes of one queue, already well formed."""
         now = self._clock.now_ms()
         policy = transaction.policy(queue)
-        sizes = [len(envelope[8]) for envelope in envelopes]
+        sizes = [*map(len, map(payload_of, envelopes))]
         if max(sizes) > policy.max_body:
             raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
         chain, admitted = self.defaults.chain_in(policy, queue), None

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.observe.occupant import CREDENTIALS, cannot_listen, in_use, who_listens
 
+UNIX_ROOM = 1024 * 1024
+"""Bytes that wait in a unix socket for its reader. (TCP finds its own size.)"""
 TCP_OPTIONS = (
     (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
@@ -54,6 +56,12 @@ def peer_process(transport: asyncio.BaseTransport) -> str:
     except (OSError, AttributeError, struct.error):
         return "unix"
     return f"unix:{pid}"
+
+
+def give_room(transport: asyncio.BaseTransport) -> None:
+    """A unix socket that holds what one commit brings a consumer: it has something to read during the next one."""
+    with contextlib.suppress(OSError, AttributeError):
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_ROOM)
 
 
 def prepare_tcp(transport: asyncio.BaseTransport) -> str:

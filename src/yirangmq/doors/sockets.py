@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 from yirangmq.core.errors import QueueError, TimedOut, Unavailable
 from yirangmq.doors.house import House
 from yirangmq.doors.line import SessionLine
-from yirangmq.doors.listening import Guard, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.doors.listening import Guard, give_room, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.doors.sender import Sender
 from yirangmq.wire.frames import Kind
 
@@ -175,6 +175,8 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
             return
         self.sender.begin(self._transport)
+        if self.is_trusted:
+            give_room(transport)
         self.peer = peer_process(transport) if self.is_trusted else prepare_tcp(transport)
         self.door.accepted += 1
         self.door.connections.add(self)

@@ -1,17 +1,21 @@
 """Between what frames say and what the broker knows. No socket, no session: values in, values out."""
 
 from collections.abc import Sequence
+from itertools import repeat
+from operator import itemgetter
 from typing import Any, cast
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
+from yirangmq.core.message import RANK_LAST, Envelope, id_of, new_envelope
 from yirangmq.core.ports import Ids, Stored
 from yirangmq.format.delivery import Delivery, RunDeliveries
 from yirangmq.format.envelope import Facts, check_header, check_header_text
 from yirangmq.format.jsontext import members
 from yirangmq.wire import calls
 
+_DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
+_id_of, _is_duplicate, _why_not = (itemgetter(Stored._fields.index(name)) for name in ("id", "duplicate", "refused"))
 MESSAGE_BYTES = 160
 """What a message mostly needs in a frame beside payload and header."""
 
@@ -56,16 +60,11 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
 
 
 def stored(receipts: Sequence[Stored]) -> calls.Stored:
-    ids: list[str] = []
-    duplicates: list[int] = []
-    complaints: dict[int, str] = {}
-    for n, (_, id, is_duplicate, refused) in enumerate(receipts):
-        ids.append(id)
-        if is_duplicate:
-            duplicates.append(n)
-        if refused:
-            complaints[n] = refused
-    return calls.Stored(ids, duplicates, complaints)
+    ids = [*map(_id_of, receipts)]
+    if not any(map(_is_duplicate, receipts)) and not any(map(_why_not, receipts)):
+        return calls.Stored(ids)
+    duplicates = [n for n, one in enumerate(receipts) if one.duplicate]
+    return calls.Stored(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
 
 
 def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
@@ -82,17 +81,16 @@ def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
 def size_of(body: calls.Deliver) -> int:
     """About how many bytes it will be."""
     messages = cast("list[tuple[Any, ...]]", body.messages)
-    return sum([len(one[6]) + len(one[5]) for one in messages]) + MESSAGE_BYTES * (len(messages) + 1)
+    headers, payloads = map(itemgetter(5), messages), map(itemgetter(6), messages)
+    return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(messages) + 1)
 
 
 def _in_runs(deliveries: RunDeliveries) -> list[calls.Incoming]:
     """The same without a card of each."""
-    leases = iter(deliveries.leases)
-    found = []
+    leases = deliveries.leases
+    found: list[tuple[Any, ...]] = []
     for (card, _), envelopes in deliveries.runs:
-        attempt, until = card.attempt, card.due_at
-        found += [
-            (lease, sent[1], attempt, until, sent[3], sent[7], sent[8], sent[9])
-            for sent, lease in zip(envelopes, leases, strict=False)
-        ]
+        own = leases[len(found) : len(found) + len(envelopes)]
+        members = [map(member, envelopes) for member in _DELIVERED]
+        found += [*zip(own, map(id_of, envelopes), repeat(card.attempt), repeat(card.due_at), *members)]
     return cast("list[calls.Incoming]", found)

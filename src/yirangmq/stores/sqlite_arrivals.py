@@ -3,21 +3,28 @@
 Knows: envelopes by their numbers. Does not know: who took them; what is kept longer than needed goes with the rest."""
 
 from collections.abc import Sequence
+from itertools import repeat
 
-from yirangmq.core.message import Envelope
+from yirangmq.core.message import Envelope, total_size
 
-MOST_BYTES = 4 * 1024 * 1024
-"""Of payloads and headers; past it everything is let go and read back when it is wanted."""
+MOST_BYTES = 8 * 1024 * 1024
+"""Of payloads and headers. What comes when it is full is read back when it is wanted: those that came before it are
+wanted first. Only when as much again has passed and nobody wanted any of them, all are let go."""
 
 
 class Arrivals:
     def __init__(self) -> None:
         self._sent: dict[int, Envelope] = {}
         self._size = 0
+        self._passed = 0
+        """Bytes that found no room since something was last found here."""
 
     def add(self, first: int, envelopes: Sequence[Envelope], size: int) -> None:
-        """Those with the numbers from ``first`` on, of so many bytes."""
+        """Those with the numbers from ``first`` on, of so many bytes, if there is room."""
         if self._size + size > MOST_BYTES:
+            self._passed += size
+            if self._passed <= MOST_BYTES:
+                return
             self.clear()
         if size <= MOST_BYTES:
             self._sent.update(enumerate(envelopes, first))
@@ -29,18 +36,18 @@ class Arrivals:
         if first not in sent:
             return None
         try:
-            return [sent[seq] for seq in range(first, first + count)]
+            found = [sent[seq] for seq in range(first, first + count)]
         except KeyError:
             return None
+        self._passed = 0
+        return found
 
     def drop(self, first: int, last: int) -> None:
         """They are out of line."""
         if self._sent:
-            for seq in range(first, last + 1):
-                gone = self._sent.pop(seq, None)
-                if gone is not None:
-                    self._size -= len(gone[8]) + len(gone[7])
+            gone = map(self._sent.pop, range(first, last + 1), repeat(None))
+            self._size -= total_size([one for one in gone if one is not None])
 
     def clear(self) -> None:
         self._sent.clear()
-        self._size = 0
+        self._size = self._passed = 0

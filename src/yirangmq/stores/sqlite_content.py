@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from yirangmq.core.message import Envelope
+from yirangmq.core.message import Envelope, payload_of
 
 Row = tuple[int, int, bytes]
 """Of ``content``: from which number to which, and the bytes."""
@@ -59,7 +59,7 @@ def by_itself(envelopes: Sequence[Envelope]) -> list[str | bytes]:
 
 def laid(first: int, envelopes: Sequence[Envelope]) -> tuple[list[int | str | bytes], list[NewRow]]:
     """The column ``payload`` of messages with numbers from ``first`` on, and the rows that they lie in."""
-    payloads = [envelope[8] for envelope in envelopes]
+    payloads = [*map(payload_of, envelopes)]
     lengths = [*map(len, payloads)]
     if max(lengths, default=0) > LARGEST:
         return _laid_where_it_fits(first, envelopes)

@@ -12,7 +12,7 @@ import apsw
 from yirangmq.core.message import Envelope, Message, new_envelope, new_message
 from yirangmq.core.states import State
 from yirangmq.stores.sqlite_arrivals import Arrivals
-from yirangmq.stores.sqlite_content import SIZE, Contents, missing, part
+from yirangmq.stores.sqlite_content import BEGINS, LENGTH, SIZE, Contents, missing
 
 Span = tuple[int, int]
 """The first and the last of numbers that follow each other."""
@@ -174,9 +174,11 @@ class InLine:
                 if seq > end:
                     _, end, data = self._contents.row(seq) or (0, seq, b"")
                 is_json = payload & 1
-                payload = part(data, payload)
-                if payload is None:
+                begin = payload >> BEGINS  # as ``part`` does it; there are many of them
+                stop = begin + (payload >> 1 & LENGTH)
+                if begin < 0 or stop > len(data):
                     raise missing(seq)
+                payload = data[begin:stop]
             if is_json and not payload.isascii():
                 payload.decode()
             sent = (name, id, rank, published, available, 0, key, header, payload, is_json == 1, 0, 0)

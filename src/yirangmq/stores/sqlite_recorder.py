@@ -22,8 +22,6 @@ class Recorder:
         self._executemany = db.executemany
         self.changes = db.changes
         self.made: list[Made] = []
-        self.values = 0
-        """How many were given to statements that change something."""
         self.is_in_doubt = False
         """A statement failed, and may have changed something before it did."""
         self._kinds = dict.fromkeys(patient, PATIENT)
@@ -44,7 +42,6 @@ class Recorder:
             raise
         if kind != "SELECT" and (kind == "INSERT" or self.changes()):
             self.made.append((statement, False, values))
-            self.values += len(values)
             self._count += 1
         return cursor
 
@@ -60,7 +57,6 @@ class Recorder:
         if every:
             self.made.append((statement, True, every))
             self._count += 1
-            self.values += len(every) * len(every[0])
         return cursor
 
     def make(self) -> None:
@@ -76,7 +72,6 @@ class Recorder:
     def forget(self) -> None:
         self.made = []
         self._count = 0
-        self.values = 0
         self.is_in_doubt = False
 
     def _kind(self, statement: str) -> str:

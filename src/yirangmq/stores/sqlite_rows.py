@@ -36,11 +36,18 @@ _READY = (
     "r.consumer, r.reason, r.repeats, 1, r.grp, r.target, r.size"
 )
 
-_MESSAGE_ROW = "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_MESSAGE = f"INSERT INTO message VALUES {_MESSAGE_ROW}"
-TOGETHER = 64
-"""Rows put in by one statement: two thirds of what one at a time costs."""
-INSERT_TOGETHER = f"INSERT INTO message VALUES {', '.join([_MESSAGE_ROW] * TOGETHER)}"
+INSERT_MESSAGE = "INSERT INTO message VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+TOGETHER = (64, 8)
+"""How many messages one statement puts in that differ in nothing but id and payload."""
+
+
+def _alike(count: int) -> str:
+    """?1 is the first number, ?2 the queue's; rank, times and header follow, then id and payload of each."""
+    rows = [f"(?1 + {n}, ?2, ?{n * 2 + 7}, ?3, ?4, ?5, 0, NULL, ?6, ?{n * 2 + 8}, 0, 0)" for n in range(count)]
+    return f"INSERT INTO message VALUES {', '.join(rows)}"
+
+
+INSERT_ALIKE = {count: _alike(count) for count in TOGETHER}
 NAME_NEW = "INSERT INTO name SELECT queue, id, seq, seq FROM message WHERE seq BETWEEN ? AND ?"
 NAME_ONE = "INSERT INTO name VALUES (?, ?, ?, ?)"
 READY_NEW = f"""

@@ -30,11 +30,9 @@ from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
 SECONDS = 2.0
 """How long a change may be in the file of changes alone."""
-MOST_VALUES = 1000
-"""A commit with more of them, as of some eighty messages, goes to SQLite at once: it would be written twice for
+MOST_ROWS = 150
+"""A commit that changes more of them, as seventy new messages do, goes to SQLite at once: it would be written twice for
 nothing."""
-MOST_TOUCHED = 5000
-"""The same for rows that statements find by themselves, as when a queue is deleted."""
 MOST_TIMES = 8
 """So many times as long as it should be, SQLite's log is copied by whoever commits."""
 PATIENT = (sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, ADD_FRESH, GROW_FRESH)
@@ -114,8 +112,7 @@ class ServedSqliteStore(SqliteStore):
 
     def _is_small(self) -> bool:
         made = self._recorder
-        touched = self._db.total_changes() - self._touched
-        return made.values <= MOST_VALUES and not made.is_in_doubt and touched <= MOST_TOUCHED
+        return not made.is_in_doubt and self._db.total_changes() - self._touched <= MOST_ROWS
 
     def _settle(self) -> None:
         """SQLite commits all there is."""

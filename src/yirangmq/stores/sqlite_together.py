@@ -2,7 +2,7 @@
 
 import apsw
 
-from yirangmq.core.message import Envelope, Message, Run
+from yirangmq.core.message import Envelope, Message, Run, total_size
 from yirangmq.core.states import State
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_ending import Ending
@@ -67,7 +67,7 @@ class Together(Ending):
         self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
         sent = self._offered.pop(batch.first, [])
         if len(sent) >= batch.size:
-            self._runs.hold(batch, sum([len(one[8]) + len(one[7]) for one in sent[: batch.size]]))
+            self._runs.hold(batch, total_size(sent[: batch.size]))
         else:
             self._runs.add(batch)
 

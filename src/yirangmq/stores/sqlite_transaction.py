@@ -4,16 +4,21 @@ Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_readin
 moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain
+from itertools import chain, count, repeat
+from operator import itemgetter
 from typing import Any
 
 import apsw
 
-from yirangmq.core.message import Envelope
+from yirangmq.core.message import Envelope, id_of, total_size
 from yirangmq.core.ports import Stored, new_stored
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_content import UNDO_CONTENT, by_itself, laid
 from yirangmq.stores.sqlite_together import Together
+
+_kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
+"""What can be the same for many: rank, times, key, header, group, target."""
+Kinds = set[tuple[Any, ...]]
 
 
 class SqliteTransaction(Together):
@@ -29,16 +34,17 @@ class SqliteTransaction(Together):
             _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
             if key is None and available <= now and not (expires or group or target):
                 return [self._add_plain(queue, envelopes[0])]
-        if any(envelope[6] is not None for envelope in envelopes):
+        kinds = set(map(_kind_of, envelopes))
+        if any(kind[4] is not None for kind in kinds):
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
         first = self.places(len(envelopes))
         try:
-            self._insert(queue, envelopes, first, now, draft_until)
+            self._insert(queue, envelopes, kinds, first, now, draft_until)
         except apsw.ConstraintError:
             self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
             self._db.execute(UNDO_CONTENT, (first,))
             return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
-        return [new_stored((seq, envelope[1], False, "")) for seq, envelope in enumerate(envelopes, first)]
+        return [*map(new_stored, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
 
     def _add_plain(self, queue: int, envelope: Envelope) -> Stored:
         """One alone, to be had at once by anyone. To look for its id is cheaper than to fail, and then nobody has to
@@ -61,42 +67,63 @@ class SqliteTransaction(Together):
         deltas["bytes"] += size
         return new_stored((seq, id, False, ""))
 
-    def _insert(self, queue: int, envelopes: Sequence[Envelope], first: int, now: int, draft_until: int | None) -> None:
+    def _insert(
+        self,
+        queue: int,
+        envelopes: Sequence[Envelope],
+        kinds: Kinds,
+        first: int,
+        now: int,
+        draft_until: int | None,
+    ) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
-        is_plain = draft_until is None and _is_plain(envelopes, now)
-        column, contents = laid(first, envelopes) if is_plain and len(envelopes) > 1 else (by_itself(envelopes), [])
-        rows = sql.message_rows(first, queue, envelopes, column)
-        self._put_in(rows)
-        self._contents.add(contents)
-        last = first + len(rows) - 1
+        number = len(envelopes)
+        is_plain = draft_until is None and _is_plain(kinds, now)
+        if is_plain and number > 1:
+            column, contents = laid(first, envelopes)
+            self._put_in(queue, envelopes, first, column, kinds)
+            self._contents.add(contents)
+        else:
+            self._db.executemany(sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, by_itself(envelopes)))
+        last = first + number - 1
         self._db.execute(sql.NAME_NEW, (first, last))
         deltas = self._deltas_of(queue)
         if draft_until is not None:
             self._known.due = None
             self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
-            deltas["draft"] += len(rows)
+            deltas["draft"] += number
             self._known.named.drafted(first, envelopes, draft_until)
             return
-        ready = len(rows)
-        size = sum([len(envelope[8]) + len(envelope[7]) for envelope in envelopes])
+        ready = number
+        size = total_size(envelopes)
         if is_plain:
             self._known.arrivals.add(first, envelopes, size)
-            self._runs.line_up(queue, rows[0][3], first, last)
+            self._runs.line_up(queue, envelopes[0][2], first, last)
         else:
             ready = self._line_up_apart(first, last, now)
-        deltas["published"] += len(rows)
+        deltas["published"] += number
         deltas["ready"] += ready
-        if ready < len(rows):
-            deltas["delayed"] += len(rows) - ready
+        if ready < number:
+            deltas["delayed"] += number - ready
         deltas["bytes"] += size
 
-    def _put_in(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        size = sql.TOGETHER
-        whole = len(rows) - len(rows) % size
-        for begin in range(0, whole, size):
-            self._db.execute(sql.INSERT_TOGETHER, [*chain.from_iterable(rows[begin : begin + size])])
-        if whole < len(rows):
-            self._db.executemany(sql.INSERT_MESSAGE, rows[whole:])
+    def _put_in(
+        self, queue: int, envelopes: Sequence[Envelope], first: int, column: Sequence[Any], kinds: Kinds
+    ) -> None:
+        """Rows of a run. Mostly all are of one kind: then many of them are one statement, which is half the work."""
+        done = 0
+        if len(kinds) == 1:
+            [(rank, published, available, _, _, header, _, _)] = kinds
+            shared = queue, rank, published, available, header
+            differing = [*zip(map(id_of, envelopes), column, strict=True)]
+            for many in sql.TOGETHER:
+                while len(envelopes) - done >= many:
+                    each = chain.from_iterable(differing[done : done + many])
+                    self._db.execute(sql.INSERT_ALIKE[many], (first + done, *shared, *each))
+                    done += many
+        if done < len(envelopes):
+            rows = sql.message_rows(first + done, queue, envelopes[done:], column[done:])
+            self._db.executemany(sql.INSERT_MESSAGE, rows)
 
     def _line_up_apart(self, first: int, last: int, now: int) -> int:
         """Each in a row of its own; how many are ready."""
@@ -129,7 +156,7 @@ class SqliteTransaction(Together):
                 keys[envelope.dedup_key] = (seq, envelope.id)
             results.append(Stored(seq, envelope.id, False))
         if accepted:
-            self._insert(queue, accepted, first, now, draft_until)
+            self._insert(queue, accepted, set(map(_kind_of, accepted)), first, now, draft_until)
         rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
         self._db.executemany(sql.HOLD_KEY, rows)
         return results
@@ -169,7 +196,7 @@ class SqliteTransaction(Together):
         return self._db.changes()
 
 
-def _is_plain(envelopes: Sequence[Envelope], now: int) -> bool:
+def _is_plain(kinds: Kinds, now: int) -> bool:
     """They can stand in line as one run: all of one rank, to be had at once and for ever, by anyone, in no group."""
-    rank = envelopes[0][2]
-    return all(one[2] == rank and one[4] <= now and not (one[5] or one[10] or one[11]) for one in envelopes)
+    is_at_once = all(kind[2] <= now and not (kind[3] or kind[6] or kind[7]) for kind in kinds)
+    return is_at_once and len({kind[0] for kind in kinds}) == 1

@@ -106,7 +106,7 @@ class FrameReader:
         """Whole frames of what has come so far; who stops early goes on with ``feed(b"")``. After an error the stream
         is beyond repair: close it."""
         if self._end:
-            self._shrink()
+            return self._fill(memoryview(data))
         if self._buffer:
             self._buffer += data
             is_whole = len(self._buffer) >= self._need
@@ -146,10 +146,14 @@ class FrameReader:
             self._end = have
             self._buffer += bytes(self._need - have)
 
-    def _shrink(self) -> None:
-        """The rest comes another way."""
-        del self._buffer[self._end :]
-        self._end = 0
+    def _fill(self, data: memoryview) -> Generator[Frame, None, None]:
+        """What belongs into the room came another way, and perhaps more."""
+        count = min(len(data), len(self._buffer) - self._end)
+        self._buffer[self._end : self._end + count] = data[:count]
+        if count == len(data):
+            return self.filled(count)
+        self._buffer += data[count:]
+        return self._whole(self._given_up())
 
 
 def check_head(length: int, version: int, flags: int, most: int) -> None:
