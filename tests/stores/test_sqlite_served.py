@@ -291,6 +291,32 @@ def test_a_damaged_file_is_repaired_with_what_lies_beside_it(home: Path, tmp_pat
         assert found.counts("q").ready > 200
 
 
+@pytest.mark.parametrize("opener", [plain, served])
+def test_an_id_is_known_again_wherever_it_stands_among_the_others(home: Path, opener: Any) -> None:
+    """Ids that come in order are not looked for; all others are, in whatever way what was there before came in."""
+    with open_for_test(store=opener(home)) as queues:
+
+        def publish(*ids: str) -> list[bool]:
+            return [one.duplicate for one in queues.publish_many("q", [NewMessage(payload=1, id=id) for id in ids])]
+
+        assert publish("m") == [False]
+        assert publish("m") == [True]
+        assert publish("a") == [False]
+        assert publish("a") == publish("m") == [True]
+        assert publish("x", "z", "n") == [False, False, False]
+        assert [publish(id) for id in "amnxz"] == [[True]] * 5
+        assert publish("zz") == [False]
+        queues.ack([one.lease_id for one in queues.lease("q", 9)])
+        assert [publish(id) for id in ("zz", "z", "m")] == [[True]] * 3, "they are remembered"
+        queues.delete_queue("q")
+        assert publish("b") == [False]
+        assert [one.duplicate for one in queues.publish_many("r", [NewMessage(payload=1, id="b")])] == [False]
+        assert publish("b") == [True]
+    with open_for_test(store=opener(home)) as queues:
+        assert publish("b") == [True]
+        assert publish("c") == [False]
+
+
 KINDS: dict[str, list[str | None]] = {"none": [None], "same": ["order"], "each its own": ["order", "bill", None]}
 
 

@@ -128,6 +128,7 @@ class Ending(Changing):
         self._known.tails.clear()
         for sent in found:
             unreadable.bury(self._db, sent)
+            self._known.newest.clear()
             self._contents.left(sent.seq, sent.seq)
             for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
                 deltas[name] += change

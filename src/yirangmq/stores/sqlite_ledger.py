@@ -44,6 +44,8 @@ class Known:
     arrivals: Arrivals = field(default_factory=Arrivals)
     held: dict[int, Held] = field(default_factory=dict)
     """By their first number, batches this process leased out."""
+    newest: dict[int, str] = field(default_factory=dict)
+    """By queue, an id that none of its messages has a greater one than."""
     contents: list[Row] = field(default_factory=list)
     """Payloads of messages published together, as they were read last."""
     due: tuple[int | None] | None = None
@@ -182,6 +184,7 @@ class Ledger:
         self._known.arrivals.clear()
         self._known.held.clear()
         self._known.contents.clear()
+        self._known.newest.clear()
         self._known.due = None
         self._known.numbers.pop(queue, None)
         self._known.names.pop(number, None)

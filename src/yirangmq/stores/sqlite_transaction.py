@@ -50,7 +50,7 @@ class SqliteTransaction(Together):
         """One alone, to be had at once by anyone. To look for its id is cheaper than to fail, and then nobody has to
         wait for the inserts."""
         _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
-        known = self._known_id(queue, id)
+        known = None if self._is_newest(queue, id) else self._known_id(queue, id)
         if known is not None:
             return known
         seq = self.places(1)
@@ -87,6 +87,7 @@ class SqliteTransaction(Together):
             self._db.executemany(sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, by_itself(envelopes)))
         last = first + number - 1
         self._db.execute(sql.NAME_NEW, (first, last))
+        self._known.newest.pop(queue, None)
         deltas = self._deltas_of(queue)
         if draft_until is not None:
             self._known.due = None
@@ -173,6 +174,16 @@ class SqliteTransaction(Together):
             return Stored(*keys[key], True)
         found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
         return Stored(found[0], found[1], True) if found else None
+
+    def _is_newest(self, queue: int, id: str) -> bool:
+        """None of the queue's messages has a greater id, so that none has this one: ids are mostly made in order."""
+        newest = self._known.newest
+        if queue not in newest:
+            newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
+        is_so = id > newest[queue]
+        if is_so:
+            newest[queue] = id
+        return is_so
 
     def _known_id(self, queue: int, id: str) -> Stored | None:
         row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
