@@ -36,7 +36,11 @@ SETTINGS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.python.authenticate.socketTimeout": "120s",  # a busy machine starts a Python slowly
 }
-ON_THIS_MACHINE = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",  # what Java and Python hand each other: a seventh faster than TCP
+}
 
 
 def session(
