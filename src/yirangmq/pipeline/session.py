@@ -39,7 +39,7 @@ SETTINGS = {
 ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.python.unix.domain.socket.enabled": "true",  # what Java and Python hand each other: a seventh faster than TCP
+    "spark.python.unix.domain.socket.enabled": "true",  # between Java and Python, a seventh faster than TCP
 }
 
 
