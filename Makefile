@@ -137,6 +137,7 @@ fuzz: setup ## two minutes of frames that are nearly right
 
 torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend sqlite --steps 150
+	$(BIN)/yirangmq torture --backend served --steps 100
 	$(BIN)/yirangmq torture --backend fs --steps 150
 	$(BIN)/yirangmq torture --backend log --steps 400
 
