@@ -195,6 +195,15 @@ def test_large_messages_are_handed_out_by_bytes() -> None:
     assert len(client.lease("mail", 80)) == 12
 
 
+def test_headers_count_in_what_is_handed_out_at_once() -> None:
+    server = Server()
+    client = server.client()
+    header = '{"attributes":{"a":"' + "x" * 60_000 + '"}}'
+    for _ in range(40):
+        client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"1", True, header)]))
+    assert len(client.lease("mail", 80)) == 34
+
+
 def test_a_subscription_gets_all_large_messages(server: Server) -> None:
     client = server.client()
     for _ in range(20):

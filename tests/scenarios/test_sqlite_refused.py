@@ -3,8 +3,10 @@ happened, and the next one works. (For the files store: tests/stores/test_files_
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,7 @@ def opened(folder: Path, fuse: Fuse, kind: str) -> Iterator[Store]:
 Act = Callable[[Queues, list[str]], object]
 VERBS: dict[str, Act] = {
     "publish": lambda queues, _: queues.publish_many("work", [b"new" * 100] * 8),
+    "publish one": lambda queues, _: queues.publish("work", b"new"),
     "publish to a new queue": lambda queues, _: queues.publish("another", b"new"),
     "lease": lambda queues, _: queues.lease("work", 3),
     "ack": lambda queues, leases: queues.ack_many(leases),
@@ -166,3 +169,62 @@ def test_a_commit_that_fails_between_two_calls_takes_nothing_with_it(tmp_path: P
         assert store.settle()
     with opened(tmp_path, Fuse(0), "sqlite") as store:
         assert take(store) == found
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+def test_a_refused_publish_among_others_never_was(code: int, tmp_path: Path) -> None:
+    """At every call of the disk, with others in the file of changes before it; then with and without a crash."""
+    for number in range(1, 4):
+        fuse, home, left = Fuse(code), tmp_path / f"{number}", tmp_path / f"{number} left"
+        home.mkdir()
+        with opened(home, fuse, "served") as store:
+            queues = Queues(store, ManualClock(), CountingIds(), "tester")
+            sent = [queues.publish("work", b"before").id for _ in range(3)]
+            error = refusal(fuse, number, partial(queues.publish, "work", b"refused"))
+            assert (error is None) == (number == 3), "one write, one sync"
+            sent += [f"{sent[0][:-1]}4"] if error is None else []
+            shutil.copytree(home, left)
+            sent_later = [queues.publish("work", b"after").id for _ in range(3)]
+            assert [one[1] for one in take(store).cards] == [*sent, *sent_later]
+            assert list(store.check(repair=False)) == []
+        for place, ids in ((home, [*sent, *sent_later]), (left, sent)):
+            with opened(place, Fuse(0), "served") as store:
+                assert [one[1] for one in take(store).cards] == ids
+                assert list(store.check(repair=False)) == []
+
+
+def test_a_commit_that_does_not_fit_and_fails_leaves_no_statement_behind(tmp_path: Path) -> None:
+    """What was refused has given no number to a statement that the next record would refer to."""
+    store = ServedSqliteStore(tmp_path / "store", redo_bytes=16384, seconds=None)
+    queues = Queues(store, ManualClock(), CountingIds(), "tester")
+    sent = [queues.publish("work", b"x").id for _ in range(2)]
+    failing = [True]
+    store._db.set_commit_hook(lambda: bool(failing and failing.pop()))
+    with pytest.raises(apsw.ConstraintError):
+        queues.publish_many("work", [b"y" * 10_000, b"z" * 10_000])
+    sent += [one.id for one in queues.publish_many("work", [b"y", b"z"])]
+    shutil.copytree(tmp_path, left := tmp_path.with_name("left"))
+    with pytest.raises(ZeroDivisionError), store.transaction():
+        raise ZeroDivisionError
+    sent_later = [queues.publish("work", b"x").id]
+    assert [one[1] for one in take(store).cards] == [*sent, *sent_later]
+    store.close()
+    for place, ids in ((tmp_path, [*sent, *sent_later]), (left, sent)):
+        with opened(place, Fuse(0), "sqlite") as found:
+            assert [one[1] for one in take(found).cards] == ids
+
+
+def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_path: Path) -> None:
+    store = ServedSqliteStore(tmp_path / "store", seconds=None)
+    queues = Queues(store, ManualClock(), CountingIds(), "tester")
+    sent = [queues.publish("work", b"x").id for _ in range(5)]
+    store._db.pragma("max_page_count", store._db.pragma("page_count"))
+    with pytest.raises(StoreFull):
+        queues.publish("work", b"y" * 100_000)
+    assert queues.counts("work").ready == 5
+    assert [one.id for one in queues.lease("work", 2)] == sent[:2]
+    store._db.pragma("max_page_count", 10**8)
+    sent += [queues.publish("work", b"x").id for _ in range(3)]
+    assert sorted(one[1] for one in take(store).cards) == sorted(sent)
+    assert list(store.check(repair=False)) == []
+    store.close()

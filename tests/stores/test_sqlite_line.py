@@ -16,7 +16,7 @@ from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_arrivals import MOST_BYTES, Arrivals
+from yirangmq.stores.sqlite_arrivals import EACH, MOST_BYTES, Arrivals
 from yirangmq.testing import CountingIds, ManualClock
 
 QUEUES = ("mail", "post")
@@ -190,20 +190,33 @@ def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path
 
 def test_what_was_published_just_now_is_kept_within_bounds() -> None:
     arrivals = Arrivals()
+    most = MOST_BYTES - EACH
     arrivals.add(1, [envelope("a"), envelope("b")], 2)
     assert arrivals.find(1, 3) is None
     assert arrivals.find(2, 1) == [envelope("b")]
     arrivals.drop(1, 1)
     assert arrivals.find(1, 1) is None
-    arrivals.add(3, [envelope("c")], MOST_BYTES)
+    arrivals.add(3, [envelope("c")], most)
     assert arrivals.find(3, 1) is None, "there is no room for it"
     assert arrivals.find(2, 1) == [envelope("b")], "and somebody wants what came before"
-    arrivals.add(4, [envelope("d")], MOST_BYTES)
+    arrivals.add(4, [envelope("d")], most)
     arrivals.add(5, [envelope("e")], 1)
     assert arrivals.find(5, 1) == [envelope("e")]
-    arrivals.add(6, [envelope("f")], MOST_BYTES)
-    arrivals.add(7, [envelope("g")], MOST_BYTES)
+    arrivals.add(6, [envelope("f")], most)
+    arrivals.add(7, [envelope("g")], most)
     assert arrivals.find(2, 1) is None, "nobody wanted it while much passed by"
     assert arrivals.find(7, 1) == [envelope("g")]
-    arrivals.add(8, [envelope("h")], MOST_BYTES + 1)
+    arrivals.add(8, [envelope("h")], most + 1)
     assert arrivals.find(8, 1) is None
+
+
+def test_messages_without_a_body_take_room_too() -> None:
+    arrivals = Arrivals()
+    number = MOST_BYTES // EACH
+    arrivals.add(1, [envelope("a")] * number, 0)
+    assert arrivals.find(1, 1) is not None
+    arrivals.add(number + 1, [envelope("b")], 0)
+    assert arrivals.find(number + 1, 1) is None
+    arrivals.drop(1, number)
+    arrivals.add(number + 1, [envelope("b")], 0)
+    assert arrivals.find(number + 1, 1) is not None

@@ -317,6 +317,29 @@ def test_an_id_is_known_again_wherever_it_stands_among_the_others(home: Path, op
         assert publish("c") == [False]
 
 
+def test_an_id_that_cannot_be_read_stops_nobody_from_publishing(home: Path) -> None:
+    with open_for_test(store=plain(home)) as queues:
+        queues.publish("q", b"x")
+        queues.publish("q", b"y")
+    db = apsw.Connection(str(home / "queue.db"))
+    for table in ("name", "message"):
+        db.execute(f"UPDATE {table} SET id = CAST(x'6dff33' AS TEXT) WHERE id = 'm-2'")
+    db.close()
+    with open_for_test(store=plain(home), ids=CountingIds("z")) as queues:
+        sent = queues.publish("q", b"z")
+        assert not sent.duplicate
+        assert queues.publish("q", NewMessage(payload=1, id=sent.id)).duplicate
+
+
+def test_messages_with_one_key_keep_it_where_no_window_is_set(home: Path, queues: Queues) -> None:
+    queues.set_policy("q", {"dedupWindowSec": 0})
+    queues.publish_many("q", [NewMessage(payload=n, deduplication_key="k") for n in range(10)])
+    queues.close()
+    db = apsw.Connection(str(home / "queue.db"))
+    assert list(db.execute("SELECT dedup_key, count(*) FROM message GROUP BY 1")) == [("k", 10)]
+    db.close()
+
+
 KINDS: dict[str, list[str | None]] = {"none": [None], "same": ["order"], "each its own": ["order", "bill", None]}
 
 

@@ -14,7 +14,7 @@ from yirangmq.broker.integrity import Damage, damaged
 from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.validate import Schemas
 from yirangmq.core import decide
-from yirangmq.core.message import Envelope, Message, Run, payload_of
+from yirangmq.core.message import Envelope, Message, Run, sizes_of
 from yirangmq.core.ports import Change, Transaction
 
 Head = tuple[Message, Envelope]
@@ -50,7 +50,7 @@ class Offers:
         not read again and again for nothing; a queue that may have more is marked as touched."""
         asked = self._asked(queue, limit, most_bytes)
         heads = self.live(transaction, queue, asked, target, now)
-        kept = self._kept(queue, limit, asked, [len(envelope[8]) for _, envelope in heads], most_bytes)
+        kept = self._kept(queue, limit, asked, [envelope.size for _, envelope in heads], most_bytes)
         return heads[:kept]
 
     def affordable_runs(
@@ -69,7 +69,7 @@ class Offers:
             return found
         if self._damage.is_looked_for(transaction, queue) and any(damaged(envelopes) for _, envelopes in found):
             return None
-        sizes = [size for _, envelopes in found for size in map(len, map(payload_of, envelopes))]
+        sizes = [size for _, envelopes in found for size in sizes_of(envelopes)]
         left = self._kept(queue, limit, asked, sizes, most_bytes)
         kept = []
         for run, envelopes in found:

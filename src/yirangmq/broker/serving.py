@@ -18,7 +18,7 @@ from yirangmq.core.ports import Clock, Transaction
 MOST_PER_TAKER = 1024
 """Messages handed to one consumer in one commit, so that the others get some too."""
 BYTES_PER_TAKER = 2 * 1024 * 1024
-"""Payload bytes handed to one consumer in one commit, but for a single message that is larger."""
+"""Bytes of payloads and headers handed to one consumer in one commit, but for a single message that is larger."""
 Served = list[tuple[Taker, Sequence[Any]]]
 """Who got what."""
 

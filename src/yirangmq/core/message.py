@@ -1,9 +1,9 @@
 """What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
 thousands of them (docs/decisions/0003-values-are-tuples.md)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from operator import itemgetter
+from operator import add, itemgetter
 from typing import Any, NamedTuple, cast
 
 from yirangmq.core.states import State
@@ -127,9 +127,13 @@ header_of = itemgetter(Envelope._fields.index("header"))
 id_of = itemgetter(Envelope._fields.index("id"))
 
 
+def sizes_of(envelopes: Sequence[Envelope]) -> Iterator[int]:
+    """Bytes that each takes up, as quotas count them."""
+    return map(add, map(len, map(payload_of, envelopes)), map(len, map(header_of, envelopes)))
+
+
 def total_size(envelopes: Sequence[Envelope]) -> int:
-    """Bytes they take up, as quotas count them."""
-    return sum(map(len, map(payload_of, envelopes))) + sum(map(len, map(header_of, envelopes)))
+    return sum(sizes_of(envelopes))
 
 
 def lease_id(message: Message) -> str:

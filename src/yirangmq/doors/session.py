@@ -76,11 +76,13 @@ class Session:
 
     def filled(self, count: int) -> None:
         """So many were put there."""
-        self._take(self._reader.filled(count))
+        if not self.closed:
+            self._take(self._reader.filled(count))
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Bytes from the client."""
-        self._take(self._reader.feed(data))
+        """Bytes from the client. (While its connection is being closed, TLS may bring more.)"""
+        if not self.closed:
+            self._take(self._reader.feed(data))
 
     def _take(self, frames: Generator[Frame, None, None]) -> None:
         """A broken stream is answered once and closed."""

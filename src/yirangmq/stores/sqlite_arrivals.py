@@ -7,6 +7,8 @@ from itertools import repeat
 
 from yirangmq.core.message import Envelope, total_size
 
+EACH = 300
+"""Bytes that a message takes beside payload and header."""
 MOST_BYTES = 8 * 1024 * 1024
 """Of payloads and headers. What comes when it is full is read back when it is wanted: those that came before it are
 wanted first. Only when as much again has passed and nobody wanted any of them, all are let go."""
@@ -21,6 +23,7 @@ class Arrivals:
 
     def add(self, first: int, envelopes: Sequence[Envelope], size: int) -> None:
         """Those with the numbers from ``first`` on, of so many bytes, if there is room."""
+        size += EACH * len(envelopes)
         if self._size + size > MOST_BYTES:
             self._passed += size
             if self._passed <= MOST_BYTES:
@@ -46,7 +49,8 @@ class Arrivals:
         """They are out of line."""
         if self._sent:
             gone = map(self._sent.pop, range(first, last + 1), repeat(None))
-            self._size -= total_size([one for one in gone if one is not None])
+            found = [one for one in gone if one is not None]
+            self._size -= total_size(found) + EACH * len(found)
 
     def clear(self) -> None:
         self._sent.clear()

@@ -62,6 +62,8 @@ class Ledger:
         self._contents = Contents(db, known.contents)
         self._runs = Runs(db, known.tails, known.arrivals, known.held, self._contents)
         self._deltas: dict[int, defaultdict[str, int]] = {}
+        self.written = 0
+        """Bytes of payloads and headers that came in."""
 
     # -- numbers and names ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import marshal
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -114,37 +115,55 @@ class RedoFile:
         """Something was appended since the store was opened."""
         return self._fd >= 0
 
+    @property
+    def room(self) -> int:
+        """Bytes that are left for records."""
+        return self._size - self.used
+
     def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
-        """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes."""
-        body = self._body(made)
+        """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes; if
+        it fails, or the disk does, the record is void, or in doubt."""
+        body, new = self._body(made)
         begin, end = self.used, self.used + _HEAD.size + len(body)
         if end > self._size or (self._fd < 0 and not self._open()):
             return False
         generation, count, disk = self.generation, self.count, self._disk
         head = _HEAD.pack(len(body), _checksum(generation, count, body), generation, count)
         self.is_in_doubt = True
-        disk.write_at(self._fd, head + body, begin)
-        if self._sync:
-            disk.begin_sync(self._fd, begin, end - begin)
+        try:
+            disk.write_at(self._fd, head + body, begin)
+            if self._sync:
+                disk.begin_sync(self._fd, begin, end - begin)
             meanwhile()
-            disk.fdatasync(self._fd)
-        else:
-            meanwhile()
+            if self._sync:
+                disk.fdatasync(self._fd)
+        except BaseException:
+            self._make_void(begin)
+            raise
         self.is_in_doubt = False
         self.used = end
         self.count = count + 1
+        self._statements.update(new)
         return True
 
-    def _body(self, made: Sequence[Made]) -> bytes:
-        """Each statement is written out once in a generation, and then has a number."""
-        known, new, changes = self._statements, [], []
+    def _make_void(self, begin: int) -> None:
+        """A record that was refused: whoever opens the store after a crash at this moment must not find it."""
+        with contextlib.suppress(OSError):
+            self._disk.write_at(self._fd, bytes(_HEAD.size), begin)
+            if self._sync:
+                self._disk.fdatasync(self._fd)
+            self.is_in_doubt = False
+
+    def _body(self, made: Sequence[Made]) -> tuple[bytes, dict[str, int]]:
+        """Each statement is written out once in a generation, and then has a number; and those that are new."""
+        known, changes = self._statements, []
+        new: dict[str, int] = {}
         for statement, is_many, values in made:
             number = known.get(statement)
             if number is None:
-                number = known[statement] = len(known)
-                new.append(statement)
+                number = new.setdefault(statement, len(known) + len(new))
             changes.append((number, is_many, values))
-        return _encode((new, changes))
+        return _encode(([*new], changes)), new
 
     def _open(self) -> bool:
         """False where it cannot be made: then there is no room, and for a while nobody tries again."""
@@ -176,8 +195,10 @@ class RedoFile:
         return self._disk.open_update(path)
 
     def made(self) -> Iterator[Made]:
-        """All that was appended."""
-        return read(self.path.read_bytes(), self.generation) if self.count else iter(())
+        """All that was appended, and nothing that was refused."""
+        if not self.count:
+            return iter(())
+        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.generation), self.count))
 
     def close(self) -> None:
         """It goes, unless there is something in it that is nowhere else."""

@@ -73,7 +73,7 @@ class ServedSqliteStore(SqliteStore):
     def _begin(self, write: bool) -> SqliteTransaction:
         if self._changes.count and not self._is_open:
             self._catch_up()
-        if self._changes.is_in_doubt:
+        if write and self._changes.is_in_doubt:
             self._end_doubt()
         if not self._is_open:
             return super()._begin(write)
@@ -95,7 +95,7 @@ class ServedSqliteStore(SqliteStore):
         if not made.made and not made.is_in_doubt:
             if not self._is_open:
                 self._end()
-        elif self._is_small() and self._append():
+        elif self._is_small(work) and self._append():
             if not self._is_open:
                 self._is_open = True
                 if self._settling is not None:
@@ -103,6 +103,7 @@ class ServedSqliteStore(SqliteStore):
         else:
             made.make()
             self._settle()
+        made.forget()
 
     def _append(self) -> bool:
         try:
@@ -110,8 +111,10 @@ class ServedSqliteStore(SqliteStore):
         except OSError as error:
             raise as_store_error(error, self._changes.path) from error
 
-    def _is_small(self) -> bool:
+    def _is_small(self, work: SqliteTransaction) -> bool:
         made = self._recorder
+        if work.written > self._changes.room or len(made.made) > MOST_ROWS:
+            return False
         return not made.is_in_doubt and self._db.total_changes() - self._touched <= MOST_ROWS
 
     def _settle(self) -> None:
@@ -154,7 +157,7 @@ class ServedSqliteStore(SqliteStore):
             else:  # somebody who opened the store has taken it in
                 self._changes.begin(generation_of(self._db))
         finally:
-            if not self._is_open:
+            if not self._is_open and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:

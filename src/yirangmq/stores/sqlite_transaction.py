@@ -59,6 +59,7 @@ class SqliteTransaction(Together):
         self._db.execute(sql.INSERT_MESSAGE, row)
         self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
         size = len(payload) + len(header)
+        self.written += size
         self._known.arrivals.add(seq, (envelope,), size)
         self._runs.line_up(queue, rank, seq, seq)
         deltas = self._deltas_of(queue)
@@ -97,6 +98,7 @@ class SqliteTransaction(Together):
             return
         ready = number
         size = total_size(envelopes)
+        self.written += size
         if is_plain:
             self._known.arrivals.add(first, envelopes, size)
             self._runs.line_up(queue, envelopes[0][2], first, last)
@@ -113,8 +115,8 @@ class SqliteTransaction(Together):
     ) -> None:
         """Rows of a run. Mostly all are of one kind: then many of them are one statement, which is half the work."""
         done = 0
-        if len(kinds) == 1:
-            [(rank, published, available, _, _, header, _, _)] = kinds
+        [(rank, published, available, _, key, header, _, _), *others] = kinds
+        if key is None and not others:
             shared = queue, rank, published, available, header
             differing = [*zip(map(id_of, envelopes), column, strict=True)]
             for many in sql.TOGETHER:
@@ -179,7 +181,10 @@ class SqliteTransaction(Together):
         """None of the queue's messages has a greater id, so that none has this one: ids are mostly made in order."""
         newest = self._known.newest
         if queue not in newest:
-            newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
+            try:
+                newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
+            except UnicodeDecodeError:  # of a damaged file: whoever takes that message is told
+                return False
         is_so = id > newest[queue]
         if is_so:
             newest[queue] = id

@@ -95,7 +95,7 @@ def bury(db: apsw.Connection, sent: Sent) -> None:
     Runs(db).single_out(seq)
     if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
         db.execute("DELETE FROM name WHERE seq = ?", (seq,))
-        db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
+        db.execute("INSERT INTO name (queue, id, seq, place) VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
     db.execute(_READABLE, (id, key, header, payload, seq))
     db.execute(_BURY, (seq, id))
     db.execute(_FROM_LINE, (seq, id))

@@ -90,8 +90,8 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """Bytes of an unfinished frame kept in memory."""
-        return self._end or len(self._buffer)
+        """Bytes of an unfinished frame kept in memory, and for what is to come of it."""
+        return len(self._buffer)
 
     def room(self) -> memoryview | None:
         """Where the next bytes are to be put; None: anywhere, and then they are fed."""
