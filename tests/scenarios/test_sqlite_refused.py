@@ -228,3 +228,26 @@ def test_a_file_that_may_not_grow_refuses_what_is_large_and_does_the_rest(tmp_pa
     assert sorted(one[1] for one in take(store).cards) == sorted(sent)
     assert list(store.check(repair=False)) == []
     store.close()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
+def test_what_is_confirmed_after_a_commit_that_failed_outlives_a_crash(code: int, tmp_path: Path) -> None:
+    """Of a commit that SQLite could not sync all may be in its log nevertheless, and count after a crash."""
+    number, is_refused = 1, True
+    while is_refused:
+        fuse, home, left = Fuse(code), tmp_path / f"{number}", tmp_path / f"{number} left"
+        home.mkdir()
+        with opened(home, fuse, "served") as store:
+            assert isinstance(store, ServedSqliteStore)
+            queues = Queues(store, ManualClock(), CountingIds(), "tester")
+            sent = [queues.publish("work", b"before").id for _ in range(3)]
+            fuse.left = number
+            is_refused = not store.settle()
+            fuse.left = 0
+            sent += [queues.publish("work", b"after").id for _ in range(3)]
+            shutil.copytree(home, left)
+        with opened(left, Fuse(0), "served") as store:
+            assert [one[1] for one in take(store).cards] == sent
+            assert list(store.check(repair=False)) == []
+        number += 1
+    assert number > 3, "there are writes and a sync"

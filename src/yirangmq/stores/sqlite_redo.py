@@ -107,7 +107,7 @@ class RedoFile:
         self.generation = generation
         self.count = self.used = 0
         self.is_in_doubt = False
-        """Whether the last record is on disk: it failed."""
+        """Something was refused that may count after a crash: a record, or a commit of SQLite's."""
         self._statements.clear()
 
     @property

@@ -123,7 +123,11 @@ class ServedSqliteStore(SqliteStore):
         if self._changes.count or self._changes.is_in_doubt:
             generation = new_generation()
             self._db.execute("UPDATE redo SET generation = ?", (generation,))
-        self._end()
+        try:
+            self._end()
+        except BaseException:  # after a crash it may be one nevertheless, and then no record of now would count
+            self._changes.is_in_doubt = True
+            raise
         self._changes.begin(generation)
         self._is_open = False
         if self._copying is not None:
@@ -161,7 +165,7 @@ class ServedSqliteStore(SqliteStore):
                 self._db.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """It is not known whether the last record is on disk, and it was refused: all records are made void."""
+        """What was refused, and may be on disk nevertheless, is made void with all records: by a commit in its place."""
         if not self._is_open:
             self._db.execute("BEGIN IMMEDIATE")
         try:
