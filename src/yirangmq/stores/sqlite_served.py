@@ -165,7 +165,7 @@ class ServedSqliteStore(SqliteStore):
                 self._db.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
-        """What was refused, and may be on disk nevertheless, is made void with all records: by a commit in its place."""
+        """What was refused, and may be on disk nevertheless, is made void with all records, by a commit."""
         if not self._is_open:
             self._db.execute("BEGIN IMMEDIATE")
         try:
