@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from yirangmq.format.jsontext import loads
 
 pytestmark = pytest.mark.process
@@ -78,6 +78,7 @@ def test_a_follower_gets_what_comes_and_stops_when_told(number: signal.Signals, 
     assert follower.stdout.readline() == b'"first"\n'
     call("publish", "-q", "mail", '"second"')
     assert follower.stdout.readline() == b'"second"\n'
+    until(lambda: counts()["done"] == 2)  # it says what it got, then that it is done
     os.kill(follower.pid, number)
     out, err = follower.communicate(timeout=PATIENCE)
     assert (follower.returncode, out, err) == (code, b"", b"")

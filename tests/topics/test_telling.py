@@ -63,7 +63,7 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             server.topics.lag_heard.append(lambda one, lag: late.append((one.name, lag)))
             await follower.follow(name="ledger", start="new")
             assert server.about.reasons() == []
-            await server.fill(2000, 1000)
+            await server.fill(6000, 1000)  # more than its socket holds
             await soon(lambda: server.about.reasons() != [])
             [reason] = server.about.reasons()
             assert (reason.level, reason.code) == ("degraded", "lag")
@@ -73,7 +73,7 @@ def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None
             told = told_by(server)
             assert told["yirangmq_subscriber_late"] == 1
             assert told['yirangmq_subscriber_lag{subscriber="ledger"}'] > 100
-            await follower.until(lambda: len(follower.records) == 2000)
+            await follower.until(lambda: len(follower.records) == 6000)
             await soon(lambda: server.about.reasons() == [])
 
     run("asyncio", main())
