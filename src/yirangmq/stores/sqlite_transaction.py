@@ -60,12 +60,7 @@ class SqliteTransaction(Together):
         self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
         size = len(payload) + len(header)
         self.written += size
-        self._known.arrivals.add(seq, (envelope,), size)
-        self._runs.line_up(queue, rank, seq, seq)
-        deltas = self._deltas_of(queue)
-        deltas["published"] += 1
-        deltas["ready"] += 1
-        deltas["bytes"] += size
+        self._arrive(queue, (envelope,), seq, size)
         return new_stored((seq, id, False, ""))
 
     def _insert(
@@ -78,7 +73,8 @@ class SqliteTransaction(Together):
         draft_until: int | None,
     ) -> None:
         """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
-        number = len(envelopes)
+        number, size = len(envelopes), total_size(envelopes)
+        self.written += size
         is_plain = draft_until is None and _is_plain(kinds, now)
         if is_plain and number > 1:
             column, contents = laid(first, envelopes)
@@ -89,6 +85,9 @@ class SqliteTransaction(Together):
         last = first + number - 1
         self._db.execute(sql.NAME_NEW, (first, last))
         self._known.newest.pop(queue, None)
+        if is_plain:
+            self._arrive(queue, envelopes, first, size)
+            return
         deltas = self._deltas_of(queue)
         if draft_until is not None:
             self._known.due = None
@@ -96,18 +95,20 @@ class SqliteTransaction(Together):
             deltas["draft"] += number
             self._known.named.drafted(first, envelopes, draft_until)
             return
-        ready = number
-        size = total_size(envelopes)
-        self.written += size
-        if is_plain:
-            self._known.arrivals.add(first, envelopes, size)
-            self._runs.line_up(queue, envelopes[0][2], first, last)
-        else:
-            ready = self._line_up_apart(first, last, now)
+        ready = self._line_up_apart(first, last, now)
         deltas["published"] += number
         deltas["ready"] += ready
-        if ready < number:
-            deltas["delayed"] += number - ready
+        deltas["delayed"] += number - ready
+        deltas["bytes"] += size
+
+    def _arrive(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
+        """They stand in line, as one run."""
+        number = len(envelopes)
+        self._known.arrivals.add(first, envelopes, size)
+        self._runs.line_up(queue, envelopes[0][2], first, first + number - 1)
+        deltas = self._deltas_of(queue)
+        deltas["published"] += number
+        deltas["ready"] += number
         deltas["bytes"] += size
 
     def _put_in(
