@@ -1,4 +1,4 @@
-"""Time, chance and our own name, the real ones. Everything else is handed these."""
+"""Time, chance, processors and our own name, the real ones. Everything else is handed these."""
 
 import os
 import random
@@ -69,6 +69,19 @@ def default_consumer() -> str:
     """Who we are if nobody says: host and process."""
     host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())[:40] or "host"
     return f"{host}-{os.getpid()}"
+
+
+def processors() -> int:
+    """How many we may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def give_way() -> None:
+    """Whoever else wants this processor has it first."""
+    if hasattr(os, "sched_yield"):
+        os.sched_yield()
 
 
 def _wall_ms() -> int:

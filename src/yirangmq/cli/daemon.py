@@ -18,6 +18,7 @@ from yirangmq.broker.adopting import check_unmarked
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.lines import Lines
+from yirangmq.broker.lookout import Lookout
 from yirangmq.broker.ticking import Ticking
 from yirangmq.broker.verbs import Verbs
 from yirangmq.cli.alerting import Alerting, Sources
@@ -30,8 +31,9 @@ from yirangmq.cli.listener import Listener
 from yirangmq.cli.parts import ServerParts
 from yirangmq.cli.rounds import Rounds
 from yirangmq.cli.telling import Telling
-from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.clock import SystemClock, TimeOrderedIds, give_way, processors
 from yirangmq.config.config import Config
+from yirangmq.config.setting import OFF
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
@@ -80,6 +82,10 @@ class Daemon:
         clock, ids = SystemClock(), TimeOrderedIds()
         verbs = Verbs(clock, ids, config.inherited)
         self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
+        if config.stay_awake != OFF and processors() > 1:
+            lookout = Lookout(self._loop.call_soon, give_way)
+            self._desk.before_commit.append(lookout.asked)
+            self._desk.after_commit.append(lookout.answered)
         self._lines = Lines(verbs.gate, self._loop.call_soon_threadsafe)
         self._desk.clear_by(self._lines)
         self._pages = Pages(store, self._desk, clock, ids, self._loop.call_soon_threadsafe)

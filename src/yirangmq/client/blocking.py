@@ -18,6 +18,8 @@ from yirangmq.client.address import Address
 from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
 from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
+from yirangmq.clock import give_way, processors
+from yirangmq.core.vigil import Vigil
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
@@ -32,6 +34,8 @@ PLAIN_SECONDS = 5.0
 is something: one call of the system instead of two."""
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
+AWAKE_SECONDS = 0.0005
+"""An answer that usually takes no longer, as a disk and two ways do, is looked out for."""
 Answer = TypeVar("Answer")
 
 
@@ -50,7 +54,7 @@ class BlockingLine:
     """``client.courier.Line`` on a socket. One lock for what was read (``_heard``), one for writing; nobody holds the
     first while the network is slow."""
 
-    def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None") -> None:
+    def __init__(self, channel: socket.socket, timeout: float, tls: "Tls | None", stay_awake: bool) -> None:
         self.process = os.getpid()
         self._channel = channel
         channel.settimeout(None)
@@ -69,6 +73,7 @@ class BlockingLine:
         self._reading = False
         self._waiting = 0
         self._owed = b""
+        self._vigil = Vigil(AWAKE_SECONDS) if stay_awake else None
 
     @property
     def is_alive(self) -> bool:
@@ -158,7 +163,10 @@ class BlockingLine:
 
     def _await(self, one: News, seconds: float) -> bool:
         """Until it has news; False when the time is over. Reads for all while nobody else does."""
-        until = time.monotonic() + seconds
+        vigil = self._vigil if self._talk.is_single else None
+        began = time.monotonic()
+        until = began + seconds
+        awake_until = began + vigil.seconds if vigil is not None else began
         with self._heard:
             while not one.has_news:
                 if self._talk.trouble is not None:
@@ -171,18 +179,24 @@ class BlockingLine:
                     self._news.wait(left)
                     self._waiting -= 1
                 else:
-                    self._read(left)
+                    self._read(left, awake_until)
+        if vigil is not None:
+            vigil.took(time.monotonic() - began)
         if self._owed:
             self._pay()
         return True
 
-    def _read(self, seconds: float) -> None:
+    def _read(self, seconds: float, awake_until: float = 0.0) -> None:
         """Called with the lock held; it is free while the network is waited for."""
         self._reading = True
         self._heard.release()
         size, trouble = -1, None
         try:
-            if seconds > PLAIN_SECONDS:
+            if awake_until:
+                size = self._look_out(awake_until)
+            if size >= 0:
+                pass
+            elif seconds > PLAIN_SECONDS:
                 size = self._channel.recv_into(self._sealed or self._talk.room())
             elif self._poll.poll(seconds * 1000 + 1):
                 size = self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
@@ -199,6 +213,15 @@ class BlockingLine:
             self._receive(size)
         elif size == 0 or trouble is not None:
             self._talk.end(trouble or ConnectionError("the server closed the connection"))
+
+    def _look_out(self, until: float) -> int:
+        """How many bytes came by then; -1: none yet."""
+        while time.monotonic() < until:
+            try:
+                return self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                give_way()
+        return -1
 
     def _receive(self, size: int) -> None:
         try:
@@ -252,7 +275,11 @@ class BlockingLine:
 
 
 class BlockingWires:
-    """``client.courier.Wires`` for threads."""
+    """``client.courier.Wires`` for threads. ``stay_awake``: who waits for one answer that usually comes at once looks
+    out for it instead of sleeping, where there is another processor for the server."""
+
+    def __init__(self, stay_awake: bool = True) -> None:
+        self._stay_awake = stay_awake and processors() > 1
 
     def turn(self) -> "Turn":
         return Turn()
@@ -261,12 +288,12 @@ class BlockingWires:
         channel = _connected(address, seconds)
         try:
             if not address.tls:
-                return BlockingLine(channel, patience, None)
+                return BlockingLine(channel, patience, None, self._stay_awake)
             from yirangmq.client.tls import Tls
 
             tls = Tls(address)
             tls.shake_hands(channel)
-            return BlockingLine(channel, patience, tls)
+            return BlockingLine(channel, patience, tls, self._stay_awake)
         except BaseException:
             channel.close()
             raise

@@ -104,6 +104,11 @@ class Conversation:
         self.feed: Feed | None = None
         """Where records of topics go, on a connection that follows a feed."""
 
+    @property
+    def is_single(self) -> bool:
+        """Only one answer is waited for, and nothing else."""
+        return len(self._slots) == 1 and not self._streams
+
     # -- out --------------------------------------------------------------------------------------------------------
 
     def ask(self, kind: Kind, body: msgspec.Struct) -> tuple[Slot, bytearray]:

@@ -26,11 +26,12 @@ def connect(
     token: str = "",
     timeout: float = TIMEOUT,
     retries: int | None = None,
+    stay_awake: bool = True,
     ids: Ids | None = None,
 ) -> Client:
     from yirangmq.client.blocking import BlockingWires, run
 
-    client = _made(BlockingWires(), _terms(address, consumer, token, timeout, retries), ids)
+    client = _made(BlockingWires(stay_awake), _terms(address, consumer, token, timeout, retries), ids)
     run(client.connect())
     return Client(client)
 

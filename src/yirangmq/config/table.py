@@ -58,6 +58,12 @@ class Settings:
     durability: str = setting(
         "full", one_of("full", "os"), "`full`: a reply survives a power cut; `os`: it survives a killed process"
     )
+    stay_awake: str = setting(
+        "on",
+        one_of("on", OFF),
+        "between quick requests look out for the next one instead of sleeping, for 0.15 ms at most, where there is "
+        "more than one processor; `off` saves power",
+    )
     socket: str = setting(
         "",
         a_path(OFF, default="DATA/yirangmq.sock"),

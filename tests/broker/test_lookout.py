@@ -1,0 +1,82 @@
+"""A server stays awake for the moment in which who was answered usually asks again; the clock is the test's."""
+
+from collections.abc import Callable
+
+from yirangmq.broker.lookout import LONGEST, Lookout
+
+QUICK = LONGEST / 3
+
+
+class Loop:
+    """Its turns, each a thousandth of the longest wait long."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        self.given_way = 0
+        self._next: list[Callable[[], None]] = []
+        self.lookout = Lookout(self._next.append, self._give_way, lambda: self.now)
+
+    def _give_way(self) -> None:
+        self.given_way += 1
+
+    def turns_awake(self, most: int = 5_000) -> int:
+        """How many there are before it would fall asleep."""
+        for turns in range(most):
+            if not self._next:
+                return turns
+            self.now += LONGEST / 1000
+            for call in [self._next.pop(0) for _ in range(len(self._next))]:
+                call()
+        raise AssertionError("it never sleeps")
+
+    def exchange(self, seconds: float) -> None:
+        """An answer, and so much later the next request."""
+        self.lookout.answered()
+        self.now += seconds
+        self.lookout.asked()
+        self.turns_awake()
+
+
+def test_at_first_it_sleeps() -> None:
+    loop = Loop()
+    loop.lookout.answered()
+    assert loop.turns_awake() == 0
+
+
+def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    loop.lookout.answered()
+    awake = loop.turns_awake()
+    assert 500 < awake < 1_100  # twice what it usually takes, and no more than the longest
+    assert loop.given_way == awake - 1
+
+
+def test_it_ends_when_work_has_come() -> None:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    loop.lookout.answered()
+    loop.lookout.asked()
+    assert loop.turns_awake() == 1
+    assert loop.given_way == 0
+
+
+def test_who_asks_seldom_is_slept_for() -> None:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    for _ in range(20):
+        loop.exchange(0.5)
+    loop.lookout.answered()
+    assert loop.turns_awake() == 0
+
+
+def test_many_answers_in_a_row_need_one_lookout() -> None:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    for _ in range(10):
+        loop.lookout.answered()
+    assert loop.turns_awake() < 1_100

@@ -1,0 +1,94 @@
+"""Who waits for one answer that usually comes at once looks out for it; for how long, and when not."""
+
+import time
+
+import pytest
+
+from tests.servers import RunningServer
+from yirangmq.client import blocking
+from yirangmq.client.faces import Client
+from yirangmq.client.open import connect
+from yirangmq.core.vigil import Vigil
+
+
+class Watched:
+    """How often somebody gave way while looking out."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        time.sleep(0)
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """With another processor for the server, and answers that are always worth it, however slow this machine is."""
+    watched = Watched()
+    monkeypatch.setattr(blocking, "give_way", watched)
+    monkeypatch.setattr(blocking, "processors", lambda: 2)
+    monkeypatch.setattr(Vigil, "seconds", property(lambda self: 0.05))
+    return watched
+
+
+def publish(client: Client, count: int = 20) -> None:
+    for n in range(count):
+        client.publish("mail", n)
+    assert [delivery.value() for delivery in client.lease("mail", count)] == list(range(count))
+
+
+def test_a_single_answer_is_looked_out_for(server: RunningServer, watched: Watched) -> None:
+    with connect(server.unix) as client:
+        publish(client)
+    assert watched.count > 0
+
+
+def test_not_by_who_would_rather_sleep(server: RunningServer, watched: Watched) -> None:
+    with connect(server.unix, stay_awake=False) as client:
+        publish(client)
+    assert watched.count == 0
+
+
+def test_not_where_the_server_needs_the_same_processor(
+    server: RunningServer, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocking, "processors", lambda: 1)
+    with connect(server.unix) as client:
+        publish(client)
+    assert watched.count == 0
+
+
+def test_not_while_messages_are_pushed(server: RunningServer, watched: Watched) -> None:
+    with connect(server.unix) as client, connect(server.unix, stay_awake=False) as other:
+        subscription = client.subscribe("mail", idle=0.3)
+        coming = iter(subscription)
+        other.publish("mail", 1)
+        subscription.ack_nowait(next(coming))
+        watched.count = 0
+        assert next(coming, None) is None
+        assert watched.count == 0
+
+
+def test_it_falls_asleep_when_nothing_comes(server: RunningServer, watched: Watched) -> None:
+    """A lease waits for a message that is late: awake for a twentieth of a second, and asleep for the rest."""
+    with connect(server.unix) as client:
+        client.ping()
+        before, began = time.process_time(), time.monotonic()
+        assert client.lease("mail", wait=1.5) == []
+        assert time.monotonic() - began >= 1.4
+        assert watched.count > 0
+        assert time.process_time() - before < 1
+
+
+def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it learns from: three answers that took long, then none is looked out for."""
+    watched = Watched()
+    monkeypatch.setattr(blocking, "give_way", watched)
+    monkeypatch.setattr(blocking, "processors", lambda: 2)
+    with connect(server.unix) as client:
+        for _ in range(3):
+            client.lease("mail", wait=0.05)
+        watched.count = 0
+        client.lease("mail", wait=0.05)
+        assert watched.count == 0

@@ -1,0 +1,38 @@
+"""Whether to stay awake: for what usually comes soon, for a bounded time, and not before that is known."""
+
+from yirangmq.core.vigil import Vigil
+
+LONGEST = 0.0005
+
+
+def vigil(*took: float) -> Vigil:
+    known = Vigil(LONGEST)
+    for seconds in took:
+        known.took(seconds)
+    return known
+
+
+def test_nobody_stays_awake_before_it_is_known_to_be_worth_it() -> None:
+    assert vigil().seconds == 0
+    assert vigil(0.0001).seconds == 0
+
+
+def test_after_some_quick_ones_it_is() -> None:
+    known = vigil(*[0.0001] * 20)
+    assert 0.0002 <= known.seconds <= 0.0003
+
+
+def test_never_longer_than_the_longest() -> None:
+    assert vigil(*[0.9 * LONGEST] * 50).seconds == LONGEST
+
+
+def test_what_takes_longer_is_slept_for() -> None:
+    assert vigil(*[2.5 * LONGEST] * 3, *[1.1 * LONGEST] * 50).seconds == 0
+
+
+def test_a_single_late_one_is_soon_forgotten() -> None:
+    known = vigil(*[0.0001] * 50, 60.0, 60.0, 60.0)
+    assert known.seconds == 0
+    for _ in range(4):
+        known.took(0.0001)
+    assert known.seconds > 0

@@ -1,0 +1,32 @@
+"""A server between quick requests: awake while they come, asleep when they do not."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.daemons import Daemon, daemon
+from yirangmq.client.open import connect
+
+pytestmark = pytest.mark.process
+
+
+def work_of(server: Daemon) -> float:
+    """Seconds of processors that it has had."""
+    words = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize("awake", ["on", "off"])
+def test_after_a_thousand_quick_requests_it_sleeps(tmp_path: Path, awake: str) -> None:
+    with daemon(tmp_path, "--stay-awake", awake, "--durability", "os") as server:
+        with connect(server.address) as client:
+            for number in range(1000):
+                client.publish("mail", number)
+            assert client.counts("mail").ready == 1000
+            time.sleep(0.5)
+            before = work_of(server)
+            time.sleep(2)
+            assert work_of(server) - before < 0.5
+        assert server.stop() == 0
