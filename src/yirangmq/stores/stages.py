@@ -2,11 +2,17 @@
 
 Knows: files. Does not know: what is in them, ledgers."""
 
+import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
 from yirangmq.format.synced import replace_file, sync_folder
+
+KEPT_PIECES = 4
+"""Of each stage, in the system's memory until they are read. Of a larger one the rest is read from the disk: to find
+memory for all of its pages takes longer than that."""
 
 
 class StageFiles:
@@ -22,7 +28,7 @@ class StageFiles:
         try:
             made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, data, 0o600)
+            replace_file(path, data, 0o600, keep=piece < KEPT_PIECES)
             if made:
                 for above in (folder.parent, self._folder, self._folder.parent):
                     sync_folder(above)
@@ -31,9 +37,16 @@ class StageFiles:
             raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
 
     def read(self, query: str, batch: int, stage: str, piece: int) -> bytes:
-        path = self._of(query, batch) / f"{stage}.{piece:06d}"
+        """Once, one after the other: the system reads the next one ahead, and keeps none."""
+        folder = self._of(query, batch)
+        path = folder / f"{stage}.{piece:06d}"
+        with suppress(OSError):
+            _advise(folder / f"{stage}.{piece + 1:06d}", os.POSIX_FADV_WILLNEED)
         try:
-            return path.read_bytes()
+            data = path.read_bytes()
+            with suppress(OSError):
+                _advise(path, os.POSIX_FADV_DONTNEED)
+            return data
         except FileNotFoundError:
             raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages") from None
         except OSError as error:
@@ -60,3 +73,11 @@ class StageFiles:
 
     def _of(self, query: str, batch: int) -> Path:
         return self._folder / query / f"{batch:016d}"
+
+
+def _advise(path: Path, advice: int) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.posix_fadvise(handle, 0, 0, advice)
+    finally:
+        os.close(handle)

@@ -7,6 +7,8 @@ the loop's; because that thread alone appends, whatever it captures is in step w
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
+from operator import itemgetter
 from typing import NamedTuple, NoReturn
 
 from yirangmq.core.errors import BadInput, QueueError, StoreError, Unavailable
@@ -20,6 +22,7 @@ from yirangmq.topics.tail import Cutter, Live, Tail
 from yirangmq.wire.records import read_head
 
 Hear = Callable[[Live], None]
+_topic, _payload = itemgetter(0), itemgetter(1)
 
 
 class Stored(NamedTuple):
@@ -72,7 +75,7 @@ class Feed:
             raise BadInput(f"from 1 to {MOST_PER_PUBLISH} at once, not {len(records)}", field="records")
         if self._is_stopped:
             raise Unavailable("the server is stopping")
-        self._waiting.append(Publish(records, sum(len(record.payload) for record in records), done))
+        self._waiting.append(Publish(records, sum(map(len, map(_payload, records))), done))
         self._plan()
 
     @property
@@ -129,7 +132,7 @@ class Feed:
             self._confirm(publishes, appended)
             if self._online:
                 self.courtesy.live()
-            self._spread(Live(appended, [record.topic for record in records]))
+            self._spread(Live(appended, [*map(_topic, records)]))
             self.troubled(None)
 
     def _confirm(self, publishes: list[Publish], appended: Appended) -> None:
@@ -142,7 +145,7 @@ class Feed:
             at += len(publish.records)
 
     def _stored(self, publish: Publish, appended: Appended, at: int) -> Stored:
-        latest = {record.topic: at + place for place, record in enumerate(publish.records)}
+        latest = dict(zip(map(_topic, publish.records), count(at)))
         topics: dict[str, int] = {}
         for topic, place in latest.items():
             head = read_head(appended.data, appended.offsets[place])

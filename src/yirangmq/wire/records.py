@@ -45,6 +45,8 @@ PLAIN = MAX_FRAME - 2 * MOST_PART
 MOST_RECORD = MAX_FRAME + LENGTH_FROM
 BYTES: frozenset[type] = frozenset((bytes, memoryview))
 """What a payload mostly is."""
+MANY = 64
+"""Records from which on it pays to look at all of them at once."""
 
 _pack_outer = OUTER.pack
 _pack_inner = INNER.pack
@@ -101,6 +103,27 @@ def check_batch(batch: Sequence[NewRecord], known: Container[str]) -> int:
     """All of them are records; the bytes of their payloads. A topic that is known need not be looked at again."""
     if not batch:
         raise BadInput("must hold at least one record", field="records")
+    return _check_each(batch, known) if len(batch) < MANY else _check_many(batch, known)
+
+
+def _check_many(batch: Sequence[NewRecord], known: Container[str]) -> int:
+    """Records made together are alike: what they have in common is looked at once."""
+    topics, payloads, keys, headers = zip(*batch, strict=True)
+    are_usual = {*map(type, topics)} == {str} and {*map(type, payloads)} <= BYTES
+    if not are_usual or keys.count(None) < len(keys) or headers.count(headers[0]) < len(headers):
+        return _check_each(batch, known)
+    sizes = [*map(len, payloads)]
+    if max(sizes) > PLAIN:
+        return _check_each(batch, known)
+    if headers[0]:
+        check_record(batch[0])
+    for topic in dict.fromkeys(topics):
+        if topic not in known:
+            check_topic(topic)
+    return sum(sizes)
+
+
+def _check_each(batch: Sequence[NewRecord], known: Container[str]) -> int:
     size = 0
     same: Mapping[str, str] = NO_HEADERS  # records made together may share their headers
     for record in batch:

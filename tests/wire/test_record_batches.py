@@ -1,0 +1,70 @@
+"""Many records looked at at once: the same answer as one by one, and the same complaint."""
+
+from typing import Any
+
+import pytest
+
+from yirangmq.core.errors import QueueError
+from yirangmq.core.topics import NO_HEADERS, NewRecord
+from yirangmq.wire.records import MANY, PLAIN, check_batch
+
+KNOWN = {"known": 7}
+SHARED = {"batch": "q/1"}
+USUAL = NewRecord("known", b"payload", None, SHARED)
+LARGE = memoryview(bytes(PLAIN + 1))
+
+
+def found(batch: list[NewRecord]) -> tuple[Any, ...]:
+    try:
+        return (check_batch(batch, KNOWN),)
+    except QueueError as error:
+        return type(error), error.field, str(error)
+
+
+def together(odd: Any) -> tuple[Any, ...]:
+    return found([USUAL] * MANY + [odd] + [USUAL] * MANY)
+
+
+def one_by_one(odd: Any) -> tuple[Any, ...]:
+    """Few enough that each is looked at; the usual ones weigh seven bytes."""
+    told = found([odd])
+    return (told[0] + 2 * MANY * len(USUAL.payload),) if len(told) == 1 else told
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        USUAL,
+        USUAL._replace(topic="new"),
+        USUAL._replace(topic="not a topic"),
+        USUAL._replace(topic=""),
+        USUAL._replace(topic=7),  # type: ignore[arg-type]
+        USUAL._replace(topic=["known"]),  # type: ignore[arg-type]
+        USUAL._replace(payload=b""),
+        USUAL._replace(payload=memoryview(b"view")),  # type: ignore[arg-type]
+        USUAL._replace(payload="text"),  # type: ignore[arg-type]
+        USUAL._replace(payload=None),  # type: ignore[arg-type]
+        USUAL._replace(payload=LARGE),  # type: ignore[arg-type]
+        USUAL._replace(key="key"),
+        USUAL._replace(key=""),
+        USUAL._replace(key=b"bytes"),  # type: ignore[arg-type]
+        USUAL._replace(key="\ud800"),
+        USUAL._replace(headers=NO_HEADERS),
+        USUAL._replace(headers={"batch": "another"}),
+        USUAL._replace(headers={"batch": 1}),  # type: ignore[dict-item]
+        USUAL._replace(headers="text"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_odd_one_among_many_is_found(odd: NewRecord) -> None:
+    assert together(odd) == one_by_one(odd)
+
+
+@pytest.mark.parametrize("spoilt", [{"headers": {"a": 1}}, {"topic": "no topic"}, {"payload": 1}, {"key": 1}])
+def test_many_that_are_all_wrong_are_refused(spoilt: dict[str, Any]) -> None:
+    odd = USUAL._replace(**spoilt)
+    assert len(found([odd])) == 3
+    assert found([odd] * 3 * MANY) == found([odd])
+
+
+def test_nothing_is_refused() -> None:
+    assert found([])[1] == "records"
