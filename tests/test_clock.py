@@ -1,11 +1,14 @@
-"""Ids: of version 7, in order, and never the same twice, whoever draws them."""
+"""Ids: of version 7, in order, and never the same twice, whoever draws them. And how many processors are ours."""
 
 import os
 import threading
 from itertools import chain
+from pathlib import Path
 from uuid import UUID
 
-from yirangmq.clock import TimeOrderedIds
+import pytest
+
+from yirangmq.clock import TimeOrderedIds, processors
 
 
 def test_ids_are_of_version_7_and_in_order() -> None:
@@ -49,3 +52,25 @@ def test_a_process_that_was_forked_off_draws_others() -> None:
         os.close(source)
         os.close(sink)
         assert len({*drawn, *others}) == 40
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({}, 64),
+        ({"cpu.max": "max 100000\n"}, 64),
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "250000 100000\n"}, 2),
+        ({"cpu.max": "no numbers\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, 64),
+        ({"cpu/cpu.cfs_quota_us": "150000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 1),
+    ],
+)
+def test_a_container_has_the_processors_that_its_share_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str], most: int
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
+    assert processors(str(tmp_path)) == most

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 
 class SystemClock:
@@ -71,11 +72,28 @@ def default_consumer() -> str:
     return f"{host}-{os.getpid()}"
 
 
-def processors() -> int:
-    """How many we may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+GROUPS = "/sys/fs/cgroup"
+
+
+def processors(groups: str = GROUPS) -> int:
+    """How many we may run on; where a container has a share of their time, how many whole ones that is."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([count, *_shares(groups)]))
+
+
+def _shares(groups: str) -> list[int]:
+    """Whole processors that the group may use, as both versions of Linux's groups tell it; -1 and max: all."""
+    found = []
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError):
+            quota, period = (int(word) for name in names for word in _words(f"{groups}/{name}"))
+            found += [quota // period] if quota > 0 else []
+    return found
+
+
+def _words(path: str) -> list[str]:
+    with open(path) as file:  # noqa: PTH123 (who only publishes loads no pathlib)
+        return file.read().split()
 
 
 def give_way() -> None:

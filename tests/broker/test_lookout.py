@@ -13,11 +13,14 @@ class Loop:
     def __init__(self) -> None:
         self.now = 1.0
         self.given_way = 0
+        self.way_seconds = 0.0
+        """How long others have the processor each time."""
         self._next: list[Callable[[], None]] = []
         self.lookout = Lookout(self._next.append, self._give_way, lambda: self.now)
 
     def _give_way(self) -> None:
         self.given_way += 1
+        self.now += self.way_seconds
 
     def turns_awake(self, most: int = 5_000) -> int:
         """How many there are before it would fall asleep."""
@@ -80,3 +83,16 @@ def test_many_answers_in_a_row_need_one_lookout() -> None:
     for _ in range(10):
         loop.lookout.answered()
     assert loop.turns_awake() < 1_100
+
+
+def test_where_others_want_the_processor_it_sleeps() -> None:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    loop.way_seconds = LONGEST
+    loop.lookout.answered()
+    assert loop.turns_awake() == 2
+    loop.way_seconds = 0
+    loop.lookout.asked()
+    loop.lookout.answered()
+    assert loop.turns_awake() == 0

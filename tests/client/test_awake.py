@@ -1,14 +1,22 @@
 """Who waits for one answer that usually comes at once looks out for it; for how long, and when not."""
 
+import gc
+import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client import blocking
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.vigil import Vigil
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
 
 
 class Watched:
@@ -92,3 +100,50 @@ def test_a_slow_server_is_slept_for(server: RunningServer, monkeypatch: pytest.M
         watched.count = 0
         client.lease("mail", wait=0.05)
         assert watched.count == 0
+
+
+def test_it_never_waits_longer_than_it_may(watched: Watched) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        line = blocking.BlockingLine(ours, 1, None, stay_awake=True)
+        slot = blocking.run(line.ask(Kind.PING, calls.Empty()))
+        began = time.monotonic()
+        assert blocking.run(line.listen(slot, 0.005)) is False
+        assert time.monotonic() - began < 0.04  # and not the twentieth of a second it would stay awake
+
+
+class Interrupt(BaseException):
+    """What a handler of signals raises."""
+
+
+def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: RunningServer) -> None:
+    """Between the bytes and the word of how many they are: they are gone, so the connection is, and whoever waits for
+    an answer on it gets it on another one at once."""
+    with connect(server.unix, timeout=PATIENCE) as client:
+        client.ping()
+        [line] = [one for one in gc.get_objects() if isinstance(one, blocking.BlockingLine) and one.is_alive]
+        whole, reader, is_armed = line._channel, threading.current_thread(), [True]
+
+        class Channel:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(whole, name)
+
+            def recv_into(self, *given: Any) -> int:
+                count = whole.recv_into(*given)
+                if count and is_armed and threading.current_thread() is reader:
+                    is_armed.clear()
+                    raise Interrupt
+                return count
+
+        line._channel = Channel()  # type: ignore[assignment]
+        with ThreadPoolExecutor(1) as threads:
+
+            def other() -> None:
+                time.sleep(0.05)
+                client.publish("mail", 1)
+
+            waiting = threads.submit(other)
+            with pytest.raises(Interrupt):
+                client.lease("none", wait=PATIENCE)
+            waiting.result(PATIENCE / 2)
+        assert client.counts("mail").ready == 1

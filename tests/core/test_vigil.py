@@ -1,6 +1,6 @@
 """Whether to stay awake: for what usually comes soon, for a bounded time, and not before that is known."""
 
-from yirangmq.core.vigil import Vigil
+from yirangmq.core.vigil import LONG_REST, SHORT_REST, Vigil
 
 LONGEST = 0.0005
 
@@ -36,3 +36,31 @@ def test_a_single_late_one_is_soon_forgotten() -> None:
     for _ in range(4):
         known.took(0.0001)
     assert known.seconds > 0
+
+
+def waits_slept_through(known: Vigil) -> int:
+    slept = 0
+    while not known.seconds:
+        known.took(0.0001)
+        slept += 1
+    return slept
+
+
+def test_who_had_to_give_way_for_long_sleeps_for_a_while_and_longer_each_time() -> None:
+    known = vigil(*[0.0001] * 20)
+    rests = []
+    for _ in range(9):
+        known.was_late()
+        rests.append(waits_slept_through(known))
+    assert rests == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_what_was_long_ago_is_forgotten() -> None:
+    known = vigil(*[0.0001] * 20)
+    for _ in range(9):
+        known.was_late()
+        waits_slept_through(known)
+    for _ in range(LONG_REST):
+        known.took(0.0001)
+    known.was_late()
+    assert waits_slept_through(known) == SHORT_REST

@@ -1,16 +1,25 @@
 """Many records looked at at once: the same answer as one by one, and the same complaint."""
 
+from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NO_HEADERS, NewRecord
+from yirangmq.stores.segments import SegmentLog
 from yirangmq.wire.records import MANY, PLAIN, check_batch
 
 KNOWN = {"known": 7}
 SHARED = {"batch": "q/1"}
 USUAL = NewRecord("known", b"payload", None, SHARED)
+
+
+class Text(str):
+    """As numpy has one."""
+
+
 LARGE = memoryview(bytes(PLAIN + 1))
 
 
@@ -42,6 +51,8 @@ def one_by_one(odd: Any) -> tuple[Any, ...]:
         USUAL._replace(topic=["known"]),  # type: ignore[arg-type]
         USUAL._replace(payload=b""),
         USUAL._replace(payload=memoryview(b"view")),  # type: ignore[arg-type]
+        USUAL._replace(payload=memoryview(array("I", [1, 2]))),  # type: ignore[arg-type]
+        USUAL._replace(payload=memoryview(b"every second")[::2]),  # type: ignore[arg-type]
         USUAL._replace(payload="text"),  # type: ignore[arg-type]
         USUAL._replace(payload=None),  # type: ignore[arg-type]
         USUAL._replace(payload=LARGE),  # type: ignore[arg-type]
@@ -51,6 +62,7 @@ def one_by_one(odd: Any) -> tuple[Any, ...]:
         USUAL._replace(key="\ud800"),
         USUAL._replace(headers=NO_HEADERS),
         USUAL._replace(headers={"batch": "another"}),
+        USUAL._replace(headers={"batch": Text("q/1")}),
         USUAL._replace(headers={"batch": 1}),  # type: ignore[dict-item]
         USUAL._replace(headers="text"),  # type: ignore[arg-type]
     ],
@@ -68,3 +80,19 @@ def test_many_that_are_all_wrong_are_refused(spoilt: dict[str, Any]) -> None:
 
 def test_nothing_is_refused() -> None:
     assert found([])[1] == "records"
+
+
+def test_a_view_of_numbers_is_no_payload(tmp_path: Path) -> None:
+    """Its length is not its size: as a record it could not be read again."""
+    with SegmentLog(tmp_path / "log") as log:
+        with pytest.raises(BadInput, match="payload"):
+            log.append([NewRecord("t", memoryview(array("I", [1, 2])))])  # type: ignore[arg-type]
+        log.append([NewRecord("t", memoryview(b"bytes"))])  # type: ignore[arg-type]
+    with SegmentLog(tmp_path / "log") as log:
+        assert [record.payload for record in log.reader().records(1)] == [b"bytes"]
+
+
+def test_a_kind_of_text_in_headers_is_text(tmp_path: Path) -> None:
+    with SegmentLog(tmp_path / "log") as log:
+        log.append([USUAL] * MANY + [USUAL._replace(headers={"batch": Text("q/2")})])
+        assert next(log.reader().records(MANY + 1)).headers == {"batch": "q/2"}

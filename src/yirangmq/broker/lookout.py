@@ -49,8 +49,10 @@ class Lookout:
 
     def _look(self) -> None:
         """The loop looks at its sockets before it comes here again."""
-        if self._since and self._seconds() < self._until:
+        if self._since and (now := self._seconds()) < self._until:
             self._give_way()
+            if self._seconds() - now > self._vigil.slow:
+                self._vigil.was_late()
             self._soon(self._look)
         else:
             self._is_out = False

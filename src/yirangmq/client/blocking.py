@@ -166,7 +166,7 @@ class BlockingLine:
         vigil = self._vigil if self._talk.is_single else None
         began = time.monotonic()
         until = began + seconds
-        awake_until = began + vigil.seconds if vigil is not None else began
+        awake_until = min(until, began + vigil.seconds) if vigil is not None else 0.0
         with self._heard:
             while not one.has_news:
                 if self._talk.trouble is not None:
@@ -192,8 +192,8 @@ class BlockingLine:
         self._heard.release()
         size, trouble = -1, None
         try:
-            if awake_until:
-                size = self._look_out(awake_until)
+            if awake_until and self._vigil is not None:
+                size = self._look_out(self._vigil, awake_until)
             if size >= 0:
                 pass
             elif seconds > PLAIN_SECONDS:
@@ -204,6 +204,10 @@ class BlockingLine:
             pass
         except OSError as error:
             trouble = error
+        except BaseException as error:  # of a signal's handler, perhaps with what was read in its hands
+            trouble = InterruptedError(f"{type(error).__name__} while reading")
+            self._lost(trouble)
+            raise
         finally:
             self._heard.acquire()
             self._reading = False
@@ -214,13 +218,18 @@ class BlockingLine:
         elif size == 0 or trouble is not None:
             self._talk.end(trouble or ConnectionError("the server closed the connection"))
 
-    def _look_out(self, until: float) -> int:
+    def _look_out(self, vigil: Vigil, until: float) -> int:
         """How many bytes came by then; -1: none yet."""
-        while time.monotonic() < until:
+        receive, room = self._channel.recv_into, self._sealed or self._talk.room()
+        now = time.monotonic()
+        while now < until:
             try:
-                return self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
+                return receive(room, 0, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 give_way()
+            before, now = now, time.monotonic()
+            if now - before > vigil.slow:
+                vigil.was_late()
         return -1
 
     def _receive(self, size: int) -> None:

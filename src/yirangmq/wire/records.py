@@ -52,7 +52,7 @@ _pack_outer = OUTER.pack
 _pack_inner = INNER.pack
 _unpack = WHOLE.unpack_from
 _unpack_body = struct.Struct(">IQQQHHHH").unpack_from
-_encode_headers = msgspec.msgpack.Encoder().encode
+_encode_headers = msgspec.msgpack.Encoder(enc_hook=str).encode  # for kinds of str; nothing else comes here
 _decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 
 
@@ -88,8 +88,11 @@ Kept = TypeVar("Kept", bound=Record)
 def check_record(record: NewRecord) -> None:
     """``BadInput`` naming the field; what passes can be encoded."""
     check_topic(record.topic)
-    if not isinstance(record.payload, bytes | bytearray | memoryview):
-        raise BadInput(f"must be bytes, not {type(record.payload).__name__}", field="payload")
+    payload: object = record.payload
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        raise BadInput(f"must be bytes, not {type(payload).__name__}", field="payload")
+    if isinstance(payload, memoryview) and not _is_flat(payload):
+        raise BadInput("must be a view of bytes in a row", field="payload")
     size = len(record.payload)
     if record.key is not None:
         size += _checked_key(record.key)
@@ -110,7 +113,9 @@ def _check_many(batch: Sequence[NewRecord], known: Container[str]) -> int:
     """Records made together are alike: what they have in common is looked at once."""
     topics, payloads, keys, headers = zip(*batch, strict=True)
     are_usual = {*map(type, topics)} == {str} and {*map(type, payloads)} <= BYTES
-    if not are_usual or keys.count(None) < len(keys) or headers.count(headers[0]) < len(headers):
+    if not are_usual or keys.count(None) < len(keys) or len({*map(id, headers)}) > 1:
+        return _check_each(batch, known)
+    if not all(_is_flat(one) for one in payloads if type(one) is memoryview):
         return _check_each(batch, known)
     sizes = [*map(len, payloads)]
     if max(sizes) > PLAIN:
@@ -128,7 +133,7 @@ def _check_each(batch: Sequence[NewRecord], known: Container[str]) -> int:
     same: Mapping[str, str] = NO_HEADERS  # records made together may share their headers
     for record in batch:
         topic, payload, key, headers = record
-        if type(topic) is not str or type(payload) not in BYTES or len(payload) > PLAIN or key is not None:
+        if type(topic) is not str or type(payload) is not bytes or len(payload) > PLAIN or key is not None:
             check_record(record)
         elif headers and headers is not same:
             check_record(record)
@@ -137,6 +142,11 @@ def _check_each(batch: Sequence[NewRecord], known: Container[str]) -> int:
             check_topic(topic)
         size += len(payload)
     return size
+
+
+def _is_flat(view: memoryview) -> bool:
+    """Its length is its size."""
+    return view.ndim == 1 and view.itemsize == 1 and view.c_contiguous
 
 
 def _checked_key(key: object) -> int:
