@@ -40,6 +40,13 @@ class Loop:
         self.turns_awake()
 
 
+def used_to_quick_requests() -> Loop:
+    loop = Loop()
+    for _ in range(20):
+        loop.exchange(QUICK)
+    return loop
+
+
 def test_at_first_it_sleeps() -> None:
     loop = Loop()
     loop.lookout.answered()
@@ -47,9 +54,7 @@ def test_at_first_it_sleeps() -> None:
 
 
 def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
-    loop = Loop()
-    for _ in range(20):
-        loop.exchange(QUICK)
+    loop = used_to_quick_requests()
     loop.lookout.answered()
     awake = loop.turns_awake()
     assert 500 < awake < 1_100  # twice what it usually takes, and no more than the longest
@@ -57,9 +62,7 @@ def test_between_quick_requests_it_is_awake_and_gives_way_to_others() -> None:
 
 
 def test_it_ends_when_work_has_come() -> None:
-    loop = Loop()
-    for _ in range(20):
-        loop.exchange(QUICK)
+    loop = used_to_quick_requests()
     loop.lookout.answered()
     loop.lookout.asked()
     assert loop.turns_awake() == 1
@@ -67,9 +70,7 @@ def test_it_ends_when_work_has_come() -> None:
 
 
 def test_who_asks_seldom_is_slept_for() -> None:
-    loop = Loop()
-    for _ in range(20):
-        loop.exchange(QUICK)
+    loop = used_to_quick_requests()
     for _ in range(20):
         loop.exchange(0.5)
     loop.lookout.answered()
@@ -77,18 +78,14 @@ def test_who_asks_seldom_is_slept_for() -> None:
 
 
 def test_many_answers_in_a_row_need_one_lookout() -> None:
-    loop = Loop()
-    for _ in range(20):
-        loop.exchange(QUICK)
+    loop = used_to_quick_requests()
     for _ in range(10):
         loop.lookout.answered()
     assert loop.turns_awake() < 1_100
 
 
 def test_where_others_want_the_processor_it_sleeps() -> None:
-    loop = Loop()
-    for _ in range(20):
-        loop.exchange(QUICK)
+    loop = used_to_quick_requests()
     loop.way_seconds = LONGEST
     loop.lookout.answered()
     assert loop.turns_awake() == 2

@@ -139,7 +139,8 @@ def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: R
         with ThreadPoolExecutor(1) as threads:
 
             def other() -> None:
-                time.sleep(0.05)
+                while not line._reading:
+                    time.sleep(0.001)
                 client.publish("mail", 1)
 
             waiting = threads.submit(other)
