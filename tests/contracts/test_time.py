@@ -50,6 +50,28 @@ def test_a_message_no_longer_waits_for_an_old_moment(store: Store) -> None:
         assert transaction.next_due() == NOW + 50
 
 
+def test_what_is_due_next_is_told_if_it_is_before_a_moment(store: Store) -> None:
+    put(store, envelope("m", available_at=NOW + 10), envelope("n", available_at=NOW + 20))
+    with store.transaction(write=False) as transaction:
+        for before, told in [(NOW + 10, None), (NOW + 11, NOW + 10), (NOW + 99, NOW + 10), (None, NOW + 10)]:
+            assert transaction.next_due(before) == told
+
+
+def test_an_ack_of_what_was_due_next_leaves_what_is(store: Store) -> None:
+    """Also for who asked before, and asks only for what comes earlier than it knows."""
+    cards = [bring(store, card, State.LEASED) for card in put(store, envelope("m"), envelope("n"))]
+    for card, moment in zip(cards, (NOW + 50, NOW + 70), strict=True):
+        move(store, card, State.LEASED, due_at=moment)
+    with store.transaction() as transaction:
+        [first, second] = [card for card in transaction.by_id(QUEUE, ["m", "n"]) if card]
+        assert transaction.next_due() == NOW + 50
+        transaction.swap([Change(first, first._replace(state=State.DONE, due_at=0))])
+        assert transaction.next_due(NOW + 50) is None
+        assert transaction.due(NOW + 60, 9) == []
+        assert transaction.next_due() == NOW + 70
+        assert transaction.due(NOW + 70, 9) == [second]
+
+
 def _overdue(store: Store) -> list[Message]:
     """Thirty messages of two queues, leased, delayed, dead and ready, in the order in which time acts on them."""
     made = []

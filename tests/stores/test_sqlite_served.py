@@ -21,7 +21,7 @@ from yirangmq.stores.disk import Disk
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
-from yirangmq.stores.sqlite_redo import bodies, generation_of
+from yirangmq.stores.sqlite_redo import bodies, mark_of
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
@@ -147,7 +147,7 @@ def test_records_of_the_generation_before_do_not_follow_those_of_this_one(
     store.settle()
     sent.append(queues.publish("q", b"x" * 100).id)
     left = after_a_kill(home, tmp_path / "left")
-    assert len(list(bodies((left / REDO).read_bytes(), generation_of(store._db)))) == 1
+    assert len(list(bodies((left / REDO).read_bytes(), mark_of(store._db)))) == 1
     assert ids(plain(left)) == sent
 
 

@@ -351,8 +351,8 @@ class Desk:
 
     def _set_alarm(self, transaction: Transaction) -> None:
         """Wake when time next has something to do."""
-        due = transaction.next_due()
-        if due is None or (self._alarm_at is not None and self._alarm_at <= due):
+        due = transaction.next_due(before=self._alarm_at)
+        if due is None:
             return
         self._alarm_at = due
         seconds = max(0.0, (due - self._clock.now_ms()) / 1000)

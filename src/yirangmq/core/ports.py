@@ -115,8 +115,8 @@ class Transaction(Protocol):
     def due(self, now: int, limit: int) -> list[Message]:
         """Messages on which time acts now, the longest overdue first."""
 
-    def next_due(self) -> int | None:
-        """The earliest moment at which ``due`` will have something; None: never."""
+    def next_due(self, before: int | None = None) -> int | None:
+        """The earliest moment at which ``due`` will have something; None: never, or not before that."""
 
     def forget_keys(self, now: int, limit: int) -> int:
         """Drop deduplication keys whose window is over; how many."""

@@ -320,9 +320,10 @@ class FilesTransaction:
             and self._has_policy(message.queue)
         )
 
-    def next_due(self) -> int | None:
+    def next_due(self, before: int | None = None) -> int | None:
         moments = (self._view.timed.next_due(self._is_timed), self.pending.next_due())
-        return min((moment for moment in moments if moment is not None), default=None)
+        found = (moment for moment in moments if moment is not None and (before is None or moment < before))
+        return min(found, default=None)
 
     def trim(self, limit: int) -> int:
         surplus = self._surplus(limit)

@@ -263,8 +263,9 @@ class MemoryTransaction:
         end = bisect_right(self._state.due, (now, _NEVER))
         return [self._state.cards[seq] for _, seq in self._state.due[: min(end, limit)]]
 
-    def next_due(self) -> int | None:
-        return self._state.due[0][0] if self._state.due else None
+    def next_due(self, before: int | None = None) -> int | None:
+        moment = self._state.due[0][0] if self._state.due else None
+        return None if moment is None or (before is not None and moment >= before) else moment
 
     def forget_keys(self, now: int, limit: int) -> int:
         over = [key for key, (until, _, _) in self._state.keys.items() if until <= now][:limit]

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+import apsw
+
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_ledger import Known
-from yirangmq.stores.sqlite_open import open_connection, translated, translation
-from yirangmq.stores.sqlite_redo import redo_path, take_in_here
+from yirangmq.stores.sqlite_open import Patience, open_connection, translated, translation
+from yirangmq.stores.sqlite_redo import is_held, redo_path, take_in_here
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
 
@@ -41,7 +43,10 @@ class SqliteStore:
         return _Work(self, write)
 
     def _begin(self, write: bool) -> SqliteTransaction:
-        self._db.execute("BEGIN IMMEDIATE" if write else "BEGIN")
+        if write:
+            self._begin_writing()
+        else:
+            self._db.execute("BEGIN")
         try:
             if write:
                 self._take_in()
@@ -53,6 +58,18 @@ class SqliteStore:
         except BaseException:
             self._roll_back()
             raise
+
+    def _begin_writing(self) -> None:
+        """A server in the midst of a commit is waited for."""
+        patience, tries = Patience(self._busy_seconds), 0
+        while True:
+            self._db.execute("BEGIN IMMEDIATE")
+            if not self._redo.exists() or not is_held(self._redo):
+                return
+            self._db.execute("ROLLBACK")
+            if not patience(tries):
+                raise apsw.BusyError("a server is in the midst of a commit")
+            tries += 1
 
     def _take_in(self) -> bool:
         """A server that used the store beside us may have been killed: nobody changes it before what it left is in."""

@@ -48,8 +48,9 @@ class Known:
     """By queue, an id that none of its messages has a greater one than."""
     contents: list[Row] = field(default_factory=list)
     """Payloads of messages published together, as they were read last."""
-    due: tuple[int | None] | None = None
-    """The earliest moment at which time has something to do; None: to be looked up."""
+    due: tuple[int | None, bool] | None = None
+    """The earliest moment at which time has something to do, and whether it has, or had when that was last looked up;
+    None: to be looked up."""
     last: int = 0
     """The last number given out, of those up to ``reserved`` that nobody else gives out."""
     reserved: int = 0
@@ -86,7 +87,7 @@ class Ledger:
 
     def _value(self, statement: str, *bindings: Any) -> Any:
         """The first column of the first row; None without one."""
-        row = self._db.execute(statement, bindings).fetchone()
+        row = next(self._db.execute(statement, bindings), None)
         return None if row is None else row[0]
 
     def _queue(self, name: str) -> int | None:

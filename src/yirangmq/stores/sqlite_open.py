@@ -39,7 +39,7 @@ def open_connection(
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
     db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
-    db.set_busy_handler(_Patience(busy_seconds))
+    db.set_busy_handler(Patience(busy_seconds))
     # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
@@ -55,7 +55,7 @@ def open_connection(
     return db
 
 
-class _Patience:
+class Patience:
     """Wait a little, again and again, until the time is over; in random steps, so that waiters do not march in line."""
 
     def __init__(self, seconds: float) -> None:
@@ -74,7 +74,7 @@ class _Patience:
 
 def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
     """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
-    patience = _Patience(busy_seconds)
+    patience = Patience(busy_seconds)
     tries = 0
     while True:
         try:
@@ -86,7 +86,7 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
             if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
                 db.set_busy_handler(None)
                 take_in(db, path)  # before the tables change under what is to be made again
-                db.set_busy_handler(_Patience(busy_seconds))
+                db.set_busy_handler(Patience(busy_seconds))
             migrate(db, path)
             return
         except (apsw.BusyError, apsw.LockedError):

@@ -204,12 +204,17 @@ class Reading(Ledger):
             more += islice(self._cards(batches, most=limit), limit)
         if more:
             found = sorted(found + more, key=_by_moment)
+        self._known.due = None
         return found[:limit]
 
-    def next_due(self) -> int | None:
-        if self._known.due is None:
-            self._known.due = (self._value(sql.NEXT_DUE),)
-        return self._known.due[0]
+    def next_due(self, before: int | None = None) -> int | None:
+        known = self._known.due
+        if known is not None and before is not None and (known[0] is None or known[0] >= before):
+            return None
+        if known is None or not known[1]:
+            known = self._known.due = self._value(sql.NEXT_DUE), True
+        moment = known[0]
+        return None if moment is None or (before is not None and moment >= before) else moment
 
 
 def _head_in_order(head: Head) -> tuple[int, int]:

@@ -1,53 +1,87 @@
-"""A connection that remembers what was changed through it. Knows: which statements only look, and which can wait. Does
-not know: what they mean, what becomes of the record."""
+"""A connection that remembers what was changed through it, and where it looked in vain. Knows: which statements only
+look, which can wait, which tables they are about. Does not know: what they mean, what becomes of the record."""
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
 import apsw
 
 from yirangmq.stores.sqlite_redo import Made
 
 Values = Sequence[Any]
-PATIENT = "PATIENT"
+_PUTS_INTO = re.compile(r"(?:INTO|UPDATE)\s+(?:OR\s+\w+\s+)?(\w+)")
+MOST_IN_VAIN = 1000
+"""Looks remembered for each table."""
+
+
+class _Kind(NamedTuple):
+    """Of statements."""
+
+    word: str
+    waits: bool = False
+    vain: set[tuple[str, Values]] | None = None
+    """Where a look that finds nothing is remembered."""
+    puts_into: tuple[set[tuple[str, Values]], ...] = ()
+    """What is not known any more after it."""
 
 
 class Recorder:
     """As much of ``apsw.Connection`` as a batch of work uses."""
 
-    def __init__(self, db: apsw.Connection, patient: Iterable[str] = ()) -> None:
+    def __init__(
+        self, db: apsw.Connection, patient: Iterable[str] = (), steady: Mapping[str, str] | None = None
+    ) -> None:
         """``patient``: statements that change what they say, without fail, and whose outcome nobody asks for. They are
-        made before anything else is asked, or by ``make``."""
+        made before anything else is asked, or by ``make``, in this batch of work or a later one. ``steady``: looks that
+        find nothing until something is put into the one table that is named here; what they give can only be
+        iterated."""
         self._execute = db.execute
         self._executemany = db.executemany
         self.changes = db.changes
         self.made: list[Made] = []
         self.is_in_doubt = False
         """A statement failed, and may have changed something before it did."""
-        self._kinds = dict.fromkeys(patient, PATIENT)
-        self._count = 0
-        """How many of ``made`` are."""
+        self._vain: dict[str, set[tuple[str, Values]]] = {table: set() for table in (steady or {}).values()}
+        self._kinds: dict[str, _Kind] = {}
+        for statement in patient:
+            self._kinds[statement] = self._kind(statement)._replace(waits=True)
+        for statement, table in (steady or {}).items():
+            self._kinds[statement] = _Kind("SELECT", vain=self._vain[table])
+        self._waiting: list[tuple[str, Values]] = []
+        """What is not made yet, in order."""
+        self.reach: Callable[[], None] | None = None
+        """To be called before the connection is used, if it is away; it comes back, or that is an error."""
 
-    def execute(self, statement: str, values: Values = ()) -> apsw.Cursor | None:
-        kind = self._kinds.get(statement) or self._kind(statement)
-        if kind is PATIENT:
+    def execute(self, statement: str, values: Values = ()) -> Any:
+        word, waits, vain, puts_into = self._kinds.get(statement) or self._kind(statement)
+        if vain is not None and (statement, values) in vain:
+            return iter(())
+        for known in puts_into:
+            known.clear()
+        if waits:
             self.made.append((statement, False, values))
+            self._waiting.append((statement, values))
             return None
-        if self._count < len(self.made):
+        if self._waiting or self.reach is not None:
             self.make()
         try:
             cursor = self._execute(statement, values)
         except BaseException:
             self.is_in_doubt = True
             raise
-        if kind != "SELECT" and (kind == "INSERT" or self.changes()):
+        if vain is not None:
+            return _remembered(vain, (statement, values), cursor)
+        if word != "SELECT" and (word == "INSERT" or self.changes()):
             self.made.append((statement, False, values))
-            self._count += 1
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Values]) -> apsw.Cursor:
         every = rows if isinstance(rows, list) else list(rows)
-        if self._count < len(self.made):
+        for known in (self._kinds.get(statement) or self._kind(statement)).puts_into:
+            known.clear()
+        if self._waiting or self.reach is not None:
             self.make()
         try:
             cursor = self._executemany(statement, every)
@@ -56,26 +90,47 @@ class Recorder:
             raise
         if every:
             self.made.append((statement, True, every))
-            self._count += 1
         return cursor
 
     def make(self) -> None:
         """What waits."""
+        if self.reach is not None:
+            self.reach()
         try:
-            for statement, _, values in self.made[self._count :]:
+            for statement, values in self._waiting:
                 self._execute(statement, values)
         except BaseException:
             self.is_in_doubt = True
             raise
-        self._count = len(self.made)
+        self._waiting.clear()
 
-    def forget(self) -> None:
+    def begin(self) -> None:
+        """Another batch of work."""
         self.made = []
-        self._count = 0
         self.is_in_doubt = False
 
-    def _kind(self, statement: str) -> str:
-        """Its first word; of one that gives back rows SQLite does not know yet whether it changes any."""
+    def give_up(self) -> None:
+        """What waits: nothing of it happened, or it is made again by others."""
+        self._waiting.clear()
+
+    def doubt(self) -> None:
+        """What is in the tables may be something else than was seen."""
+        for known in self._vain.values():
+            known.clear()
+
+    def _kind(self, statement: str) -> _Kind:
+        """By its first word; of one that gives back rows SQLite does not know yet whether it changes any."""
         word = "INSERT" if "RETURNING" in statement else statement.split(None, 1)[0].upper()
-        self._kinds[statement] = word
-        return word
+        puts_into = [self._vain[table] for table in _PUTS_INTO.findall(statement) if table in self._vain]
+        kind = self._kinds[statement] = _Kind(word, puts_into=tuple(puts_into))
+        return kind
+
+
+def _remembered(vain: set[tuple[str, Values]], look: tuple[str, Values], cursor: apsw.Cursor) -> Iterable[Any]:
+    row = cursor.fetchone()
+    if row is not None:
+        return chain((row,), cursor)
+    if len(vain) >= MOST_IN_VAIN:
+        vain.clear()
+    vain.add(look)
+    return iter(())

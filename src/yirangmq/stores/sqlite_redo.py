@@ -1,13 +1,15 @@
 """Changes that are on disk but not yet in the SQLite file: ``queue.db-redo``, beside it (docs/sqlite.md).
 
-A record is what one commit changed: the statements that did it, with their values. Records follow each other from the
-beginning of the file, and each carries the generation that the SQLite file had when it was written. A commit of SQLite
-that takes them in gives that file another generation, at random, so that all of them are void at once and the next one
-is written over the first. The file keeps its length: a sync has nothing to write but the record.
+A record is what one commit changed: the statements that did it, with their values. Records follow each other in a ring:
+where the next one does not fit before the end of the file, it stands at the beginning. Each carries a generation, and
+its number in it. The SQLite file says which generation counts, and from which record on and where: a commit of SQLite
+that takes records in changes that, so that they are void with the same stroke, and can be written over. The file keeps
+its length: a sync has nothing to write but the record.
 
 Knows: records, generations, how changes are made again. Does not know: what the statements mean, when to commit."""
 
 import contextlib
+import fcntl
 import marshal
 import os
 import struct
@@ -15,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -24,11 +26,14 @@ from yirangmq.stores.disk import Disk
 
 Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
-BYTES = 512 * 1024
-"""Of the whole file: large enough that most commits need no page, small enough that nobody waits long for SQLite's."""
+BYTES = 1024 * 1024
+"""Of the whole file: half of it for what SQLite commits, large enough that most commits need no page; half for what
+comes meanwhile."""
 BLOCK = 65536
 PAUSE_SECONDS = 60.0
 """After a file could not be made."""
+RING_SINCE = 7
+"""The step of the schema that has marks."""
 _HEAD = struct.Struct("<IIQI")
 """Bytes of the body, checksum of all behind it, generation, number of the record."""
 _CHECKED = struct.Struct("<QI")
@@ -36,7 +41,7 @@ MARSHAL = 2
 """A version of the format that every Python reads."""
 
 
-def _encode(content: tuple[list[str], list[tuple[int, bool, Any]]]) -> bytes:
+def _encode(content: tuple[list[str], list[tuple[int, bool, Any]], bool]) -> bytes:
     """By the standard library: a server at rest, which commits a little, does without loading another one."""
     try:
         return marshal.dumps(content, MARSHAL)
@@ -54,30 +59,54 @@ def redo_path(path: Path) -> Path:
     return Path(f"{path}-redo")
 
 
+class Mark(NamedTuple):
+    """From where on records count."""
+
+    generation: int
+    number: int = 0
+    at: int = 0
+    """Where it stands, unless it did not fit there."""
+
+
 def new_generation() -> int:
     return int.from_bytes(os.urandom(8)) >> 2
 
 
-def generation_of(db: apsw.Connection) -> int:
-    row = db.execute("SELECT generation FROM redo").fetchone()
-    if row is None:
+def mark_of(db: apsw.Connection) -> Mark:
+    rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the generation alone
+    if not rows:
         raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
-    return int(row[0])
+    return Mark(*rows[0])
 
 
-def bodies(data: bytes, generation: int) -> Iterator[bytes]:
-    """Of all records of one generation, as far as they are whole."""
-    begin = number = 0
-    while begin + _HEAD.size <= len(data):
-        length, checksum, of, numbered = _HEAD.unpack_from(data, begin)
-        end = begin + _HEAD.size + length
-        if of != generation or numbered != number or not length or end > len(data):
-            return
-        body = data[begin + _HEAD.size : end]
-        if _checksum(generation, number, body) != checksum:
+def put_mark(db: apsw.Connection, mark: Mark) -> None:
+    """Inside a transaction."""
+    db.execute("UPDATE redo SET generation = ?, number = ?, at = ?", mark)
+
+
+def bodies(data: bytes, mark: Mark) -> Iterator[bytes]:
+    """Of all records that count, as far as they are whole."""
+    generation, number, at = mark
+    while True:
+        body = _body_at(data, at, generation, number)
+        if body is None and at:
+            at = 0
+            body = _body_at(data, at, generation, number)
+        if body is None:
             return
         yield body
-        begin, number = end, number + 1
+        at, number = at + _HEAD.size + len(body), number + 1
+
+
+def _body_at(data: bytes, at: int, generation: int, number: int) -> bytes | None:
+    begin = at + _HEAD.size
+    if begin > len(data):
+        return None
+    length, checksum, of, numbered = _HEAD.unpack_from(data, at)
+    if of != generation or numbered != number or not length or begin + length > len(data):
+        return None
+    body = data[begin : begin + length]
+    return body if _checksum(generation, number, body) == checksum else None
 
 
 def _checksum(generation: int, number: int, body: bytes) -> int:
@@ -87,10 +116,10 @@ def _checksum(generation: int, number: int, body: bytes) -> int:
 
 
 class RedoFile:
-    """The file of a server: records are appended, read back, and given up all at once."""
+    """The file of a server: records are appended, read back, and given up as SQLite takes them in."""
 
     def __init__(
-        self, path: Path, generation: int, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
+        self, path: Path, mark: Mark, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
     ) -> None:
         """The file is made when it is first needed. ``sync``: False leaves records to the system to write."""
         self.path = redo_path(path)
@@ -100,12 +129,18 @@ class RedoFile:
         self._fd = -1
         self._not_before = 0.0
         self._statements: dict[str, int] = {}
-        self.begin(generation)
+        self.begin(mark)
 
-    def begin(self, generation: int) -> None:
-        """All that was appended is in the SQLite file, which has this generation now."""
-        self.generation = generation
-        self.count = self.used = 0
+    def begin(self, mark: Mark) -> None:
+        """All that was appended is in the SQLite file, which has this mark now."""
+        self.mark = mark
+        """From where on records are not in the SQLite file."""
+        self._number, self._at = mark.number, mark.at
+        """Of the next record."""
+        self._is_around = False
+        """The next record stands before those that are not in the SQLite file, having come around to the beginning."""
+        self._marked_around = False
+        """The same at the moment of ``next``."""
         self.is_in_doubt = False
         """Something was refused that may count after a crash: a record, or a commit of SQLite's."""
         self._statements.clear()
@@ -116,33 +151,68 @@ class RedoFile:
         return self._fd >= 0
 
     @property
+    def count(self) -> int:
+        """Records that are not in the SQLite file."""
+        return self._number - self.mark.number
+
+    @property
     def room(self) -> int:
-        """Bytes that are left for records."""
-        return self._size - self.used
+        """Bytes that are left for a record."""
+        if self._is_around:
+            return self.mark.at - self._at
+        return max(self._size - self._at, self.mark.at)
+
+    @property
+    def is_half_full(self) -> bool:
+        used = self._at - self.mark.at
+        return (used + self._size if self._is_around else used) >= self._size // 2
+
+    def next(self) -> Mark:
+        """For a commit of SQLite that has all there is, while more is appended behind it."""
+        self._statements.clear()  # whoever begins to read here knows none of them
+        self._marked_around = False
+        return Mark(self.mark.generation, self._number, self._at)
+
+    def taken_in(self, mark: Mark) -> None:
+        """That commit is on disk."""
+        self.mark = mark
+        self._is_around = self._marked_around
+
+    def _place(self, length: int) -> int:
+        """Where a record of this length can be written; -1: nowhere."""
+        if self._at + length <= (self.mark.at if self._is_around else self._size):
+            return self._at
+        return 0 if not self._is_around and length <= self.mark.at else -1
 
     def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
         """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes; if
         it fails, or the disk does, the record is void, or in doubt."""
         body, new = self._body(made)
-        begin, end = self.used, self.used + _HEAD.size + len(body)
-        if end > self._size or (self._fd < 0 and not self._open()):
+        at = self._place(_HEAD.size + len(body))
+        if at == 0 and self._at:
+            self._statements.clear()  # so that the file can be read from its beginning
+            body, new = self._body(made)
+            at = self._place(_HEAD.size + len(body))
+        if at < 0 or (self._fd < 0 and not self._open()):
             return False
-        generation, count, disk = self.generation, self.count, self._disk
-        head = _HEAD.pack(len(body), _checksum(generation, count, body), generation, count)
+        generation, number, disk = self.mark.generation, self._number, self._disk
+        head = _HEAD.pack(len(body), _checksum(generation, number, body), generation, number)
         self.is_in_doubt = True
         try:
-            disk.write_at(self._fd, head + body, begin)
+            disk.write_at(self._fd, head + body, at)
             if self._sync:
-                disk.begin_sync(self._fd, begin, end - begin)
+                disk.begin_sync(self._fd, at, len(head) + len(body))
             meanwhile()
             if self._sync:
                 disk.fdatasync(self._fd)
         except BaseException:
-            self._make_void(begin)
+            self._make_void(at)
             raise
         self.is_in_doubt = False
-        self.used = end
-        self.count = count + 1
+        if at < self._at:
+            self._is_around = self._marked_around = True
+        self._at = at + len(head) + len(body)
+        self._number = number + 1
         self._statements.update(new)
         return True
 
@@ -155,7 +225,8 @@ class RedoFile:
             self.is_in_doubt = False
 
     def _body(self, made: Sequence[Made]) -> tuple[bytes, dict[str, int]]:
-        """Each statement is written out once in a generation, and then has a number; and those that are new."""
+        """Each statement is written out once, and then has a number; and those that are new. A record for which none is
+        known begins anew to count them."""
         known, changes = self._statements, []
         new: dict[str, int] = {}
         for statement, is_many, values in made:
@@ -163,7 +234,7 @@ class RedoFile:
             if number is None:
                 number = new.setdefault(statement, len(known) + len(new))
             changes.append((number, is_many, values))
-        return _encode(([*new], changes)), new
+        return _encode(([*new], changes, not known)), new
 
     def _open(self) -> bool:
         """False where it cannot be made: then there is no room, and for a while nobody tries again."""
@@ -198,7 +269,19 @@ class RedoFile:
         """All that was appended, and nothing that was refused."""
         if not self.count:
             return iter(())
-        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.generation), self.count))
+        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.mark), self.count))
+
+    def hold(self) -> bool:
+        """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def let_go(self) -> None:
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """It goes, unless there is something in it that is nowhere else."""
@@ -209,17 +292,17 @@ class RedoFile:
             self._disk.unlink(str(self.path))
 
 
-def read(data: bytes, generation: int) -> Iterator[Made]:
-    """What the records of a generation changed, in order."""
-    for commit in commits(data, generation):
+def read(data: bytes, mark: Mark) -> Iterator[Made]:
+    """What the records that count changed, in order."""
+    for commit in commits(data, mark):
         yield from commit
 
 
-def commits(data: bytes, generation: int) -> Iterator[list[Made]]:
+def commits(data: bytes, mark: Mark) -> Iterator[list[Made]]:
     statements: list[str] = []
-    for body in bodies(data, generation):
-        new, changes = marshal.loads(body)
-        statements += new
+    for body in bodies(data, mark):
+        new, changes, *anew = marshal.loads(body)
+        statements = [*new] if anew == [True] else [*statements, *new]
         yield [(statements[number], is_many, values) for number, is_many, values in changes]
 
 
@@ -231,15 +314,14 @@ def make_again(db: apsw.Connection, made: Iterable[Made]) -> None:
             db.execute(statement, values).fetchall()
 
 
-def make_again_if(db: apsw.Connection, place: Path, generation: int | None) -> int:
-    """As far as it fits to what is left of a damaged file, whose generation may not be known; how many commits do
-    not."""
+def make_again_if(db: apsw.Connection, place: Path, mark: Mark | None) -> int:
+    """As far as it fits to what is left of a damaged file, whose mark may not be known; how many commits do not."""
     try:
         data = place.read_bytes()
     except FileNotFoundError:
         return 0
     lost = 0
-    for commit in commits(data, _first(data) if generation is None else generation):
+    for commit in commits(data, _first(data) if mark is None else mark):
         db.execute("SAVEPOINT one")
         try:
             make_again(db, commit)
@@ -250,47 +332,71 @@ def make_again_if(db: apsw.Connection, place: Path, generation: int | None) -> i
     return lost
 
 
-def _first(data: bytes) -> int:
-    """The generation of what was written last."""
-    return int(_HEAD.unpack_from(data)[2]) if len(data) >= _HEAD.size else 0
+def _first(data: bytes) -> Mark:
+    """What was written to the beginning last."""
+    return Mark(*_HEAD.unpack_from(data)[2:4]) if len(data) >= _HEAD.size else Mark(0)
 
 
 def take_in(db: apsw.Connection, path: Path) -> None:
     """What a server that did not stop in good order left beside the file. Whoever holds the file at this moment lives:
     it is that server, or somebody who takes this in before changing anything, and nobody waits for it."""
     place = redo_path(path)
-    if not _is_left(place, generation_of(db)):
+    if not _is_left(place, mark_of(db)):
         return
     try:
         db.execute("BEGIN IMMEDIATE")
     except apsw.BusyError:
         return
     try:
-        take_in_here(db, place)
-        db.execute("COMMIT")
+        if not is_held(place):
+            take_in_here(db, place)
+            db.execute("COMMIT")
     finally:
         if db.in_transaction:
             db.execute("ROLLBACK")
 
 
 def take_in_here(db: apsw.Connection, place: Path) -> bool:
-    """The same inside a transaction that may write; whether there was something."""
-    generation = generation_of(db)
-    if not _is_left(place, generation):
+    """The same inside a transaction that may write, where nobody holds it; whether there was something."""
+    mark = mark_of(db)
+    if not _is_left(place, mark):
         return False
     try:
-        make_again(db, read(place.read_bytes(), generation))
+        make_again(db, read(place.read_bytes(), mark))
     except apsw.ConstraintError as error:
         raise StoreDamaged(f"{place} does not fit to the store: {error}; see 'yirangmq repair'") from error
-    db.execute("UPDATE redo SET generation = ?", (new_generation(),))
+    if db.pragma("user_version") < RING_SINCE:
+        db.execute("UPDATE redo SET generation = ?", (new_generation(),))
+    else:
+        put_mark(db, Mark(new_generation()))
     return True
 
 
-def _is_left(place: Path, generation: int) -> bool:
+def is_held(place: Path) -> bool:
+    """A server that lives appends to it while SQLite commits beside it. To be asked by who may write."""
+    try:
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # where there are no such locks nobody holds one
+        return False
+    finally:
+        os.close(fd)
+    return False
+
+
+def _is_left(place: Path, mark: Mark) -> bool:
     """A look at the first record tells."""
     try:
         with place.open("rb") as file:
-            head = file.read(_HEAD.size)
+            for at in (mark.at, 0):
+                file.seek(at)
+                if _first(file.read(_HEAD.size)) == Mark(mark.generation, mark.number):
+                    return True
     except FileNotFoundError:
-        return False
-    return _first(head) == generation
+        pass
+    return False

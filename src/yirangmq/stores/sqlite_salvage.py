@@ -19,7 +19,7 @@ from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_check import check
 from yirangmq.stores.sqlite_lost import UNREADABLE
 from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, translated
-from yirangmq.stores.sqlite_redo import generation_of, make_again_if, redo_path
+from yirangmq.stores.sqlite_redo import Mark, make_again_if, mark_of, redo_path
 from yirangmq.stores.sqlite_rescue import TABLES, Rescued, rescue
 
 MAGIC = b"SQLite format 3\0"
@@ -61,7 +61,7 @@ def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Findin
     _remove(new)
     with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
         rescued = rescue(old, db)
-        lost = make_again_if(db, redo_path(aside), _generation(old))
+        lost = make_again_if(db, redo_path(aside), _mark(old))
         if not rescued.messages and not rescued.queues:
             raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is")
         found = list(check(db, repair=True))
@@ -75,9 +75,9 @@ def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Findin
     return rescued, mended
 
 
-def _generation(old: apsw.Connection) -> int | None:
+def _mark(old: apsw.Connection) -> Mark | None:
     with suppress(*UNREADABLE, StoreDamaged):
-        return generation_of(old)
+        return mark_of(old)
     return None
 
 

@@ -2,8 +2,12 @@
 
 A commit of SQLite writes whole pages, some 60 KB for one message. So a small one goes to the file of changes
 (``sqlite_redo``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
-done. A large one, a full file of changes, or the end of two seconds make SQLite commit all of it. Pages are copied from
-SQLite's log into its file by a thread of their own.
+done. A large one, a file of changes that is half full, or the end of two seconds make SQLite commit all of it.
+
+The last two happen aside: SQLite commits in a thread of its own, and meanwhile others go on as long as they ask it
+nothing. What they change is on disk in the file of changes, and told to SQLite when it is back. Between that commit and
+SQLite's next transaction somebody else could come and write: for so long the file of changes is held, and who finds it
+so steps back. Pages are copied from SQLite's log into its file by another thread.
 
 If a batch of work fails, SQLite forgets all since its last commit, and what is in the file of changes is made again.
 After a crash the same happens when the store is opened, by whomever."""
@@ -17,15 +21,17 @@ from typing import cast
 
 import apsw
 
+from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Finding
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_line import ADD_FRESH, GROW_FRESH
+from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH
 from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
 from yirangmq.stores.sqlite_recorder import Recorder
-from yirangmq.stores.sqlite_redo import BYTES, RedoFile, generation_of, make_again, new_generation
+from yirangmq.stores.sqlite_redo import BYTES, Mark, RedoFile, make_again, mark_of, new_generation, put_mark
+from yirangmq.stores.sqlite_runs import ADD_BATCH, SETTLE_BATCH
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
 SECONDS = 2.0
@@ -35,8 +41,19 @@ MOST_ROWS = 150
 nothing."""
 MOST_TIMES = 8
 """So many times as long as it should be, SQLite's log is copied by whoever commits."""
-PATIENT = (sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, ADD_FRESH, GROW_FRESH)
-"""What the publishing of one message changes: SQLite does it while the disk writes the record of it."""
+PATIENT = (
+    *(sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, sql.ADD_COUNTS),
+    *(ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH),
+)
+"""What the publishing of a message changes, its handing out and its ack: SQLite does it while the disk writes the
+record of it."""
+STEADY = {
+    sql.IS_ANY_APART: "ready",
+    sql.SCAN_READY: "ready",
+    FRESH_LINE: "fresh",
+    FRESH_BEHIND: "fresh",
+}
+"""What is asked at each handing out, and finds nothing where nobody stands in line."""
 log = logging.getLogger(__name__)
 
 
@@ -52,25 +69,37 @@ class ServedSqliteStore(SqliteStore):
         redo_bytes: int = BYTES,
         seconds: float | None = SECONDS,
     ) -> None:
-        """``seconds``: None leaves the moment of commits to the size of what there is, and pages are copied by whoever
-        commits; no thread is started."""
+        """``seconds``: None leaves the moment of commits to the size of what there is, and to whoever next asks SQLite
+        something; pages are copied by whoever commits; no thread is started."""
         super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs)
         self._record()
-        self._changes = RedoFile(path, generation_of(self._db), disk, redo_bytes, sync=durability == "full")
+        self._believed = self._known
+        """What was known when the recorder last looked."""
+        self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
         self._is_open = False
         """SQLite's transaction is, with everything in it that is in the file of changes."""
         self._touched = 0
+        self._away: _Away | None = None
+        """SQLite is, to commit; or it is back, and nobody has asked for it since."""
+        self._going = threading.Lock()
+        """Held by whoever commits for it."""
         self._copying = _Copying(self) if seconds is not None else None
         self._settling = _Settling(self, seconds) if seconds is not None else None
 
+    def _begin_writing(self) -> None:
+        """There is no other server that could be in the midst of a commit."""
+        self._db.execute("BEGIN IMMEDIATE")
+
     def _record(self) -> None:
         """The connection is a new one."""
-        self._recorder = Recorder(self._db, PATIENT)
+        self._recorder = Recorder(self._db, PATIENT, STEADY)
         self._recorded = cast("apsw.Connection", self._recorder)
 
     # -- a batch of work ------------------------------------------------------------------------------------------
 
     def _begin(self, write: bool) -> SqliteTransaction:
+        if self._away is not None and self._away.is_back:
+            self._welcome()
         if self._changes.count and not self._is_open:
             self._catch_up()
         if write and self._changes.is_in_doubt:
@@ -81,8 +110,12 @@ class ServedSqliteStore(SqliteStore):
         return self._work()
 
     def _work(self) -> SqliteTransaction:
-        self._recorder.forget()
-        self._touched = self._db.total_changes()
+        self._recorder.begin()
+        if self._believed is not self._known:
+            self._believed = self._known
+            self._recorder.doubt()
+        if self._away is None:
+            self._touched = self._db.total_changes()
         return SqliteTransaction(self._recorded, self._known)
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
@@ -100,43 +133,55 @@ class ServedSqliteStore(SqliteStore):
                 self._is_open = True
                 if self._settling is not None:
                     self._settling.begin()
+            if self._changes.is_half_full and self._away is None and self._go_away() and self._settling is not None:
+                self._settling.hurry()
         else:
             made.make()
             self._settle()
-        made.forget()
+        made.begin()
 
     def _append(self) -> bool:
         try:
-            return self._changes.append(self._recorder.made, self._recorder.make)
+            return self._changes.append(self._recorder.made, self._make)
         except OSError as error:
             raise as_store_error(error, self._changes.path) from error
+
+    def _make(self) -> None:
+        """What waits, if SQLite is here."""
+        if self._away is None or self._away.is_back:
+            self._recorder.make()
 
     def _is_small(self, work: SqliteTransaction) -> bool:
         made = self._recorder
         if work.written > self._changes.room or len(made.made) > MOST_ROWS:
             return False
-        return not made.is_in_doubt and self._db.total_changes() - self._touched <= MOST_ROWS
+        if made.is_in_doubt or self._away is not None:
+            return not made.is_in_doubt
+        return self._db.total_changes() - self._touched <= MOST_ROWS
 
     def _settle(self) -> None:
         """SQLite commits all there is."""
-        generation = self._changes.generation
+        mark = self._changes.mark
         if self._changes.count or self._changes.is_in_doubt:
-            generation = new_generation()
-            self._db.execute("UPDATE redo SET generation = ?", (generation,))
+            mark = Mark(new_generation())
+            put_mark(self._db, mark)
         try:
             self._end()
         except BaseException:  # after a crash it may be one nevertheless, and then no record of now would count
             self._changes.is_in_doubt = True
             raise
-        self._changes.begin(generation)
+        self._changes.begin(mark)
         self._is_open = False
         if self._copying is not None:
             self._copying.look()
 
     def _roll_back(self, write: bool = True) -> None:
         """A look that failed has changed nothing, unless SQLite gave up all of its transaction."""
+        with contextlib.suppress(Exception):
+            self._reach()
         if write or not (self._is_open and self._db.in_transaction):
             self._is_open = False
+            self._recorder.give_up()
             super()._roll_back(write)
 
     def _take_in(self) -> bool:
@@ -148,24 +193,28 @@ class ServedSqliteStore(SqliteStore):
         if is_taken:
             self._end()
             self._db.execute("BEGIN IMMEDIATE")
-        self._changes.begin(generation_of(self._db))
+        self._changes.begin(mark_of(self._db))
         return is_taken
 
     def _catch_up(self) -> None:
         """What is in the file of changes and no longer in SQLite's transaction is made again."""
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            if generation_of(self._db) == self._changes.generation:
+            mark = mark_of(self._db)
+            if mark.generation == self._changes.mark.generation:
+                if mark != self._changes.mark:  # we were stopped between a commit and hearing of it
+                    self._changes.taken_in(mark)
                 make_again(self._db, self._changes.made())
                 self._is_open = True
             else:  # somebody who opened the store has taken it in
-                self._changes.begin(generation_of(self._db))
+                self._changes.begin(mark)
         finally:
             if not self._is_open and self._db.in_transaction:
                 self._db.execute("ROLLBACK")
 
     def _end_doubt(self) -> None:
         """What was refused, and may be on disk nevertheless, is made void with all records, by a commit."""
+        self._recorder.make()
         if not self._is_open:
             self._db.execute("BEGIN IMMEDIATE")
         try:
@@ -173,6 +222,85 @@ class ServedSqliteStore(SqliteStore):
         except BaseException:
             self._roll_back()
             raise
+
+    # -- aside ----------------------------------------------------------------------------------------------------
+
+    def _go_away(self) -> bool:
+        """SQLite is to commit all there is; False if it cannot be done aside."""
+        if self._changes.is_in_doubt or not self._changes.hold():
+            return False
+        mark = self._changes.next()
+        try:
+            put_mark(self._db, mark)
+        except apsw.Error as error:
+            self._changes.let_go()
+            log.warning("SQLite does not commit: %s; what is on disk beside it is taken in later", error)
+            self._is_open = self._db.in_transaction
+            return False
+        self._away = _Away(mark)
+        self._recorder.reach = self._reach
+        return True
+
+    def _commit_aside(self) -> None:
+        """Done by whoever comes first: the thread, or somebody who has something to ask."""
+        with self._going:
+            away = self._away
+            if away is None or away.is_back:
+                return
+            try:
+                self._end()
+                away.is_committed = True
+                if self._copying is not None:
+                    self._copying.look()
+                    self._version = self._db.data_version("main")
+                self._db.execute("BEGIN IMMEDIATE")
+                if self._db.data_version("main") != self._version:
+                    raise StoreBusy(f"{self._path} was changed by another program; try again")
+            except BaseException as error:
+                away.error = error
+            away.is_back = True
+
+    def _reach(self) -> None:
+        """SQLite is here when it returns; an error if its commit did not succeed, or not its next transaction."""
+        if self._away is None:
+            return
+        self._commit_aside()
+        away, self._away, self._recorder.reach = self._away, None, None
+        if away.is_committed:
+            self._changes.taken_in(away.mark)
+        self._changes.let_go()
+        self._touched = self._db.total_changes()
+        if away.error is not None:
+            raise away.error
+
+    def _welcome(self) -> None:
+        """The same where nobody has begun anything yet: what went wrong is mended by those who do."""
+        try:
+            self._reach()
+        except Exception as error:
+            self._complain(error)
+
+    def settle_aside(self) -> bool:
+        """Let SQLite commit what there is, and others work meanwhile; whether nothing is left to commit."""
+        with self._lock:
+            if self._away is None and self._changes.count:
+                self._send_away()
+        self._commit_aside()
+        with self._lock:
+            self._welcome()
+            if self._is_open and not self._changes.count:
+                self._db.execute("ROLLBACK")  # there is nothing in it
+                self._is_open = False
+            return not self._changes.count
+
+    def _send_away(self) -> None:
+        try:
+            self._recorder.make()
+            if self._is_open and self._go_away():
+                return
+        except apsw.Error as error:
+            self._complain(error)
+        self._settle_all()
 
     # -- the whole store ------------------------------------------------------------------------------------------
 
@@ -189,20 +317,29 @@ class ServedSqliteStore(SqliteStore):
             return super()._salvage()
         finally:
             self._record()
-            self._changes.begin(generation_of(self._db))
+            self._changes.begin(mark_of(self._db))
             self._is_open = False
             self._copying = _Copying(self) if is_copied_aside else None
 
     def _settle_all(self) -> None:
         """If SQLite cannot, what there is stays in the file of changes."""
         try:
+            self._recorder.make()
             if self._changes.count and not self._is_open:
                 self._catch_up()
             if self._is_open:
                 self._settle()
-        except apsw.Error as error:
-            log.warning("SQLite does not commit: %s; what is on disk beside it is taken in later", error)
-            self._roll_back()
+        except (apsw.Error, StoreBusy) as error:
+            self._complain(error)
+
+    def _complain(self, error: Exception) -> None:
+        log.warning("SQLite does not commit: %s; what is on disk beside it is taken in later", error)
+        self._roll_back()
+
+    def used_bytes(self) -> int:
+        with self._lock:
+            self._reach()
+            return super().used_bytes()
 
     def settle(self) -> bool:
         """Let SQLite commit what there is; whether it did."""
@@ -221,14 +358,25 @@ class ServedSqliteStore(SqliteStore):
                 self._changes.close()
 
 
+class _Away:
+    """One commit of SQLite aside."""
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        """From where on records are not in it."""
+        self.is_committed = self.is_back = False
+        self.error: BaseException | None = None
+
+
 class _Settling:
-    """Commits what has been in the file of changes alone for long enough."""
+    """Commits what has been in the file of changes alone for long enough, or is enough."""
 
     def __init__(self, store: ServedSqliteStore, seconds: float) -> None:
         self._store = store
         self._seconds = seconds
         self._begun = threading.Event()
-        self._is_over = threading.Event()
+        self._hurried = threading.Event()
+        self._is_over = False
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -238,18 +386,24 @@ class _Settling:
             self._thread = threading.Thread(target=self._run, name="yirangmq-commit", daemon=True)
             self._thread.start()
 
+    def hurry(self) -> None:
+        self._begun.set()
+        self._hurried.set()
+
     def _run(self) -> None:
         while True:
             self._begun.wait()
-            if self._is_over.wait(self._seconds):
+            self._hurried.wait(self._seconds)
+            if self._is_over:
                 return
             self._begun.clear()
-            if not self._store.settle():
+            self._hurried.clear()
+            if not self._store.settle_aside():
                 self._begun.set()
 
     def close(self) -> None:
-        self._is_over.set()
-        self._begun.set()
+        self._is_over = True
+        self.hurry()
         if self._thread is not None:
             self._thread.join()
 

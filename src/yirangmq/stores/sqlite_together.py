@@ -52,7 +52,7 @@ class Together(Ending):
 
     def swap_run(self, run: Run, after: Message) -> None:
         before, count = run
-        self._forget_due(before.due_at, after.due_at)
+        self._move_due(before.due_at, after.due_at)
         queue, last = self._made_queue(before.queue), before.seq + count - 1
         fate = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
         batch = Batch(before.seq, last, queue, after.rank, *fate, None)
@@ -88,13 +88,15 @@ class Together(Ending):
             self._runs.cut(*span)
             self._runs.add(batch)
 
-    def _forget_due(self, old: int, new: int) -> None:
-        """What is due next is not known any more if it was this; else it is this if this is earlier."""
+    def _move_due(self, old: int, new: int) -> None:
+        """If this was due first, nothing is due before it either; what is, is looked up when that moment has come."""
         due = self._known.due
-        if due is None or (old and old == due[0]):
-            self._known.due = None
-        elif new and (due[0] is None or new < due[0]):
-            self._known.due = (new,)
+        if due is None:
+            return
+        if new and (due[0] is None or new < due[0]):
+            self._known.due = new, True
+        elif old and old == due[0]:
+            self._known.due = old, False
 
 
 def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:

@@ -1,0 +1,276 @@
+"""SQLite commits aside while a server goes on: what is confirmed meanwhile is as safe as before, and nobody else comes
+between."""
+
+import random
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.patience import until
+from tests.stores.test_sqlite_served import after_a_kill, ids, plain, served
+from yirangmq.broker.queues import Queues
+from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_redo import Mark, RedoFile, commits, is_held
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.testing import CountingIds, open_for_test
+
+SMALL = 16 * 1024
+
+
+class OrderedIds(CountingIds):
+    """Each greater than those before it, as real ones mostly are: nobody has to look for it among them."""
+
+    def new(self, count: int) -> list[str]:
+        return [f"{one.partition('-')[2]:0>8}" for one in super().new(count)]
+
+
+def opened(store: ServedSqliteStore) -> Queues:
+    return open_for_test(store=store, ids=OrderedIds())
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    made = tmp_path / "home"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def store(home: Path) -> Iterator[ServedSqliteStore]:
+    made = served(home, redo_bytes=SMALL)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queues(store: ServedSqliteStore) -> Queues:
+    return opened(store)
+
+
+def is_away(store: ServedSqliteStore) -> bool:
+    return store._away is not None
+
+
+def until_away(store: ServedSqliteStore, queues: Queues) -> list[str]:
+    """Publish until SQLite has gone to commit; without a thread it comes back when it is asked something."""
+    sent = []
+    while not is_away(store):
+        sent.append(queues.publish("q", b"x" * 500).id)
+    return sent
+
+
+def test_what_is_published_meanwhile_is_on_disk_and_comes_in_later(
+    home: Path, tmp_path: Path, store: ServedSqliteStore, queues: Queues
+) -> None:
+    sent = until_away(store, queues)
+    sent += [queues.publish("q", b"meanwhile").id for _ in range(5)]
+    assert is_away(store)
+    assert ids(plain(after_a_kill(home, tmp_path / "before"))) == sent
+    store._commit_aside()
+    assert ids(plain(after_a_kill(home, tmp_path / "committed"))) == sent
+    sent += [queues.publish("q", b"after it").id for _ in range(2)]
+    assert not is_away(store)
+    assert ids(plain(after_a_kill(home, tmp_path / "after"))) == sent
+    assert ids(store) == sent
+    assert list(queues.check(repair=False)) == []
+
+
+def test_handing_out_and_acks_need_not_wait_for_it(home: Path, tmp_path: Path) -> None:
+    """Where nothing waits in line: all of a message's life is told to SQLite later."""
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        life = 0
+        while not is_away(store):
+            queues.publish("q", b"x" * 500)
+            queues.ack([one.lease_id for one in queues.lease("q", 1)])
+            life += 1
+        done = queues.counts("q").done
+        assert done == life
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_kill_at_any_moment_everything_confirmed_is_there(home: Path, tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    store = served(home, redo_bytes=SMALL)
+    around = 0
+    with opened(store) as queues:
+        sent: list[str] = []
+        for step in range(150):
+            sent.append(queues.publish("q", b"x" * chance.choice([0, 10, 900, 3000])).id)
+            if chance.random() < 0.05 and len(sent) > 3:
+                gone = queues.lease("q", 2)
+                queues.ack([one.lease_id for one in gone])
+                sent = sent[len(gone) :]
+            if chance.random() < 0.2:
+                store._commit_aside()
+            if chance.random() < 0.05:
+                store.settle_aside()
+            around += store._changes._is_around
+            if chance.random() < 0.2:
+                left = after_a_kill(home, tmp_path / f"left-{step}")
+                found = plain(left) if chance.random() < 0.5 else served(left, redo_bytes=SMALL)
+                assert ids(found) == sent
+                assert list(found.check(repair=False)) == []
+                found.close()
+                shutil.rmtree(left)
+        assert around
+        assert ids(store) == sent
+
+
+@pytest.mark.parametrize("how", ["its commit", "its next transaction"])
+@pytest.mark.parametrize("asked_by", ["a look", "a change", "who begins"])
+def test_a_commit_that_fails_aside_loses_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, asked_by: str
+) -> None:
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        sent = until_away(store, queues)
+        sent.append(queues.publish("q", b"meanwhile").id)
+        real = store._end
+
+        def refuse() -> None:
+            monkeypatch.undo()
+            if how == "its next transaction":
+                real()
+            raise apsw.FullError("no space")
+
+        monkeypatch.setattr(store, "_end", refuse)
+        if asked_by == "a look":
+            with pytest.raises(StoreError):
+                queues.counts("q")
+        elif asked_by == "a change":
+            with pytest.raises(StoreError):
+                queues.set_policy("q", {"retry": {"limit": 3}})
+        else:
+            store._commit_aside()
+        assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+        sent.append(queues.publish("q", b"later").id)
+        assert ids(store) == sent
+        assert ids(plain(after_a_kill(home, tmp_path / "later"))) == sent
+        assert list(queues.check(repair=False)) == []
+    assert ids(plain(home)) == sent
+
+
+def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Path, store: ServedSqliteStore) -> None:
+    """They would take in what is there, and what comes after it would be void."""
+    queues = opened(store)
+    sent = until_away(store, queues)
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=0.05)
+    store._db.execute("COMMIT")  # as the thread does; SQLite itself would let anybody in now
+    assert is_held(home / "queue.db-redo")
+    sent.append(queues.publish("q", b"meanwhile").id)
+    with pytest.raises(StoreBusy), other.transaction() as transaction:
+        transaction.set_note("theirs", "1")
+    with pytest.raises(StoreBusy), SqliteStore(home / "queue.db", busy_seconds=0.05).transaction():
+        pass
+    store._db.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy), other.transaction():
+        pass
+    store._db.execute("ROLLBACK")
+    assert store._away is not None
+    store._away.is_committed = store._away.is_back = True
+    store._away.error = apsw.BusyError("somebody else was first")
+    assert ids(store) == sent
+    assert store.settle()
+    assert not is_held(home / "queue.db-redo")
+    with other.transaction() as transaction:
+        transaction.set_note("theirs", "1")
+    assert ids(other) == sent
+    other.close()
+
+
+def test_who_waits_for_it_comes_next(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+    sent = until_away(store, queues)
+    store._db.execute("COMMIT")
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=30)
+    written = threading.Event()
+
+    def write() -> None:
+        with other.transaction() as transaction:
+            transaction.set_note("theirs", "1")
+        written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert not written.wait(0.1)
+    store._db.execute("BEGIN IMMEDIATE")
+    assert store._away is not None
+    store._away.is_committed = store._away.is_back = True
+    assert ids(store) == sent
+    store.settle()
+    assert written.wait(20)
+    thread.join()
+    with store.transaction() as transaction:
+        assert transaction.note("theirs") == "1"
+    other.close()
+
+
+def test_with_its_thread_many_small_commits_are_all_there(home: Path) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.005)
+    sent = []
+    with opened(store) as queues:
+        for number in range(1500):
+            sent.append(queues.publish("q", b"x" * (number % 700)).id)
+            if number % 100 == 0:
+                queues.counts("q")
+                assert store.used_bytes() > 0
+        assert ids(store) == sent
+        until(lambda: not store._changes.count and not store._is_open)
+    assert ids(plain(home)) == sent
+
+
+def test_when_nothing_more_comes_others_may_write(home: Path) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
+    with opened(store) as queues:
+        for _ in range(60):
+            queues.publish("q", b"x" * 500)
+        with other.transaction() as transaction:
+            transaction.set_note("theirs", "1")
+        with store.transaction(write=False) as transaction:
+            assert transaction.note("theirs") == "1"
+    other.close()
+
+
+# -- the file -----------------------------------------------------------------------------------------------------
+
+
+def made(number: int, size: int = 100) -> list[Any]:
+    return [(f"INSERT INTO t{number % 3} VALUES (?)", False, (number, b"x" * size))]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    mark = Mark(5)
+    file = RedoFile(tmp_path / "queue.db", mark, size=4096, sync=False)
+    waiting: list[int] = []
+    ahead: tuple[Mark, int] | None = None
+    refused = number = 0
+    for _ in range(600):
+        if file.append(made(number, chance.randrange(600)), lambda: None):
+            waiting.append(number)
+            number += 1
+        else:
+            refused += 1
+            assert waiting
+        if ahead is None and chance.random() < 0.3:
+            ahead = file.next(), len(waiting)
+        elif ahead is not None and chance.random() < 0.4:
+            file.taken_in(ahead[0])
+            del waiting[: ahead[1]]
+            ahead = None
+        data = file.path.read_bytes()
+        assert [values[0] for _, _, values in file.made()] == waiting
+        for counted, begin in ((file.mark, 0), *([ahead] if ahead else [])):
+            found = [one for commit in commits(data, counted) for one in commit]
+            assert [values[0] for _, _, values in found] == waiting[begin:]
+            assert [statement for statement, _, _ in found] == [made(n)[0][0] for n in waiting[begin:]]
+    assert refused
+    assert number > 100

@@ -1,0 +1,120 @@
+"""What a connection remembers of what went through it."""
+
+from collections.abc import Iterator
+
+import apsw
+import pytest
+
+from yirangmq.stores.sqlite_recorder import MOST_IN_VAIN, Recorder
+
+LOOK = "SELECT n FROM line WHERE queue = ? ORDER BY n"
+PUT = "INSERT INTO line VALUES (?, ?)"
+COUNT = "UPDATE total SET line = line + ?"
+
+
+@pytest.fixture
+def db() -> Iterator[apsw.Connection]:
+    made = apsw.Connection(":memory:")
+    made.execute("CREATE TABLE line (queue, n); CREATE TABLE total (line); INSERT INTO total VALUES (0)")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def asked(db: apsw.Connection) -> list[str]:
+    found: list[str] = []
+
+    def trace(cursor: object, statement: str, bindings: object) -> bool:
+        found.append(statement)
+        return True
+
+    db.set_exec_trace(trace)
+    return found
+
+
+def test_where_nothing_was_found_nobody_looks_again_until_something_is_put_there(
+    db: apsw.Connection, asked: list[str]
+) -> None:
+    recorder = Recorder(db, [COUNT], {LOOK: "line"})
+    for _ in range(3):
+        assert list(recorder.execute(LOOK, (1,))) == []
+    recorder.execute(COUNT, (5,))  # has a column of that name
+    recorder.make()
+    assert list(recorder.execute(LOOK, (1,))) == []
+    assert asked == [LOOK, COUNT]
+    recorder.execute(PUT, (1, 7))
+    recorder.executemany(PUT, [(1, 8)])
+    for _ in range(2):
+        assert list(recorder.execute(LOOK, (1,))) == [(7,), (8,)]
+        assert next(recorder.execute(LOOK, (1,))) == (7,)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO line VALUES (1, 2)",
+        "INSERT OR IGNORE INTO line VALUES (1, 2)",
+        "REPLACE INTO line VALUES (1, 2)",
+        "\nINSERT INTO line SELECT 1, 2",
+        "UPDATE line SET queue = 1",
+        "UPDATE OR IGNORE line SET queue = 1",
+    ],
+)
+@pytest.mark.parametrize("is_patient", [False, True])
+def test_whatever_puts_something_there_is_seen(db: apsw.Connection, statement: str, is_patient: bool) -> None:
+    recorder = Recorder(db, [statement] if is_patient else [], {LOOK: "line"})
+    db.execute("INSERT INTO line VALUES (9, 2)")
+    assert list(recorder.execute(LOOK, (1,))) == []
+    recorder.execute(statement)
+    assert (2,) in list(recorder.execute(LOOK, (1,)))
+
+
+def test_what_was_seen_can_be_doubted(db: apsw.Connection) -> None:
+    recorder = Recorder(db, [], {LOOK: "line"})
+    assert list(recorder.execute(LOOK, (1,))) == []
+    db.execute(PUT, (1, 7))
+    recorder.doubt()
+    assert list(recorder.execute(LOOK, (1,))) == [(7,)]
+
+
+def test_it_remembers_only_so_much(db: apsw.Connection) -> None:
+    recorder = Recorder(db, [], {LOOK: "line"})
+    for queue in range(2 * MOST_IN_VAIN):
+        assert list(recorder.execute(LOOK, (queue,))) == []
+    assert sum(len(known) for known in recorder._vain.values()) <= MOST_IN_VAIN
+
+
+def test_what_can_wait_is_made_before_anything_is_asked_also_in_a_later_batch(db: apsw.Connection) -> None:
+    recorder = Recorder(db, [COUNT])
+    recorder.execute(COUNT, (5,))
+    assert recorder.made == [(COUNT, False, (5,))]
+    assert next(db.execute("SELECT line FROM total")) == (0,)
+    recorder.begin()
+    recorder.execute(COUNT, (2,))
+    assert recorder.made == [(COUNT, False, (2,))]
+    assert next(recorder.execute("SELECT line FROM total")) == (7,)
+    assert next(recorder.execute("SELECT line FROM total")) == (7,)
+
+
+def test_a_connection_that_is_away_is_reached_before_it_is_used(db: apsw.Connection) -> None:
+    recorder = Recorder(db, [COUNT], {LOOK: "line"})
+    assert list(recorder.execute(LOOK, (1,))) == []
+    reached = []
+
+    def reach() -> None:
+        reached.append(next(db.execute("SELECT line FROM total")))
+        recorder.reach = None
+
+    recorder.reach = reach
+    recorder.execute(COUNT, (5,))
+    assert list(recorder.execute(LOOK, (1,))) == []
+    assert reached == []
+    assert next(recorder.execute("SELECT line FROM total")) == (5,)
+    assert reached == [(0,)]
+
+
+def test_what_is_given_up_is_not_made(db: apsw.Connection) -> None:
+    recorder = Recorder(db, [COUNT])
+    recorder.execute(COUNT, (5,))
+    recorder.give_up()
+    assert next(recorder.execute("SELECT line FROM total")) == (0,)
