@@ -1,7 +1,6 @@
 """Our daemon over its unix socket. Run as a program it is a client process (``peers_worker``) on our own client
 library; imported it starts the server."""
 
-import asyncio
 import sys
 import time
 from collections.abc import Callable
@@ -66,13 +65,11 @@ class OurClient:
                     return
 
     def publish_paced(self, moments: list[float], bodies: Callable[[float], bytes]) -> None:
-        asyncio.run(self._publish_paced(moments, bodies))
-
-    async def _publish_paced(self, moments: list[float], bodies: Callable[[float], bytes]) -> None:
-        async with yirangmq.connect_async(self._url) as queues, asyncio.TaskGroup() as group:
+        with self._queues.sender(self._queue) as sender:
             for moment in moments:
-                await asyncio.sleep(moment - time.monotonic())
-                group.create_task(queues.publish(self._queue, bodies(time.monotonic())))
+                while (left := moment - time.monotonic()) > 0:
+                    time.sleep(left)
+                sender.send(bodies(time.monotonic()))
 
     def consume_timed(self, count: int, seen: Callable[[bytes], None]) -> None:
         left = count

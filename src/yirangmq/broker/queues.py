@@ -15,6 +15,7 @@ from yirangmq.broker.lane import Lane, Way
 from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
 from yirangmq.broker.looks import check_state, looks, one, page
 from yirangmq.broker.schedules import listed
+from yirangmq.broker.sender import Sender
 from yirangmq.broker.subscription import Subscription, Terms
 from yirangmq.broker.verbs import Verbs
 from yirangmq.broker.waiters import Waiters
@@ -89,6 +90,13 @@ class Queues(AbstractContextManager["Queues"]):
         now = self._clock.now_ms()
         made = zip(batch, self._ids.new(len(batch)), strict=True)
         return self.publish_envelopes(queue, [read(queue, text, id, now, delay=delay, ttl=ttl) for text, id in made])
+
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> Sender:
+        """Publish one by one; ``told`` is called with the receipt of each. Here each is on disk when ``send`` returns:
+        ``window`` is for those who send it to a server."""
+        names.check_queue(queue)
+        names.check_count(window, "window", most=MOST_PER_CALL)
+        return Sender(self, queue, told)
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
         if type(message) is bytes:

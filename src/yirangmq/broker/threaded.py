@@ -9,8 +9,10 @@ from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
 from yirangmq.broker.queues import NO_TOPICS, Queues
+from yirangmq.broker.sender import Sender
 from yirangmq.broker.subscription import Subscription
 from yirangmq.core.errors import Unavailable
+from yirangmq.core.ports import Stored
 from yirangmq.format.delivery import Delivery, Look
 
 Given = ParamSpec("Given")
@@ -116,6 +118,9 @@ class AsyncQueues:
             for look in page:
                 yield look
 
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "AsyncSender":
+        return AsyncSender(self._core.sender(queue, window, told=told), self._threads)
+
     def subscribe(
         self,
         queue: str,
@@ -177,6 +182,26 @@ class AsyncSubscription:
             yield batch
 
     async def __aenter__(self) -> "AsyncSubscription":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class AsyncSender:
+    """``async with queues.sender(queue) as sender``."""
+
+    def __init__(self, core: Sender, threads: ThreadPoolExecutor) -> None:
+        self._core = core
+        self._threads = threads
+
+    send = threaded(Sender.send)
+    settle = threaded(Sender.settle)
+    close = threaded(Sender.close)
+
+    async def __aenter__(self) -> "AsyncSender":
         return self
 
     async def __aexit__(

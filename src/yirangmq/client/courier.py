@@ -206,7 +206,7 @@ class Pipeline:
     async def put(self, errand: Errand) -> None:
         """Send it; if the window is full, only when the oldest one was answered."""
         while len(self._out) >= self._window:
-            await self._settle_first()
+            await self.settle_first()
         line = await self._courier.line()
         self._out.append(errand)
         try:
@@ -219,7 +219,7 @@ class Pipeline:
 
     async def finish(self) -> None:
         while self._out:
-            await self._settle_first()
+            await self.settle_first()
 
     def collect(self) -> None:
         """Those answered so far are done with, without waiting."""
@@ -230,7 +230,8 @@ class Pipeline:
         """Send what is unanswered on this connection, if it was sent on another."""
         await self._send_all(line)
 
-    async def _settle_first(self) -> None:
+    async def settle_first(self) -> None:
+        """Wait for the answer to the oldest one."""
         first = self._out[0]
         while True:
             try:

@@ -1,14 +1,17 @@
 """The blocking face: the coroutines of ``client.verbs`` and ``client.subscription``, each run to its end over sockets
 that block. No verb is written here: a line of a table gives each its blocking form, with its arguments and its text."""
 
+from collections.abc import Callable
 from types import TracebackType
 
 from yirangmq.client.blocking import run
+from yirangmq.client.sender import AsyncSender
 from yirangmq.client.subscription import AsyncSubscription
 from yirangmq.client.table import blocking, iterating
 from yirangmq.client.topic_faces import Topics
 from yirangmq.client.values import Delivery
 from yirangmq.client.verbs import AsyncClient
+from yirangmq.core.ports import Stored
 
 
 class Client:
@@ -66,6 +69,11 @@ class Client:
         """Publish to topics, and follow them."""
         return Topics(self._core.topics)
 
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "Sender":
+        return Sender(self._core.sender(queue, window, told=told))
+
+    sender.__doc__ = AsyncClient.sender.__doc__
+
     def subscribe(
         self,
         queue: str,
@@ -116,6 +124,25 @@ class Subscription:
         return delivery
 
     def __enter__(self) -> "Subscription":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Sender:
+    """``with client.sender(queue) as sender``; leaving waits until everything is on disk."""
+
+    def __init__(self, core: AsyncSender) -> None:
+        self._core = core
+
+    send = blocking(AsyncSender.send)
+    settle = blocking(AsyncSender.settle)
+    close = blocking(AsyncSender.close)
+
+    def __enter__(self) -> "Sender":
         return self
 
     def __exit__(

@@ -2,7 +2,7 @@
 coroutines over sockets that block. The verbs, their arguments and results are those of ``broker.queues.Queues``."""
 
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -10,6 +10,7 @@ from yirangmq.client import named, sending
 from yirangmq.client.courier import Courier
 from yirangmq.client.errand import Errand
 from yirangmq.client.named import MOST_PER_CALL, Results
+from yirangmq.client.sender import AsyncSender
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription
 from yirangmq.client.topics import AsyncTopics
@@ -33,6 +34,7 @@ class AsyncClient:
         self._courier = courier
         self._ids = ids
         self._subscriptions: set[AsyncSubscription] = set()
+        self._senders: set[AsyncSender] = set()
         self.consumer = consumer
         self.topics = AsyncTopics(courier, self)
         """Publish to topics, and follow them."""
@@ -56,8 +58,10 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Give back what was pushed and not taken, and hang up."""
+        """Wait for what was sent, give back what was pushed and not taken, and hang up."""
         try:
+            for sender in list(self._senders):
+                await sender.close()
             for subscription in list(self._subscriptions):
                 await subscription.close()
             await self.topics.close()
@@ -111,6 +115,15 @@ class AsyncClient:
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
         return await self._publish(queue, [sending.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
+
+    def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
+        """Publish one by one without waiting for each: at most ``window`` are unanswered at a time. ``told`` is called
+        with the receipt of each, in order, when its answer is looked at."""
+        names.check_queue(queue)
+        names.check_count(window, "window", most=MOST_PER_CALL)
+        sender = AsyncSender(self._courier, self._ids, queue, window, told, self._senders.discard)
+        self._senders.add(sender)
+        return sender
 
     async def _publish(self, queue: str, made: Iterable[Outgoing]) -> list[Stored]:
         await self._courier.line()

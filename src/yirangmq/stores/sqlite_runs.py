@@ -114,7 +114,7 @@ class Runs(InLine):
     # -- held and done --------------------------------------------------------------------------------------------
 
     def add(self, batch: Batch) -> None:
-        self._db.execute(ADD_BATCH, batch)
+        self._db.execute(ADD_BATCH, tuple(batch))
 
     def cut(self, low: int, high: int) -> list[Span]:
         """Take these out of the batches they are in; who that was."""
