@@ -274,3 +274,161 @@ def test_records_in_a_ring_are_read_back_as_long_as_they_count(tmp_path: Path, s
             assert [statement for statement, _, _ in found] == [made(n)[0][0] for n in waiting[begin:]]
     assert refused
     assert number > 100
+
+
+# -- what went wrong once -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["its commit", "its next transaction"])
+def test_who_only_measures_the_store_may_find_a_failed_commit(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        sent = until_away(store, queues)
+        real = store._end
+
+        def refuse() -> None:
+            monkeypatch.undo()
+            if how == "its next transaction":
+                real()
+            else:
+                store._db.execute("ROLLBACK")  # as SQLite does where the disk is full
+            raise apsw.FullError("no space")
+
+        monkeypatch.setattr(store, "_end", refuse)
+        assert store.used_bytes() > 0
+        sent += [queues.publish("q", b"later").id for _ in range(3)]
+        assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+    assert ids(plain(home)) == sent
+
+
+def test_after_a_salvage_records_go_to_a_file_that_is_there(home: Path, tmp_path: Path) -> None:
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        sent = [queues.publish("q", b"x" * 100).id for _ in range(30)]
+        store.settle()
+        store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        root, size = next(store._db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))[0], 0
+        size = store._db.pragma("page_size")
+        with (home / "queue.db").open("r+b") as file:
+            file.seek((root - 1) * size)
+            file.write(b"\xff" * 200)
+        store._db.close()
+        store._open()
+        store._record()
+        assert [finding.kind for finding in queues.check(repair=True)] == ["salvaged"]
+        sent += [queues.publish("q", b"later").id for _ in range(5)]
+        assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
+
+
+def test_a_thread_that_cannot_be_started_fails_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with opened(store) as queues:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        sent = [queues.publish("q", b"x" * 500).id for _ in range(100)]
+        monkeypatch.undo()
+        sent += [queues.publish("q", b"x" * 500).id for _ in range(100)]
+        assert ids(store) == sent
+        assert list(queues.check(repair=False)) == []
+    assert ids(plain(home)) == sent
+
+
+def test_who_is_stopped_after_its_record_was_written_gives_no_number_out_twice(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        sent = [queues.publish("q", b"x").id for _ in range(3)]
+
+        def stop() -> None:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(store, "_appended", stop)
+        with pytest.raises(KeyboardInterrupt):
+            queues.publish("q", b"x")
+        more = [queues.publish("q", b"x").id for _ in range(3)]
+        found = ids(store)
+        assert found[:3] + found[-3:] == sent + more
+        assert len(found) == 7
+        assert list(queues.check(repair=False)) == []
+
+
+@pytest.mark.parametrize("error", [apsw.FullError("once"), KeyboardInterrupt()])
+def test_what_waits_is_made_once_even_if_a_look_stops_in_the_middle(home: Path, error: BaseException) -> None:
+    store = served(home, redo_bytes=SMALL)
+    with opened(store) as queues:
+        sent = until_away(store, queues)
+        sent.append(queues.publish("q", b"meanwhile").id)
+        waiting = [statement for statement, _ in store._recorder._waiting]
+        assert len(waiting) > 2
+        seen = []
+
+        def trace(cursor: object, statement: str, bindings: object) -> bool:
+            seen.append(statement)
+            if statement == waiting[1]:
+                store._db.set_exec_trace(None)
+                raise error
+            return True
+
+        store._db.set_exec_trace(trace)
+        with pytest.raises((StoreError, KeyboardInterrupt)):
+            queues.counts("q")
+        assert waiting[0] in seen
+        assert queues.counts("q").ready == len(sent)
+        sent.append(queues.publish("q", b"innocent").id)
+        assert ids(store) == sent
+        assert list(queues.check(repair=False)) == []
+
+
+def test_a_thread_that_meets_an_error_goes_on(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.02)
+    refused = []
+
+    def refuse(path: Path) -> bytes:
+        refused.append(path)
+        raise OSError(24, "Too many open files")
+
+    def fail() -> None:
+        with store.transaction():
+            raise ZeroDivisionError
+
+    with opened(store) as queues:
+        monkeypatch.setattr(Path, "read_bytes", refuse)
+        queues.publish("q", b"x")
+        with pytest.raises(ZeroDivisionError):
+            fail()  # so that the record has to be read back
+        until(lambda: bool(refused))
+        monkeypatch.undo()
+        until(lambda: not store._changes.count)
+        assert len(ids(store)) == 1
+
+
+def test_who_waits_to_write_is_let_in_beside_a_steady_load(home: Path) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL, seconds=0.05)
+    other = SqliteStore(home / "queue.db", durability="os", busy_seconds=20)
+    over = threading.Event()
+    with opened(store) as queues:
+
+        def load() -> None:
+            while not over.is_set():
+                queues.publish("q", b"x" * 100)
+
+        thread = threading.Thread(target=load)
+        thread.start()
+        try:
+            for number in range(10):
+                with other.transaction() as transaction:
+                    transaction.set_note("theirs", str(number))
+        finally:
+            over.set()
+            thread.join()
+        with store.transaction(write=False) as transaction:
+            assert transaction.note("theirs") == "9"
+        assert list(queues.check(repair=False)) == []
+    other.close()

@@ -11,7 +11,7 @@ import apsw
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_open import Patience, open_connection, translated, translation
-from yirangmq.stores.sqlite_redo import is_held, redo_path, take_in_here
+from yirangmq.stores.sqlite_redo import asking, is_held, redo_path, take_in_here
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
 
@@ -60,13 +60,15 @@ class SqliteStore:
             raise
 
     def _begin_writing(self) -> None:
-        """A server in the midst of a commit is waited for."""
+        """A server in the midst of a commit is waited for; one that is not gives way when it next commits."""
         patience, tries = Patience(self._busy_seconds), 0
         while True:
-            self._db.execute("BEGIN IMMEDIATE")
-            if not self._redo.exists() or not is_held(self._redo):
-                return
-            self._db.execute("ROLLBACK")
+            with asking(self._redo) as is_free:
+                if is_free:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    if not is_held(self._redo):  # as one that was made since then may be
+                        return
+                    self._db.execute("ROLLBACK")
             if not patience(tries):
                 raise apsw.BusyError("a server is in the midst of a commit")
             tries += 1

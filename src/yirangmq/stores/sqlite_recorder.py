@@ -51,6 +51,8 @@ class Recorder:
             self._kinds[statement] = _Kind("SELECT", vain=self._vain[table])
         self._waiting: list[tuple[str, Values]] = []
         """What is not made yet, in order."""
+        self.is_torn = False
+        """Nobody knows how much of what waited was made."""
         self.reach: Callable[[], None] | None = None
         """To be called before the connection is used, if it is away; it comes back, or that is an error."""
 
@@ -94,15 +96,17 @@ class Recorder:
 
     def make(self) -> None:
         """What waits."""
+        was_in_doubt = self.is_in_doubt
         if self.reach is not None:
             self.reach()
-        try:
-            for statement, values in self._waiting:
-                self._execute(statement, values)
-        except BaseException:
-            self.is_in_doubt = True
-            raise
+        if not self._waiting:
+            return
+        self.is_torn = self.is_in_doubt = True
+        for statement, values in self._waiting:
+            self._execute(statement, values)
         self._waiting.clear()
+        self.is_torn = False
+        self.is_in_doubt = was_in_doubt
 
     def begin(self) -> None:
         """Another batch of work."""
@@ -112,6 +116,7 @@ class Recorder:
     def give_up(self) -> None:
         """What waits: nothing of it happened, or it is made again by others."""
         self._waiting.clear()
+        self.is_torn = False
 
     def doubt(self) -> None:
         """What is in the tables may be something else than was seen."""

@@ -76,7 +76,10 @@ def mark_of(db: apsw.Connection) -> Mark:
     rows: list[Any] = db.execute("SELECT * FROM redo").fetchall()  # before schema 7 the generation alone
     if not rows:
         raise StoreDamaged("the generation is missing; see 'yirangmq check' and 'yirangmq repair'")
-    return Mark(*rows[0])
+    mark = Mark(*rows[0])
+    if mark.at < 0 or mark.number < 0:
+        raise StoreDamaged(f"{mark} is no mark; see 'yirangmq check' and 'yirangmq repair'")
+    return mark
 
 
 def put_mark(db: apsw.Connection, mark: Mark) -> None:
@@ -133,9 +136,10 @@ class RedoFile:
 
     def begin(self, mark: Mark) -> None:
         """All that was appended is in the SQLite file, which has this mark now."""
+        self._statements.clear()
         self.mark = mark
         """From where on records are not in the SQLite file."""
-        self._number, self._at = mark.number, mark.at
+        self.number, self._at = mark.number, mark.at
         """Of the next record."""
         self._is_around = False
         """The next record stands before those that are not in the SQLite file, having come around to the beginning."""
@@ -143,7 +147,6 @@ class RedoFile:
         """The same at the moment of ``next``."""
         self.is_in_doubt = False
         """Something was refused that may count after a crash: a record, or a commit of SQLite's."""
-        self._statements.clear()
 
     @property
     def is_made(self) -> bool:
@@ -153,7 +156,7 @@ class RedoFile:
     @property
     def count(self) -> int:
         """Records that are not in the SQLite file."""
-        return self._number - self.mark.number
+        return self.number - self.mark.number
 
     @property
     def room(self) -> int:
@@ -171,7 +174,7 @@ class RedoFile:
         """For a commit of SQLite that has all there is, while more is appended behind it."""
         self._statements.clear()  # whoever begins to read here knows none of them
         self._marked_around = False
-        return Mark(self.mark.generation, self._number, self._at)
+        return Mark(self.mark.generation, self.number, self._at)
 
     def taken_in(self, mark: Mark) -> None:
         """That commit is on disk."""
@@ -195,7 +198,7 @@ class RedoFile:
             at = self._place(_HEAD.size + len(body))
         if at < 0 or (self._fd < 0 and not self._open()):
             return False
-        generation, number, disk = self.mark.generation, self._number, self._disk
+        generation, number, disk = self.mark.generation, self.number, self._disk
         head = _HEAD.pack(len(body), _checksum(generation, number, body), generation, number)
         self.is_in_doubt = True
         try:
@@ -212,7 +215,7 @@ class RedoFile:
         if at < self._at:
             self._is_around = self._marked_around = True
         self._at = at + len(head) + len(body)
-        self._number = number + 1
+        self.number = number + 1
         self._statements.update(new)
         return True
 
@@ -253,6 +256,7 @@ class RedoFile:
         path = str(self.path)
         if self.path.exists():
             if self.path.stat().st_size == self._size:
+                self._disk.fsync_folder(str(self.path.parent.absolute()))  # who made it may not have come so far
                 return self._disk.open_update(path)
             self._disk.unlink(path)
         fd = self._disk.open_write(path)
@@ -272,7 +276,8 @@ class RedoFile:
         return chain.from_iterable(islice(commits(self.path.read_bytes(), self.mark), self.count))
 
     def hold(self) -> bool:
-        """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows."""
+        """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows. False if
+        somebody waits to write."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -283,11 +288,15 @@ class RedoFile:
         if self._fd >= 0:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        """It goes, unless there is something in it that is nowhere else."""
+    def leave(self) -> None:
+        """The file is not ours any more: with the next record another one is made."""
         if self._fd >= 0:
             self._disk.close(self._fd)
             self._fd = -1
+
+    def close(self) -> None:
+        """It goes, unless there is something in it that is nowhere else."""
+        self.leave()
         if not self.count and self.path.exists():
             self._disk.unlink(str(self.path))
 
@@ -373,20 +382,30 @@ def take_in_here(db: apsw.Connection, place: Path) -> bool:
 
 
 def is_held(place: Path) -> bool:
-    """A server that lives appends to it while SQLite commits beside it. To be asked by who may write."""
+    """A server that lives appends to it while SQLite commits beside it."""
+    with asking(place) as is_free:
+        return not is_free
+
+
+@contextlib.contextmanager
+def asking(place: Path) -> Iterator[bool]:
+    """For so long no server begins to hold it; whether none did before."""
     try:
         fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        yield True
+        return
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # where there are no such locks nobody holds one
-        return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        except OSError:  # where there are no such locks nobody holds one
+            yield True
+        else:
+            yield True
     finally:
         os.close(fd)
-    return False
 
 
 def _is_left(place: Path, mark: Mark) -> bool:

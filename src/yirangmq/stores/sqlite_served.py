@@ -17,6 +17,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 from typing import cast
 
 import apsw
@@ -54,6 +55,8 @@ STEADY = {
     FRESH_BEHIND: "fresh",
 }
 """What is asked at each handing out, and finds nothing where nobody stands in line."""
+WAY_SECONDS = 0.025
+"""How long who waits to write has to notice that it can."""
 log = logging.getLogger(__name__)
 
 
@@ -81,13 +84,23 @@ class ServedSqliteStore(SqliteStore):
         self._touched = 0
         self._away: _Away | None = None
         """SQLite is, to commit; or it is back, and nobody has asked for it since."""
+        self._is_awaited = False
+        """Somebody else waits to write."""
+        self._number = 0
+        """Of the first record of this batch of work."""
         self._going = threading.Lock()
         """Held by whoever commits for it."""
         self._copying = _Copying(self) if seconds is not None else None
         self._settling = _Settling(self, seconds) if seconds is not None else None
 
     def _begin_writing(self) -> None:
-        """There is no other server that could be in the midst of a commit."""
+        """There is no other server that could be in the midst of a commit; who waited for this moment goes first."""
+        if self._is_awaited:
+            self._is_awaited = False
+            until = monotonic() + WAY_SECONDS
+            while monotonic() < until and not self._changes.hold():
+                sleep(WAY_SECONDS / 50)
+            self._changes.let_go()
         self._db.execute("BEGIN IMMEDIATE")
 
     def _record(self) -> None:
@@ -111,6 +124,7 @@ class ServedSqliteStore(SqliteStore):
 
     def _work(self) -> SqliteTransaction:
         self._recorder.begin()
+        self._number = self._changes.number
         if self._believed is not self._known:
             self._believed = self._known
             self._recorder.doubt()
@@ -129,16 +143,26 @@ class ServedSqliteStore(SqliteStore):
             if not self._is_open:
                 self._end()
         elif self._is_small(work) and self._append():
-            if not self._is_open:
-                self._is_open = True
-                if self._settling is not None:
-                    self._settling.begin()
-            if self._changes.is_half_full and self._away is None and self._go_away() and self._settling is not None:
-                self._settling.hurry()
+            self._appended()
         else:
             made.make()
             self._settle()
         made.begin()
+
+    def _appended(self) -> None:
+        """It is on disk: what goes wrong from here on is nobody's failure."""
+        is_first, self._is_open = not self._is_open, True
+        try:
+            if is_first and self._settling is not None:
+                self._settling.begin()
+            if self._changes.is_half_full and self._away is None:
+                if self._go_away():
+                    if self._settling is not None:
+                        self._settling.hurry()
+                else:
+                    self._settle_all()
+        except Exception as error:
+            log.warning("what is on disk beside SQLite's file is taken in later: %s", error)
 
     def _append(self) -> bool:
         try:
@@ -179,7 +203,9 @@ class ServedSqliteStore(SqliteStore):
         """A look that failed has changed nothing, unless SQLite gave up all of its transaction."""
         with contextlib.suppress(Exception):
             self._reach()
-        if write or not (self._is_open and self._db.in_transaction):
+        if write or self._recorder.is_torn or not (self._is_open and self._db.in_transaction):
+            if self._changes.number != self._number:  # it is on disk, and we were stopped before anybody was told
+                self._given = 0, 0
             self._is_open = False
             self._recorder.give_up()
             super()._roll_back(write)
@@ -214,10 +240,10 @@ class ServedSqliteStore(SqliteStore):
 
     def _end_doubt(self) -> None:
         """What was refused, and may be on disk nevertheless, is made void with all records, by a commit."""
-        self._recorder.make()
-        if not self._is_open:
-            self._db.execute("BEGIN IMMEDIATE")
         try:
+            self._recorder.make()
+            if not self._is_open:
+                self._db.execute("BEGIN IMMEDIATE")
             self._settle()
         except BaseException:
             self._roll_back()
@@ -228,6 +254,7 @@ class ServedSqliteStore(SqliteStore):
     def _go_away(self) -> bool:
         """SQLite is to commit all there is; False if it cannot be done aside."""
         if self._changes.is_in_doubt or not self._changes.hold():
+            self._is_awaited = True
             return False
         mark = self._changes.next()
         try:
@@ -298,7 +325,7 @@ class ServedSqliteStore(SqliteStore):
             self._recorder.make()
             if self._is_open and self._go_away():
                 return
-        except apsw.Error as error:
+        except Exception as error:
             self._complain(error)
         self._settle_all()
 
@@ -313,6 +340,7 @@ class ServedSqliteStore(SqliteStore):
         is_copied_aside = self._copying is not None
         if self._copying is not None:
             self._copying.close()
+        self._changes.leave()
         try:
             return super()._salvage()
         finally:
@@ -329,7 +357,7 @@ class ServedSqliteStore(SqliteStore):
                 self._catch_up()
             if self._is_open:
                 self._settle()
-        except (apsw.Error, StoreBusy) as error:
+        except Exception as error:
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:
@@ -338,7 +366,7 @@ class ServedSqliteStore(SqliteStore):
 
     def used_bytes(self) -> int:
         with self._lock:
-            self._reach()
+            self._welcome()
             return super().used_bytes()
 
     def settle(self) -> bool:
@@ -383,8 +411,9 @@ class _Settling:
         """Something is there that was not."""
         self._begun.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="yirangmq-commit", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="yirangmq-commit", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def hurry(self) -> None:
         self._begun.set()
@@ -398,7 +427,12 @@ class _Settling:
                 return
             self._begun.clear()
             self._hurried.clear()
-            if not self._store.settle_aside():
+            try:
+                is_all = self._store.settle_aside()
+            except Exception:
+                log.exception("SQLite does not commit")
+                is_all = False
+            if not is_all:
                 self._begun.set()
 
     def close(self) -> None:
@@ -434,8 +468,9 @@ class _Copying:
             self._is_asked = True
             self._asked.set()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="yirangmq-copy", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="yirangmq-copy", daemon=True)
+                thread.start()
+                self._thread = thread
         elif self._is_done or self._pages > MOST_TIMES * self._most:
             self._is_asked = self._is_done = False
             _copy(self._store._db)
@@ -447,14 +482,20 @@ class _Copying:
             self._asked.clear()
             if self._is_over:
                 break
-            if db is None:
-                db = apsw.Connection(str(self._store._path), vfs=self._store._vfs)
-                db.execute("PRAGMA synchronous = FULL")
-                db.execute("SELECT generation FROM redo").fetchone()  # or it does not know of a log
-            _copy(db)
+            try:
+                db = db or self._connected()
+                _copy(db)
+            except (apsw.Error, OSError) as error:
+                log.warning("SQLite's log is not copied: %s", error)  # whoever commits does it when it is long
             self._is_done = True
         if db is not None:
             db.close()
+
+    def _connected(self) -> apsw.Connection:
+        db = apsw.Connection(str(self._store._path), vfs=self._store._vfs)
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("SELECT generation FROM redo").fetchone()  # or it does not know of a log
+        return db
 
     def close(self) -> None:
         self._is_over = True
