@@ -85,6 +85,9 @@ class ScriptedLine:
     def forget(self, slot: Slot) -> None:
         pass
 
+    def glance(self) -> None:
+        raise NotImplementedError
+
     async def listen(self, one: Any, seconds: float) -> bool:
         """False for each ``SILENCE`` of the script."""
         is_silent = bool(self._answers) and self._answers[0] is SILENCE

@@ -1,19 +1,27 @@
 """Messages sent one by one without waiting for each answer, whatever becomes of the connection."""
 
+import asyncio
+import os
+import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.client.conftest import FACES, Connect
 from tests.client.parts import BadLine, InLoop
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.servers import RunningServer
 from yirangmq.client import sender as sender_module
+from yirangmq.client.open import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
 from yirangmq.core.ports import Stored
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
-from yirangmq.wire.frames import Kind
+from yirangmq.wire import calls
+from yirangmq.wire.frames import FrameReader, Kind
 
 
 @pytest.fixture(params=["embedded", *FACES])
@@ -100,32 +108,182 @@ def test_a_message_that_cannot_be_one_is_refused_at_once(queues: Any) -> None:
     assert queues.counts("mail").ready == 2
 
 
-def test_a_refusal_is_raised_by_one_of_the_next_calls_and_the_others_go_through(queues: Any) -> None:
+def test_every_refusal_is_told_and_what_raised_it_was_not_sent(queues: Any) -> None:
     queues.set_policy("mail", {"quota": {"maxMessages": 3}})
-    out = Out(queues, 2)
-    raised: list[QueueError] = []
-    for number in range(5):
+    told: list[Stored] = []
+    out = Out(queues, 2, told=told.append)
+    sent: list[str] = []
+    refused: set[str] = set()
+    unsent = 0
+    for number in range(20):
         try:
-            out.send(number)
+            sent.append(out.send(number))
         except QueueError as error:
-            raised.append(error)
+            refused |= error.refused.keys()
+            unsent += 1
     try:
         out.settle()
     except QueueError as error:
-        raised.append(error)
-    assert raised
-    assert queues.counts("mail").ready == 3
+        refused |= error.refused.keys()
     out.settle()
+    assert queues.counts("mail").ready == 3
+    assert [receipt.id for receipt in told] == sent[:3]
+    assert refused == set(sent[3:])
+    assert len(sent) + unsent == 20
 
 
-def test_a_refusal_names_its_message(client: Any) -> None:
+def test_a_refusal_is_heard_of_by_the_next_call_where_there_was_time(client: Any) -> None:
+    """Also where nobody waits for answers, and far from the end of the window."""
     client.set_policy("mail", {"quota": {"maxMessages": 1}})
     out = Out(client)
     out.send(1)
     refused = out.send(2)
-    with pytest.raises(QueueError) as caught:
+
+    def is_refused() -> bool:
+        try:
+            out.send(3)
+        except QueueError as error:
+            return refused in error.refused
+        return False
+
+    until(is_refused)
+    with suppress(QueueError):
         out.settle()
-    assert caught.value.__notes__ == [f"message {refused}"]
+
+
+def test_whoever_is_told_may_send(queues: Any) -> None:
+    if isinstance(queues, InLoop):
+        pytest.skip("its coroutines are run from outside of the loop")
+    told: list[Stored] = []
+
+    def tell(receipt: Stored) -> None:
+        told.append(receipt)
+        if len(told) < 5:
+            out.send("again")
+
+    out = Out(queues, told=tell)
+    out.send("first")
+    until(lambda: (out.settle(), len(told) == 5)[1])
+    assert queues.counts("mail").ready == 5
+
+
+def test_what_is_told_to_nobody_is_refused(queues: Any) -> None:
+    with pytest.raises(BadInput, match="told"):
+        queues.sender("mail", told=5)
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_what_goes_wrong_inside_is_what_went_wrong(server: RunningServer, error: type[BaseException]) -> None:
+    with FACES["blocking"](server.unix, retries=0, timeout=1) as queues:
+        sender = queues.sender("mail")
+
+        def work() -> None:
+            with sender:
+                sender.send(1)
+                server.stop()
+                raise error
+
+        with pytest.raises(error):
+            work()
+        with pytest.raises(BadInput, match="closed"):
+            sender.send(2)
+        server.start()
+
+
+def test_a_cancelled_wait_costs_the_next_one_nothing(server: RunningServer) -> None:
+    async def scenario() -> tuple[float, int]:
+        async with connect_async(server.unix, timeout=PATIENCE) as queues, queues.sender("mail") as sender:
+            await sender.send(1)
+            await sender.settle()
+            for number in range(20):
+                await sender.send(number)
+                waiting = asyncio.create_task(sender.settle())
+                await asyncio.sleep(0)
+                waiting.cancel()
+                with suppress(asyncio.CancelledError):
+                    await waiting
+            began = time.monotonic()
+            await sender.settle()
+            return time.monotonic() - began, (await queues.counts("mail")).ready
+
+    seconds, ready = asyncio.run(scenario())
+    assert seconds < PATIENCE / 2
+    assert ready == 21
+
+
+def test_a_child_has_to_make_its_own(server: RunningServer) -> None:
+    with FACES["blocking"](server.unix) as queues, queues.sender("mail") as sender:
+        sender.send(1)
+        child = os.fork()
+        if not child:
+            try:
+                sender.send(2)
+            except BadInput:
+                sender.close()
+                os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        sender.settle()
+        assert queues.counts("mail").ready == 1
+
+
+class HandingOver:
+    """A server of one queue. Its first connection turns messages away, as a node does that hands over."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+        self.turned_away = 0
+        self._listener = socket.create_server(("localhost", 0))
+        self.address = f"tcp://localhost:{self._listener.getsockname()[1]}"
+        self._is_first = True
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                channel, _ = self._listener.accept()
+                is_first, self._is_first = self._is_first, False
+                threading.Thread(target=self._talk, args=(channel, is_first), daemon=True).start()
+
+    def _talk(self, channel: socket.socket, is_handing_over: bool) -> None:
+        reader = FrameReader(1 << 24)
+        with suppress(OSError), channel:
+            while data := channel.recv(65536):
+                for kind, number, body in reader.feed(data):
+                    answer = self._answer(Kind(kind), number, calls.read(Kind(kind), bytes(body)), is_handing_over)
+                    channel.sendall(answer)
+
+    def _answer(self, kind: Kind, number: int, said: Any, is_handing_over: bool) -> bytes | bytearray:
+        if kind is Kind.HELLO:
+            return calls.frame(Kind.WELCOME, number, calls.Welcome("x", "n", "sync", 1 << 24))
+        if kind is not Kind.PUBLISH:
+            return b""
+        if is_handing_over:
+            self.turned_away += 1
+            return calls.frame(Kind.ERROR, number, calls.Failed("not_active", "this node is handing over"))
+        self.stored += [message.payload for message in said.messages]
+        return calls.frame(Kind.STORED, number, calls.Stored([message.id for message in said.messages]))
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.mark.parametrize("pause", [0, 0.01])
+def test_who_is_turned_away_sends_again_elsewhere_in_order(connecting: Connect, pause: float) -> None:
+    server = HandingOver()
+    told: list[Stored] = []
+    out = Out(connecting(server.address), told=told.append)
+    ids = []
+    for number in range(20):
+        ids.append(out.send(number))
+        time.sleep(pause)
+    out.settle()
+    assert server.turned_away
+    assert server.stored == [b"%d" % number for number in range(20)]
+    assert [receipt.id for receipt in told] == ids
+    server.close()
 
 
 def test_leaving_the_client_waits_for_what_was_sent(server: RunningServer, connecting: Connect) -> None:

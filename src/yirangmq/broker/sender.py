@@ -5,6 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Stored
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 class Sender:
     def __init__(self, queues: "Queues", queue: str, told: Callable[[Stored], object] | None) -> None:
+        names.check_told(told)
         self._queues = queues
         self._queue = queue
         self._told = told
@@ -22,7 +24,7 @@ class Sender:
     def send(self, message: object) -> str:
         """Any JSON value, bytes, or a ``NewMessage``; its id."""
         if self._is_closed:
-            raise BadInput("this sender was closed", field="sender")
+            raise BadInput("closed; make another one", field="sender")
         receipt = self._queues.publish(self._queue, message)
         if self._told is not None:
             self._told(receipt)

@@ -8,9 +8,10 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 
+from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.queues import NO_TOPICS, Queues
-from yirangmq.broker.sender import Sender
 from yirangmq.broker.subscription import Subscription
+from yirangmq.core import names
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.ports import Stored
 from yirangmq.format.delivery import Delivery, Look
@@ -119,7 +120,8 @@ class AsyncQueues:
                 yield look
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "AsyncSender":
-        return AsyncSender(self._core.sender(queue, window, told=told), self._threads)
+        names.check_count(window, "window", most=MOST_PER_CALL)
+        return AsyncSender(self._core, self._threads, queue, told)
 
     def subscribe(
         self,
@@ -191,15 +193,35 @@ class AsyncSubscription:
 
 
 class AsyncSender:
-    """``async with queues.sender(queue) as sender``."""
+    """``async with queues.sender(queue) as sender``: one after the other, in the order in which they were asked for."""
 
-    def __init__(self, core: Sender, threads: ThreadPoolExecutor) -> None:
-        self._core = core
+    def __init__(
+        self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[Stored], object] | None
+    ) -> None:
+        names.check_told(told)
+        self._receipts: list[Stored] = []
+        self._core = queues.sender(queue, told=self._receipts.append)
         self._threads = threads
+        self._told = told
+        self._turn = asyncio.Lock()
 
-    send = threaded(Sender.send)
-    settle = threaded(Sender.settle)
-    close = threaded(Sender.close)
+    async def send(self, message: object) -> str:
+        async with self._turn:
+            loop = asyncio.get_running_loop()
+            id = await loop.run_in_executor(self._threads, self._core.send, message)
+        receipts, self._receipts[:] = self._receipts[:], []
+        if self._told is not None:
+            for receipt in receipts:
+                self._told(receipt)
+        return id
+
+    async def settle(self) -> None:
+        async with self._turn:
+            self._core.settle()
+
+    async def close(self) -> None:
+        self._core.close()
+        await self.settle()
 
     async def __aenter__(self) -> "AsyncSender":
         return self

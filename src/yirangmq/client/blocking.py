@@ -32,6 +32,8 @@ ROOM_SECONDS = 0.05
 PLAIN_SECONDS = 5.0
 """A read lasts so long at most. Where there is more time than that it simply reads, without asking first whether there
 is something: one call of the system instead of two."""
+AT_ONCE = -0.001
+"""Seconds to wait where a wait is a millisecond longer than it is said to be."""
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
 AWAKE_SECONDS = 0.0005
@@ -157,6 +159,13 @@ class BlockingLine:
 
     def forget(self, slot: Slot) -> None:
         self._talk.forget(slot)
+
+    def glance(self) -> None:
+        with self._heard:
+            if not self._reading and self._talk.trouble is None:
+                self._read(AT_ONCE)
+        if self._owed:
+            self._pay()
 
     async def listen(self, one: News, seconds: float) -> bool:
         return self._await(one, seconds)

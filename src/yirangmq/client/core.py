@@ -42,6 +42,11 @@ class Reply(NamedTuple):
             raise self.error()
         raise QueueError(f"the server answered with a frame of kind {self.kind} where {kind.name} belongs")
 
+    @property
+    def is_turned_away(self) -> bool:
+        """Nothing was done, and asking later or elsewhere may help."""
+        return self.kind == Kind.ERROR and isinstance(self.error(), Unavailable)
+
     def error(self) -> QueueError:
         failed: calls.Failed = self.value
         return calls.error_of(failed.code, failed.text, failed.field)

@@ -197,25 +197,46 @@ class Courier:
 class Pipeline:
     """Errands in order, several on their way at once; each ends up with its answer, or the pipeline is unreachable."""
 
-    def __init__(self, courier: Courier, window: int, patience: float | None = None) -> None:
+    def __init__(self, courier: Courier, window: int, patience: float | None = None, *, glances: bool = False) -> None:
+        """``glances``: answers that have come are heard before something is sent, also where nobody waits for them."""
         self._courier = courier
         self._window = window
         self._seconds = courier.terms.timeout if patience is None else patience
+        self._glances = glances
         self._out: deque[Errand] = deque()
 
+    @property
+    def is_under_way(self) -> bool:
+        return bool(self._out)
+
     async def put(self, errand: Errand) -> None:
-        """Send it; if the window is full, only when the oldest one was answered."""
-        while len(self._out) >= self._window:
+        """Send it; if the window is full, only when the oldest one was answered, and never past one that has to be sent
+        again."""
+        line = await self._line()
+        self.collect()
+        while self._out and (len(self._out) >= self._window or self._is_turned_away()):
             await self.settle_first()
-        line = await self._courier.line()
+            line = await self._courier.line()
         self._out.append(errand)
         try:
             await self._send_all(line)
         except Lost:
             pass  # whoever waits for its answer sends it again
         except BaseException:
-            self._out.remove(errand)
+            self.give_up(errand)
             raise
+
+    def give_up(self, errand: Errand) -> None:
+        """Nobody waits for it any more."""
+        if errand in self._out:
+            self._out.remove(errand)
+
+    async def _line(self) -> Line:
+        line = await self._courier.line()
+        if not self._glances:
+            return line
+        line.glance()
+        return line if line.is_alive else await self._courier.line()
 
     async def finish(self) -> None:
         while self._out:
@@ -224,7 +245,13 @@ class Pipeline:
     def collect(self) -> None:
         """Those answered so far are done with, without waiting."""
         while self._out and (slot := self._out[0].slot) is not None and slot.reply is not None:
+            if slot.reply.is_turned_away:
+                return
             self._out.popleft().reply = slot.reply
+
+    def _is_turned_away(self) -> bool:
+        slot = self._out[0].slot
+        return slot is not None and slot.reply is not None and slot.reply.is_turned_away
 
     async def resume(self, line: Line) -> None:
         """Send what is unanswered on this connection, if it was sent on another."""
@@ -243,6 +270,9 @@ class Pipeline:
                 first.slot = None
                 first.losses += 1
                 await self._courier.pause(first.losses, lost)
+            except BaseException:
+                first.slot = None  # its answer is nobody's now; with the same ids it can be asked again
+                raise
         self._out.popleft()
 
     async def _send_all(self, line: Line) -> None:

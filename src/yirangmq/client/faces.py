@@ -148,4 +148,4 @@ class Sender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        run(self._core.__aexit__(kind, error, trace))

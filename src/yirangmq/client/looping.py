@@ -118,6 +118,9 @@ class LoopLine(asyncio.BufferedProtocol):
     def forget(self, slot: Slot) -> None:
         self._talk.forget(slot)
 
+    def glance(self) -> None:
+        """The loop hears whatever comes."""
+
     async def listen(self, one: News, seconds: float) -> bool:
         return await self._await(one, seconds)
 

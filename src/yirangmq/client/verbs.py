@@ -60,13 +60,18 @@ class AsyncClient:
     async def close(self) -> None:
         """Wait for what was sent, give back what was pushed and not taken, and hang up."""
         try:
-            for sender in list(self._senders):
-                await sender.close()
-            for subscription in list(self._subscriptions):
-                await subscription.close()
-            await self.topics.close()
+            await self._close_all([*self._senders, *self._subscriptions, self.topics])
         finally:
             await self._courier.close()
+
+    async def _close_all(self, those: "list[AsyncSender | AsyncSubscription | AsyncTopics]") -> None:
+        """Each of them, whatever becomes of the others."""
+        for number, one in enumerate(those):
+            try:
+                await one.close()
+            except BaseException:
+                await self._close_all(those[number + 1 :])
+                raise
 
     async def ping(self) -> float:
         """Seconds until the server answers."""
@@ -118,7 +123,7 @@ class AsyncClient:
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
         """Publish one by one without waiting for each: at most ``window`` are unanswered at a time. ``told`` is called
-        with the receipt of each, in order, when its answer is looked at."""
+        with the receipt of each, in order, when its answer is looked at: by the next call that sends or settles."""
         names.check_queue(queue)
         names.check_count(window, "window", most=MOST_PER_CALL)
         sender = AsyncSender(self._courier, self._ids, queue, window, told, self._senders.discard)

@@ -45,6 +45,9 @@ class Line(Protocol):
     def taken(self) -> None:
         """Some of the feed was taken: there is room for more."""
 
+    def glance(self) -> None:
+        """Hear what has come, without waiting; also that it is gone."""
+
     async def listen(self, one: News, seconds: float) -> bool:
         """Wait until there is something for it; False if there was nothing in all this time."""
 

@@ -16,6 +16,8 @@ class QueueError(Exception):
         self.receipts: list[Any] = []
         """Of a ``publish_many`` that was stopped in the middle: what became of the messages sent, in their order;
         None for one that was not stored, or of which nothing is known."""
+        self.refused: dict[str, QueueError] = {}
+        """Of a sender: why messages were refused that had been sent before, by their ids; this is the first of them."""
 
 
 class BadInput(QueueError):

@@ -96,3 +96,8 @@ def check_many(values: object, field: str) -> None:
     """One text is a sequence of letters, and one object a sequence of names: never what was meant."""
     if isinstance(values, str | bytes | bytearray | dict):
         raise BadInput(f"must be a list, not one {type(values).__name__}", field=field)
+
+
+def check_told(told: object) -> None:
+    if told is not None and not callable(told):
+        raise BadInput(f"{told!r} cannot be called", field="told")
