@@ -69,7 +69,7 @@ class NumberedIds:
 
     def new(self, count: int) -> list[str]:
         self._given += count
-        return [f"{self._prefix}-{number:06}" for number in range(self._given - count + 1, self._given + 1)]
+        return [f"{self._prefix}-{number}" for number in range(self._given - count + 1, self._given + 1)]
 
     def fraction(self) -> float:
         return 0.5
