@@ -12,7 +12,7 @@ from tests.contracts.parts import picture
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite import SqliteStore
@@ -220,3 +220,28 @@ def test_messages_without_a_body_take_room_too() -> None:
     arrivals.drop(1, number)
     arrivals.add(number + 1, [envelope("b")], 0)
     assert arrivals.find(number + 1, 1) is not None
+
+
+def test_messages_given_back_behind_others_slow_down_nobody_ahead(tmp_path: Path) -> None:
+    """Runs are handed out as runs as far as they stand before the first message with a row of its own."""
+    clock = ManualClock()
+    houses = [House(SqliteStore(tmp_path / "queue.db", durability="os"), clock), House(MemoryStore(), clock)]
+    lines = []
+    for house in houses:
+        house.do([publish("mail", [envelope(f"m{n:02}") for n in range(12)]), lease("mail", 3)])
+        with house.store.transaction() as transaction:
+            [card] = transaction.by_id("mail", ["m01"])
+            assert card is not None
+            back = card._replace(state=State.READY, due_at=0, consumer="", place=transaction.places(1))
+            transaction.swap([Change(card, back)])
+        with house.store.transaction(write=False) as transaction:
+            lines.append([sent.id for _, sent in transaction.heads("mail", 20)])
+    assert lines[0] == lines[1] == [*(f"m{n:02}" for n in range(3, 12)), "m01"]
+    with houses[0].store.transaction(write=False) as transaction:
+        runs = transaction.in_runs()
+        assert runs is not None
+        for limit, found in ((5, [5]), (9, [9]), (10, None)):
+            heads = runs.head_runs("mail", limit, 0)
+            assert (heads if heads is None else [run.length for run, _ in heads]) == found
+    for house in houses:
+        house.store.close()

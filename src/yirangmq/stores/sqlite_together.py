@@ -22,11 +22,16 @@ class Together(Ending):
     def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
         number = self._queue(queue)
         self._offered.clear()
-        if number is None or self._value(sql.IS_ANY_APART, number, target):
+        if number is None:
             return None
+        line = self._runs.line(number, limit)
+        if self._value(sql.IS_ANY_APART, number, target):
+            line = self._ahead_of_others(line, number, target)
+            if sum([last - first + 1 for _, first, last in line]) < limit:
+                return None
         found = []
         try:
-            for rank, first, last in self._runs.line(number, limit):
+            for rank, first, last in line:
                 sent = self._runs.sent(queue, rank, (first, last), limit)
                 if not sent or sent[-1][0] - first + 1 != len(sent):
                     return None  # one of them is missing
@@ -36,6 +41,16 @@ class Together(Ending):
         except UnicodeDecodeError:
             return None
         return found
+
+    def _ahead_of_others(self, line: list[tuple[int, int, int]], queue: int, target: int) -> list[tuple[int, int, int]]:
+        """Of runs in line, as much as stands before the first message that has a row of its own."""
+        rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_APART, (queue, one))]
+        rank, place = min(rows)
+        return [
+            (of, first, min(last, place - 1) if of == rank else last)
+            for of, first, last in line
+            if (of, first) < (rank, place)
+        ]
 
     def held_run(self, first: int, last: int) -> Run | None:
         held = self._runs.held(first, last)
