@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.client.parts import BadLine, InLoop
+from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.testing import CountingIds, ManualClock
+from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 Connect = Callable[..., Any]
 FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
@@ -49,3 +50,14 @@ def line(server: RunningServer) -> Iterator[BadLine]:
     line = BadLine(server.unix)
     yield line
     line.close()
+
+
+@pytest.fixture(params=["embedded", *FACES])
+def everyones(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
+    """A store of our own, or a client by either face."""
+    if request.param == "embedded":
+        yield open_for_test(clock=clock)
+        return
+    server: RunningServer = request.getfixturevalue("server")
+    with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
+        yield client

@@ -65,6 +65,17 @@ async def _all(steps: Any) -> list[Any]:
     return [one async for one in steps]
 
 
+class ToTheirEnd:
+    """Something of a store or of either face of a client, its coroutines run to their end."""
+
+    def __init__(self, queues: Any, made: Any) -> None:
+        self._it = made
+        self._run: Callable[[Any], Any] = queues._run if isinstance(queues, InLoop) else lambda value: value
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *given: self._run(getattr(self._it, name)(*given))
+
+
 class BadLine:
     """Stands between clients and a server, and passes everything on, but for what it was told.
 

@@ -5,34 +5,26 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from tests.client.conftest import FACES, Connect
-from tests.client.parts import BadLine, InLoop
+from tests.client.parts import BadLine, InLoop, ToTheirEnd
 from tests.patience import PATIENCE, until
 from tests.servers import RunningServer
 from yirangmq.client import sender as sender_module
 from yirangmq.client.open import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
 from yirangmq.core.ports import Stored
-from yirangmq.testing import CountingIds, ManualClock, open_for_test
 from yirangmq.wire import calls
 from yirangmq.wire.frames import FrameReader, Kind
 
 
-@pytest.fixture(params=["embedded", *FACES])
-def queues(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
-    """A store of our own, or a client by either face."""
-    if request.param == "embedded":
-        yield open_for_test(clock=clock)
-        return
-    server: RunningServer = request.getfixturevalue("server")
-    with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
-        yield client
+@pytest.fixture
+def queues(everyones: Any) -> Any:
+    return everyones
 
 
 @pytest.fixture
@@ -40,15 +32,9 @@ def client(server: RunningServer, connecting: Connect) -> Any:
     return connecting(server.unix)
 
 
-class Out:
-    """A sender of a store or of either face of a client, its coroutines run to their end."""
-
+class Out(ToTheirEnd):
     def __init__(self, queues: Any, *given: Any, **named: Any) -> None:
-        self._it = queues.sender("mail", *given, **named)
-        self._run: Callable[[Any], Any] = queues._run if isinstance(queues, InLoop) else lambda value: value
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *given: self._run(getattr(self._it, name)(*given))
+        super().__init__(queues, queues.sender("mail", *given, **named))
 
 
 def sent_all(out: Out, count: int) -> None:

@@ -1,31 +1,24 @@
 """Messages pushed within a credit window, whatever becomes of the connection."""
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.client.conftest import FACES, Connect
-from tests.client.parts import BadLine, InLoop
+from tests.client.conftest import Connect
+from tests.client.parts import BadLine, ToTheirEnd
 from tests.patience import PATIENCE
 from tests.servers import RunningServer
 from yirangmq.core.errors import BadInput, LeaseExpired
-from yirangmq.testing import CountingIds, ManualClock, open_for_test
+from yirangmq.testing import ManualClock
 from yirangmq.wire.frames import Kind
 
 QUIET = 0.15
 """Seconds without a message after which there is none."""
 
 
-@pytest.fixture(params=["embedded", *FACES])
-def queues(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
-    """A store of our own, or a client by either face."""
-    if request.param == "embedded":
-        yield open_for_test(clock=clock)
-        return
-    server: RunningServer = request.getfixturevalue("server")
-    with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
-        yield client
+@pytest.fixture
+def queues(everyones: Any) -> Any:
+    return everyones
 
 
 @pytest.fixture
@@ -33,12 +26,9 @@ def client(server: RunningServer, connecting: Connect) -> Any:
     return connecting(server.unix)
 
 
-class Pushed:
-    """A subscription on a store or of either face of a client, its coroutines run to their end."""
-
+class Pushed(ToTheirEnd):
     def __init__(self, queues: Any, *given: Any, **named: Any) -> None:
-        self._it = queues.subscribe("mail", *given, **named)
-        self._run: Callable[[Any], Any] = queues._run if isinstance(queues, InLoop) else lambda value: value
+        super().__init__(queues, queues.subscribe("mail", *given, **named))
 
     def take(self, count: int) -> list[Any]:
         """So many, and there are no more."""
@@ -51,9 +41,6 @@ class Pushed:
         while (delivery := self._run(self._it.next(QUIET))) is not None:
             found.append(delivery)
         return found
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *given: self._run(getattr(self._it, name)(*given))
 
 
 def values(deliveries: list[Any]) -> list[Any]:

@@ -12,22 +12,16 @@ import apsw
 import pytest
 
 from tests.patience import until
-from tests.stores.test_sqlite_served import after_a_kill, ids, plain, served
+from tests.stores.served import OrderedIds, after_a_kill, ids, plain, served
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_redo import Mark, RedoFile, commits, is_held
+from yirangmq.stores.sqlite_redo import Mark, commits, is_held
+from yirangmq.stores.sqlite_ring import RedoFile
 from yirangmq.stores.sqlite_served import ServedSqliteStore
-from yirangmq.testing import CountingIds, open_for_test
+from yirangmq.testing import open_for_test
 
 SMALL = 16 * 1024
-
-
-class OrderedIds(CountingIds):
-    """Each greater than those before it, as real ones mostly are: nobody has to look for it among them."""
-
-    def new(self, count: int) -> list[str]:
-        return [f"{one.partition('-')[2]:0>8}" for one in super().new(count)]
 
 
 def opened(store: ServedSqliteStore) -> Queues:
@@ -309,7 +303,7 @@ def test_after_a_salvage_records_go_to_a_file_that_is_there(home: Path, tmp_path
         sent = [queues.publish("q", b"x" * 100).id for _ in range(30)]
         store.settle()
         store._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        root, size = next(store._db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))[0], 0
+        [root] = next(store._db.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'note'"))
         size = store._db.pragma("page_size")
         with (home / "queue.db").open("r+b") as file:
             file.seek((root - 1) * size)
@@ -322,19 +316,35 @@ def test_after_a_salvage_records_go_to_a_file_that_is_there(home: Path, tmp_path
         assert ids(plain(after_a_kill(home, tmp_path / "left"))) == sent
 
 
+def refuse_to_start(thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_thread_that_cannot_be_started_fails_nobody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ServedSqliteStore(home / "queue.db", durability="os", redo_bytes=SMALL)
 
-    def refuse(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     with opened(store) as queues:
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
         sent = [queues.publish("q", b"x" * 500).id for _ in range(100)]
         monkeypatch.undo()
         sent += [queues.publish("q", b"x" * 500).id for _ in range(100)]
         assert ids(store) == sent
         assert list(queues.check(repair=False)) == []
+    assert ids(plain(home)) == sent
+
+
+def test_a_thread_that_cannot_be_started_fails_no_large_commit_either(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ServedSqliteStore(home / "queue.db", durability="os")
+    with opened(store) as queues:
+        assert store._copying is not None
+        store._copying._most = 1  # SQLite's log is long enough to be copied at once
+        monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
+        sent = [receipt.id for _ in range(5) for receipt in queues.publish_many("q", [b"x" * 500] * 100)]
+        monkeypatch.undo()
+        sent += [receipt.id for receipt in queues.publish_many("q", [b"x" * 500] * 100)]
+        assert ids(store) == sent
     assert ids(plain(home)) == sent
 
 

@@ -12,9 +12,9 @@ import apsw
 import pytest
 
 from tests.patience import until
+from tests.stores.served import after_a_kill, ids, plain, served
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
-from yirangmq.core.ports import Store
 from yirangmq.format.envelope import NewMessage
 from yirangmq.stores import sqlite_open
 from yirangmq.stores.disk import Disk
@@ -26,25 +26,6 @@ from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
 REDO = "queue.db-redo"
-
-
-def served(folder: Path, **settings: Any) -> ServedSqliteStore:
-    return ServedSqliteStore(folder / "queue.db", **{"durability": "os", "seconds": None, **settings})
-
-
-def after_a_kill(folder: Path, to: Path) -> Path:
-    """What lies on disk now, as the next process finds it."""
-    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*-shm"))
-    return to
-
-
-def ids(store: Store, queue: str = "q") -> list[str]:
-    with store.transaction(write=False) as transaction:
-        return [envelope.id for _, envelope in transaction.heads(queue, 10_000)]
-
-
-def plain(folder: Path) -> SqliteStore:
-    return SqliteStore(folder / "queue.db", durability="os")
 
 
 @pytest.fixture

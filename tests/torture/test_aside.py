@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.stores.test_sqlite_aside import OrderedIds
-from tests.stores.test_sqlite_served import ids
+from tests.stores.served import OrderedIds, ids
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_redo import Mark, RedoFile
+from yirangmq.stores.sqlite_redo import Mark
+from yirangmq.stores.sqlite_ring import RedoFile
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.torture.backends import STORE

@@ -9,6 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Coroutine
+from math import ceil
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,8 +33,6 @@ ROOM_SECONDS = 0.05
 PLAIN_SECONDS = 5.0
 """A read lasts so long at most. Where there is more time than that it simply reads, without asking first whether there
 is something: one call of the system instead of two."""
-AT_ONCE = -0.001
-"""Seconds to wait where a wait is a millisecond longer than it is said to be."""
 LAST_READ = 1.0
 """Seconds within which a reader that was told of the end has let go of the socket."""
 AWAKE_SECONDS = 0.0005
@@ -163,7 +162,7 @@ class BlockingLine:
     def glance(self) -> None:
         with self._heard:
             if not self._reading and self._talk.trouble is None:
-                self._read(AT_ONCE)
+                self._read(0)
         if self._owed:
             self._pay()
 
@@ -207,7 +206,7 @@ class BlockingLine:
                 pass
             elif seconds > PLAIN_SECONDS:
                 size = self._channel.recv_into(self._sealed or self._talk.room())
-            elif self._poll.poll(seconds * 1000 + 1):
+            elif self._poll.poll(ceil(seconds * 1000)):
                 size = self._channel.recv_into(self._sealed or self._talk.room(), 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass

@@ -42,11 +42,6 @@ class Reply(NamedTuple):
             raise self.error()
         raise QueueError(f"the server answered with a frame of kind {self.kind} where {kind.name} belongs")
 
-    @property
-    def is_turned_away(self) -> bool:
-        """Nothing was done, and asking later or elsewhere may help."""
-        return self.kind == Kind.ERROR and isinstance(self.error(), Unavailable)
-
     def error(self) -> QueueError:
         failed: calls.Failed = self.value
         return calls.error_of(failed.code, failed.text, failed.field)
@@ -69,6 +64,12 @@ class Slot:
     @property
     def has_news(self) -> bool:
         return self.reply is not None
+
+    @property
+    def is_turned_away(self) -> bool:
+        """Nothing was done, and asking later or elsewhere may help."""
+        reply = self.reply
+        return reply is not None and reply.kind == Kind.ERROR and isinstance(reply.error(), Unavailable)
 
 
 class Stream:

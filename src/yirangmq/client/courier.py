@@ -214,7 +214,7 @@ class Pipeline:
         again."""
         line = await self._line()
         self.collect()
-        while self._out and (len(self._out) >= self._window or self._is_turned_away()):
+        while len(self._out) >= self._window or self._is_turned_away():
             await self.settle_first()
             line = await self._courier.line()
         self._out.append(errand)
@@ -245,13 +245,14 @@ class Pipeline:
     def collect(self) -> None:
         """Those answered so far are done with, without waiting."""
         while self._out and (slot := self._out[0].slot) is not None and slot.reply is not None:
-            if slot.reply.is_turned_away:
+            if slot.is_turned_away:
                 return
             self._out.popleft().reply = slot.reply
 
     def _is_turned_away(self) -> bool:
-        slot = self._out[0].slot
-        return slot is not None and slot.reply is not None and slot.reply.is_turned_away
+        """The oldest one; as long as it is, those behind it wait."""
+        slot = self._out[0].slot if self._out else None
+        return slot is not None and slot.is_turned_away
 
     async def resume(self, line: Line) -> None:
         """Send what is unanswered on this connection, if it was sent on another."""

@@ -27,7 +27,7 @@ class Errand:
         self.reply: Reply | None = None
 
     async def send(self, line: Line) -> None:
-        if self.slot is not None and self.slot.has_news and not self._is_turned_away(self.slot):
+        if self.slot is not None and self.slot.has_news and not self.slot.is_turned_away:
             return
         self.slot, self.line = None, line
         self.sent += 1
@@ -36,9 +36,6 @@ class Errand:
         except Lost as lost:
             self.sent -= lost.is_unsent
             raise
-
-    def _is_turned_away(self, slot: Slot) -> bool:
-        return slot.reply is not None and slot.reply.is_turned_away
 
     async def answer(self, seconds: float, quiet: float) -> Reply:
         """Within ``seconds``, but for a call, which may take long; a server that is silent for ``quiet`` is asked

@@ -3,6 +3,7 @@ coroutines over sockets that block. The verbs, their arguments and results are t
 
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any
 
@@ -59,19 +60,15 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Wait for what was sent, give back what was pushed and not taken, and hang up."""
-        try:
-            await self._close_all([*self._senders, *self._subscriptions, self.topics])
-        finally:
-            await self._courier.close()
-
-    async def _close_all(self, those: "list[AsyncSender | AsyncSubscription | AsyncTopics]") -> None:
-        """Each of them, whatever becomes of the others."""
-        for number, one in enumerate(those):
-            try:
-                await one.close()
-            except BaseException:
-                await self._close_all(those[number + 1 :])
-                raise
+        async with AsyncExitStack() as each:  # whatever becomes of the others, the last one first
+            each.push_async_callback(self._courier.close)
+            ends = [
+                self.topics.close,
+                *(one.close for one in self._subscriptions),
+                *(one.close for one in self._senders),
+            ]
+            for end in ends:
+                each.push_async_callback(end)
 
     async def ping(self) -> float:
         """Seconds until the server answers."""

@@ -1,7 +1,7 @@
 """The SQLite store of a server, which nobody else writes to: small commits and many.
 
 A commit of SQLite writes whole pages, some 60 KB for one message. So a small one goes to the file of changes
-(``sqlite_redo``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
+(``sqlite_ring``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
 done. A large one, a file of changes that is half full, or the end of two seconds make SQLite commit all of it.
 
 The last two happen aside: SQLite commits in a thread of its own, and meanwhile others go on as long as they ask it
@@ -28,10 +28,11 @@ from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_aside import Copying, Settling
 from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH
-from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
 from yirangmq.stores.sqlite_recorder import Recorder
-from yirangmq.stores.sqlite_redo import BYTES, Mark, RedoFile, make_again, mark_of, new_generation, put_mark
+from yirangmq.stores.sqlite_redo import Mark, make_again, mark_of, new_generation, put_mark
+from yirangmq.stores.sqlite_ring import BYTES, RedoFile
 from yirangmq.stores.sqlite_runs import ADD_BATCH, SETTLE_BATCH
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 
@@ -40,8 +41,6 @@ SECONDS = 2.0
 MOST_ROWS = 150
 """A commit that changes more of them, as seventy new messages do, goes to SQLite at once: it would be written twice for
 nothing."""
-MOST_TIMES = 8
-"""So many times as long as it should be, SQLite's log is copied by whoever commits."""
 PATIENT = (
     *(sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, sql.ADD_COUNTS),
     *(ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH),
@@ -57,6 +56,7 @@ STEADY = {
 """What is asked at each handing out, and finds nothing where nobody stands in line."""
 WAY_SECONDS = 0.025
 """How long who waits to write has to notice that it can."""
+LATER = "SQLite does not commit: %s; what is on disk beside it is taken in later"
 log = logging.getLogger(__name__)
 
 
@@ -90,8 +90,8 @@ class ServedSqliteStore(SqliteStore):
         """Of the first record of this batch of work."""
         self._going = threading.Lock()
         """Held by whoever commits for it."""
-        self._copying = _Copying(self) if seconds is not None else None
-        self._settling = _Settling(self, seconds) if seconds is not None else None
+        self._copying = self._copier() if seconds is not None else None
+        self._settling = Settling(self.settle_aside, seconds) if seconds is not None else None
 
     def _begin_writing(self) -> None:
         """There is no other server that could be in the midst of a commit; who waited for this moment goes first."""
@@ -162,7 +162,7 @@ class ServedSqliteStore(SqliteStore):
                 else:
                     self._settle_all()
         except Exception as error:
-            log.warning("what is on disk beside SQLite's file is taken in later: %s", error)
+            log.warning(LATER, error)
 
     def _append(self) -> bool:
         try:
@@ -177,11 +177,9 @@ class ServedSqliteStore(SqliteStore):
 
     def _is_small(self, work: SqliteTransaction) -> bool:
         made = self._recorder
-        if work.written > self._changes.room or len(made.made) > MOST_ROWS:
+        if made.is_in_doubt or work.written > self._changes.room or len(made.made) > MOST_ROWS:
             return False
-        if made.is_in_doubt or self._away is not None:
-            return not made.is_in_doubt
-        return self._db.total_changes() - self._touched <= MOST_ROWS
+        return self._away is not None or self._db.total_changes() - self._touched <= MOST_ROWS
 
     def _settle(self) -> None:
         """SQLite commits all there is."""
@@ -253,7 +251,9 @@ class ServedSqliteStore(SqliteStore):
 
     def _go_away(self) -> bool:
         """SQLite is to commit all there is; False if it cannot be done aside."""
-        if self._changes.is_in_doubt or not self._changes.hold():
+        if self._changes.is_in_doubt:
+            return False
+        if not self._changes.hold():
             self._is_awaited = True
             return False
         mark = self._changes.next()
@@ -261,7 +261,7 @@ class ServedSqliteStore(SqliteStore):
             put_mark(self._db, mark)
         except apsw.Error as error:
             self._changes.let_go()
-            log.warning("SQLite does not commit: %s; what is on disk beside it is taken in later", error)
+            log.warning(LATER, error)
             self._is_open = self._db.in_transaction
             return False
         self._away = _Away(mark)
@@ -347,7 +347,10 @@ class ServedSqliteStore(SqliteStore):
             self._record()
             self._changes.begin(mark_of(self._db))
             self._is_open = False
-            self._copying = _Copying(self) if is_copied_aside else None
+            self._copying = self._copier() if is_copied_aside else None
+
+    def _copier(self) -> Copying:
+        return Copying(self._db, self._path, self._vfs)
 
     def _settle_all(self) -> None:
         """If SQLite cannot, what there is stays in the file of changes."""
@@ -361,7 +364,7 @@ class ServedSqliteStore(SqliteStore):
             self._complain(error)
 
     def _complain(self, error: Exception) -> None:
-        log.warning("SQLite does not commit: %s; what is on disk beside it is taken in later", error)
+        log.warning(LATER, error)
         self._roll_back()
 
     def used_bytes(self) -> int:
@@ -394,117 +397,3 @@ class _Away:
         """From where on records are not in it."""
         self.is_committed = self.is_back = False
         self.error: BaseException | None = None
-
-
-class _Settling:
-    """Commits what has been in the file of changes alone for long enough, or is enough."""
-
-    def __init__(self, store: ServedSqliteStore, seconds: float) -> None:
-        self._store = store
-        self._seconds = seconds
-        self._begun = threading.Event()
-        self._hurried = threading.Event()
-        self._is_over = False
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        """Something is there that was not."""
-        self._begun.set()
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="yirangmq-commit", daemon=True)
-            thread.start()
-            self._thread = thread
-
-    def hurry(self) -> None:
-        self._begun.set()
-        self._hurried.set()
-
-    def _run(self) -> None:
-        while True:
-            self._begun.wait()
-            self._hurried.wait(self._seconds)
-            if self._is_over:
-                return
-            self._begun.clear()
-            self._hurried.clear()
-            try:
-                is_all = self._store.settle_aside()
-            except Exception:
-                log.exception("SQLite does not commit")
-                is_all = False
-            if not is_all:
-                self._begun.set()
-
-    def close(self) -> None:
-        self._is_over = True
-        self.hurry()
-        if self._thread is not None:
-            self._thread.join()
-
-
-class _Copying:
-    """Copies pages from SQLite's log into its file while others work; the last of them, which came meanwhile, are
-    copied between two commits, so that the log begins anew."""
-
-    def __init__(self, store: ServedSqliteStore) -> None:
-        self._store = store
-        self._pages = 0
-        self._is_asked = self._is_done = False
-        self._asked = threading.Event()
-        self._is_over = False
-        self._thread: threading.Thread | None = None
-        self._most = CHECKPOINT_BYTES // store._db.pragma("page_size")
-        store._db.set_wal_hook(self._committed)
-
-    def _committed(self, db: apsw.Connection, name: str, pages: int) -> int:
-        self._pages = pages
-        return apsw.SQLITE_OK
-
-    def look(self) -> None:
-        """After a commit."""
-        if self._pages < self._most:
-            return
-        if not self._is_asked:
-            self._is_asked = True
-            self._asked.set()
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="yirangmq-copy", daemon=True)
-                thread.start()
-                self._thread = thread
-        elif self._is_done or self._pages > MOST_TIMES * self._most:
-            self._is_asked = self._is_done = False
-            _copy(self._store._db)
-
-    def _run(self) -> None:
-        db: apsw.Connection | None = None
-        while True:
-            self._asked.wait()
-            self._asked.clear()
-            if self._is_over:
-                break
-            try:
-                db = db or self._connected()
-                _copy(db)
-            except (apsw.Error, OSError) as error:
-                log.warning("SQLite's log is not copied: %s", error)  # whoever commits does it when it is long
-            self._is_done = True
-        if db is not None:
-            db.close()
-
-    def _connected(self) -> apsw.Connection:
-        db = apsw.Connection(str(self._store._path), vfs=self._store._vfs)
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("SELECT generation FROM redo").fetchone()  # or it does not know of a log
-        return db
-
-    def close(self) -> None:
-        self._is_over = True
-        self._asked.set()
-        if self._thread is not None:
-            self._thread.join()
-
-
-def _copy(db: apsw.Connection) -> None:
-    """What cannot be copied now is copied later; until then SQLite's log has it."""
-    with contextlib.suppress(apsw.Error):
-        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)

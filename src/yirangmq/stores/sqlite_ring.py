@@ -1,0 +1,222 @@
+"""The file of changes as a server writes it: records appended in a ring, void as SQLite takes them in.
+
+Knows: where the next record has room, when it is on disk. Does not know: how records are read (``sqlite_redo``), when
+SQLite commits."""
+
+import contextlib
+import fcntl
+import marshal
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.sqlite_redo import HEAD, Made, Mark, checksum, commits, redo_path
+
+BYTES = 1024 * 1024
+"""Of the whole file: half of it for what SQLite commits, large enough that most commits need no page; half for what
+comes meanwhile."""
+BLOCK = 65536
+PAUSE_SECONDS = 60.0
+"""After a file could not be made."""
+MARSHAL = 2
+"""A version of the format that every Python reads."""
+
+
+def _encode(content: tuple[list[str], list[tuple[int, bool, Any]], bool]) -> bytes:
+    """By the standard library: a server at rest, which commits a little, does without loading another one."""
+    try:
+        return marshal.dumps(content, MARSHAL)
+    except ValueError:  # a kind of text that is not quite one, as the state of a message is
+        return marshal.dumps(_plain(content), MARSHAL)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return str(value) if isinstance(value, str) else value
+
+
+class RedoFile:
+    """The file of a server: records are appended, read back, and given up as SQLite takes them in."""
+
+    def __init__(
+        self, path: Path, mark: Mark, disk: Disk | None = None, size: int = BYTES, *, sync: bool = True
+    ) -> None:
+        """The file is made when it is first needed. ``sync``: False leaves records to the system to write."""
+        self.path = redo_path(path)
+        self._disk = disk or Disk()
+        self._size = size
+        self._sync = sync
+        self._fd = -1
+        self._not_before = 0.0
+        self._statements: dict[str, int] = {}
+        self.begin(mark)
+
+    def begin(self, mark: Mark) -> None:
+        """All that was appended is in the SQLite file, which has this mark now."""
+        self._statements.clear()
+        self.mark = mark
+        """From where on records are not in the SQLite file."""
+        self.number, self._at = mark.number, mark.at
+        """Of the next record."""
+        self._is_around = False
+        """The next record stands before those that are not in the SQLite file, having come around to the beginning."""
+        self._marked_around = False
+        """It has come around since ``next``."""
+        self.is_in_doubt = False
+        """Something was refused that may count after a crash: a record, or a commit of SQLite's."""
+
+    @property
+    def is_made(self) -> bool:
+        """Something was appended since the store was opened."""
+        return self._fd >= 0
+
+    @property
+    def count(self) -> int:
+        """Records that are not in the SQLite file."""
+        return self.number - self.mark.number
+
+    @property
+    def room(self) -> int:
+        """Bytes that are left for a record."""
+        if self._is_around:
+            return self.mark.at - self._at
+        return max(self._size - self._at, self.mark.at)
+
+    @property
+    def is_half_full(self) -> bool:
+        used = self._at - self.mark.at
+        return (used + self._size if self._is_around else used) >= self._size // 2
+
+    def next(self) -> Mark:
+        """For a commit of SQLite that has all there is, while more is appended behind it."""
+        self._statements.clear()  # whoever begins to read here knows none of them
+        self._marked_around = False
+        return Mark(self.mark.generation, self.number, self._at)
+
+    def taken_in(self, mark: Mark) -> None:
+        """That commit is on disk."""
+        self.mark = mark
+        self._is_around = self._marked_around
+
+    def _place(self, length: int) -> int:
+        """Where a record of this length can be written; -1: nowhere."""
+        if self._at + length <= (self.mark.at if self._is_around else self._size):
+            return self._at
+        return 0 if not self._is_around and length <= self.mark.at else -1
+
+    def append(self, made: Sequence[Made], meanwhile: Callable[[], None]) -> bool:
+        """On disk when it returns; False if there is no room for it. ``meanwhile`` is called while the disk writes; if
+        it fails, or the disk does, the record is void, or in doubt."""
+        body, new = self._body(made)
+        at = self._place(HEAD.size + len(body))
+        if at == 0 and self._at:
+            self._statements.clear()  # so that the file can be read from its beginning
+            body, new = self._body(made)
+            at = self._place(HEAD.size + len(body))
+        if at < 0 or (self._fd < 0 and not self._open()):
+            return False
+        generation, number, disk = self.mark.generation, self.number, self._disk
+        head = HEAD.pack(len(body), checksum(generation, number, body), generation, number)
+        self.is_in_doubt = True
+        try:
+            disk.write_at(self._fd, head + body, at)
+            if self._sync:
+                disk.begin_sync(self._fd, at, len(head) + len(body))
+            meanwhile()
+            if self._sync:
+                disk.fdatasync(self._fd)
+        except BaseException:
+            self._make_void(at)
+            raise
+        self.is_in_doubt = False
+        if at < self._at:
+            self._is_around = self._marked_around = True
+        self._at = at + len(head) + len(body)
+        self.number = number + 1
+        self._statements.update(new)
+        return True
+
+    def _make_void(self, begin: int) -> None:
+        """A record that was refused: whoever opens the store after a crash at this moment must not find it."""
+        with contextlib.suppress(OSError):
+            self._disk.write_at(self._fd, bytes(HEAD.size), begin)
+            if self._sync:
+                self._disk.fdatasync(self._fd)
+            self.is_in_doubt = False
+
+    def _body(self, made: Sequence[Made]) -> tuple[bytes, dict[str, int]]:
+        """Each statement is written out once, and then has a number; and those that are new. A record for which none is
+        known begins anew to count them."""
+        known, changes = self._statements, []
+        new: dict[str, int] = {}
+        for statement, is_many, values in made:
+            number = known.get(statement)
+            if number is None:
+                number = new.setdefault(statement, len(known) + len(new))
+            changes.append((number, is_many, values))
+        return _encode(([*new], changes, not known)), new
+
+    def _open(self) -> bool:
+        """False where it cannot be made: then there is no room, and for a while nobody tries again."""
+        if monotonic() < self._not_before:
+            return False
+        try:
+            self._fd = self._opened()
+        except OSError:
+            self._not_before = monotonic() + PAUSE_SECONDS
+            with contextlib.suppress(OSError):
+                self._disk.unlink(str(self.path))
+            return False
+        return True
+
+    def _opened(self) -> int:
+        path = str(self.path)
+        if self.path.exists():
+            if self.path.stat().st_size == self._size:
+                self._disk.fsync_folder(str(self.path.parent.absolute()))  # who made it may not have come so far
+                return self._disk.open_update(path)
+            self._disk.unlink(path)
+        fd = self._disk.open_write(path)
+        try:
+            for begin in range(0, self._size, BLOCK):
+                self._disk.write(fd, bytes(min(BLOCK, self._size - begin)))
+            self._disk.fsync(fd)
+        finally:
+            self._disk.close(fd)
+        self._disk.fsync_folder(str(self.path.parent.absolute()))
+        return self._disk.open_update(path)
+
+    def made(self) -> Iterator[Made]:
+        """All that was appended, and nothing that was refused."""
+        if not self.count:
+            return iter(())
+        return chain.from_iterable(islice(commits(self.path.read_bytes(), self.mark), self.count))
+
+    def hold(self) -> bool:
+        """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows. False if
+        somebody waits to write."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+    def let_go(self) -> None:
+        if self._fd >= 0:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def leave(self) -> None:
+        """The file is not ours any more: with the next record another one is made."""
+        if self._fd >= 0:
+            self._disk.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> None:
+        """It goes, unless there is something in it that is nowhere else."""
+        self.leave()
+        if not self.count and self.path.exists():
+            self._disk.unlink(str(self.path))
