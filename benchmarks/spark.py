@@ -1,7 +1,7 @@
 """How fast Spark reads and writes through us, beside its own sources on the same messages: ``make bench-spark``.
 
 1 000 000 messages of 2000 bytes, local[2], warm: every figure is the mean of two runs after two over a tenth of the
-messages that do not count, for readers also one over all of them, and rivals take turns; where the time that was given
+messages that do not count, for readers also two over all of them, and rivals take turns; where the time that was given
 is mostly used up, it is one run. It takes about ten minutes on two quiet cores. ``--quick`` takes a fiftieth, to see
 that it runs; its figures mean nothing.
 
@@ -201,14 +201,14 @@ class Bench:
         self.spark, self.folder, self.url, self.rows, self.runs = spark, folder, url, rows, runs
 
     def rates(self, title: str, works: dict[str, Work], rows: int = 0, *, is_long: bool = False) -> dict[str, float]:
-        """Rows per second of each, in turns; first a tenth of it, twice, for warming up, and all of it if ``is_long``:
-        Java compiles what it reads rows with for longer than the short ones last."""
+        """Rows per second of each, in turns; first a tenth of it, twice, for warming up, and all of it twice if
+        ``is_long``: Java compiles what it reads rows with for longer than the short ones last."""
         tell(f"\n{title}")
         rows = rows or self.rows
         seconds: dict[str, list[float]] = {name: [] for name in works}
         for work in [*works.values()] * WARMING:
             work(rows // PARTS)
-        for work in works.values() if is_long else ():
+        for work in [*works.values()] * (WARMING if is_long else 0):
             work(rows)
         for _ in range(self.runs()):
             for name, work in works.items():

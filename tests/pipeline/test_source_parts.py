@@ -3,7 +3,9 @@
 import json
 import random
 import string
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from yirangmq.pipeline.source.frames import MOST_RECORD, Frames, walk
 from yirangmq.pipeline.source.options import OPTIONS, SOURCES, Options
 from yirangmq.pipeline.source.ranges import split
 from yirangmq.pipeline.source.rows import RowEncoder
+from yirangmq.pipeline.source.segment_file import MARK_EVERY, Head, Scan
 from yirangmq.pipeline.source.segments import SegmentFiles
 from yirangmq.pipeline.source.source import READERS
 from yirangmq.pipeline.source.topics import TopicReader
@@ -128,6 +131,80 @@ def test_any_range_of_the_files_is_found(log: SegmentLog, tmp_path: Path) -> Non
     assert files.info().last == 301
     assert "fresh" in files.topics()
     assert numbers(files, 290, 301) == list(range(291, 302))
+
+
+TAILS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "nothing": lambda data, chance: b"",
+    "zeros": lambda data, chance: bytes(3000),
+    "noise": lambda data, chance: chance.randbytes(3000),
+    "half a record": lambda data, chance: data[: chance.randrange(1, 60)],
+    "records of before": lambda data, chance: data[:2000],
+    "one with a wrong checksum": lambda data, chance: _next(data, lambda raw: raw[:-1] + bytes([raw[-1] ^ 1])),
+    "one whose parts do not fit": lambda data, chance: _next(data, lambda raw: raw[:42] + b"\xff\xff" + raw[44:]),
+}
+"""What may lie behind the records of a segment in use: room, a write that was cut off, what the file held before."""
+
+
+def _next(data: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """The record that would come next, and behind it a sound one; changed."""
+    last = [*RecordReader().feed(data)][-1]
+    one, two = (
+        encode_batch([NewRecord("t", b"next")], last.sequence + n, last.at_ns, {}, synced=True).data for n in (1, 2)
+    )
+    return change(one) + two
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(sorted(TAILS)), st.randoms(use_true_random=False), st.booleans(), st.integers(1, 400))
+def test_a_segment_in_use_is_followed_up_to_its_last_whole_record(
+    tail: str, chance: random.Random, even: bool, count: int
+) -> None:
+    bodies = [b"x" * (900 if even else chance.randrange(1800)) for _ in range(count)]
+    data = encode_batch([NewRecord(f"t{len(body) % 3}", body) for body in bodies], 8, 1, {}, synced=True).data
+    records = [*RecordReader().feed(data)]
+    with tempfile.TemporaryFile() as file:
+        file.write(data + TAILS[tail](data, chance))
+        file.flush()
+        scan = Scan(Head("e", 8, 0, 0))
+        assert scan.follow(file.fileno(), 1 << 62)
+        assert (scan.last, scan.end, scan.last_ns) == (records[-1].sequence, len(data), records[-1].at_ns)
+        assert scan.topics == {record.topic for record in records}
+        assert not scan.follow(file.fileno(), 1 << 62), "nothing new"
+    starts = {record.sequence: start for record, start in zip(records, walk(data).starts.tolist(), strict=True)}
+    assert [mark.offset for mark in scan.marks] == [starts[mark.sequence] for mark in scan.marks]
+    steps = [after.offset - before.offset for before, after in pairwise(scan.marks)]
+    assert scan.marks[0].offset == 0
+    assert all(MARK_EVERY <= step < MARK_EVERY + 2000 for step in steps)
+    assert len(data) - scan.marks[-1].offset < MARK_EVERY + 2000
+
+
+def test_a_segment_ends_where_the_next_one_begins() -> None:
+    """Behind its records may lie those of the next one, from before it was used again."""
+    data = encode_batch([NewRecord("t", b"x")] * 30, 1, 1, {}, synced=True).data
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        scan = Scan(Head("e", 1, 0, 0))
+        assert scan.follow(file.fileno(), 20)
+        assert (scan.last, scan.end) == (20, len(data) // 30 * 20)
+
+
+@pytest.mark.parametrize("size", [2000, None])
+def test_batches_that_were_given_out_stay_as_they_were(size: int | None, tmp_path: Path) -> None:
+    """All of a file are read to the same place in memory, one after the other."""
+    chance = random.Random(5)
+    bodies = [chance.randbytes(size or chance.randrange(4000)) for _ in range(5000)]
+    with SegmentLog(tmp_path / "topics", LogSettings(durability="os", ahead=False)) as log:
+        for begin in range(0, len(bodies), 500):
+            some = enumerate(bodies[begin : begin + 500], begin)
+            log.append([NewRecord("t", body, f"k{number}", {"n": str(number)}) for number, body in some])
+    made = TopicReader(Options({"path": str(tmp_path), "subscribe": "t"}, "r"))
+    batches = [batch for part in made.partitions() for batch in made.read(part)]
+    assert len(batches) > 4
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == bodies
+    assert [(row["key"], row["headers"]) for row in rows] == [(f"k{n}", [("n", str(n))]) for n in range(5000)]
+    assert [row["global_seq"] for row in rows] == [*range(1, 5001)]
 
 
 def test_a_moment_is_found(log: SegmentLog, tmp_path: Path) -> None:

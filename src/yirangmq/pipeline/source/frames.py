@@ -8,7 +8,7 @@ from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from yirangmq.pipeline.source.checksum import crc32
+from yirangmq.pipeline.source.checksum import EvenSums, crc32
 from yirangmq.pipeline.source.columns import MAP, arrow_type
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.texts import read_map
@@ -38,11 +38,13 @@ WIDEST_COMPARED = 512
 
 
 class Run(NamedTuple):
-    """A buffer, and where in it whole frames begin; ``end``: where the last of them ends."""
+    """A buffer, and where in it whole frames begin; ``end``: where the last of them ends. ``step``: all are of this
+    size, one behind the other; 0: nobody looked, or they are not."""
 
     buffer: "bytes | memoryview"
     starts: "Numbers"
     end: int
+    step: int = 0
 
     @property
     def last(self) -> int:
@@ -52,32 +54,41 @@ class Run(NamedTuple):
 
 
 def walk(buffer: "bytes | memoryview") -> Run:
-    """Whole frames from the beginning on. Where many of one size lie in a row they are found at one go."""
+    """Whole frames from the beginning on, and nothing else but the beginning of one more."""
+    run = walk_far(buffer)
+    if len(buffer) - run.end >= HEAD and not _size_at(buffer, run.end):
+        raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
+    return run
+
+
+def walk_far(buffer: "bytes | memoryview") -> Run:
+    """What may be whole frames, by their lengths, from the beginning on. Where many of one size lie in a row they are
+    found at one go."""
     import numpy as np
 
     raw = np.frombuffer(buffer, np.uint8)
     found: list[Any] = []
-    at, end, steps = 0, len(raw), WORTH_A_GUESS
-    while end - at >= HEAD:
-        size = _size_at(buffer, at)
+    at, end, steps, step = 0, len(raw), WORTH_A_GUESS, 0
+    while end - at >= HEAD and (size := _size_at(buffer, at)):
         same = _alike(raw, at, size) if (end - at) // size >= WORTH_A_GUESS else 0
         if same >= WORTH_A_GUESS:
             found.append(np.arange(at, at + same * size, size, dtype=np.int64))
-            at, steps = at + same * size, WORTH_A_GUESS
+            at, steps, step = at + same * size, WORTH_A_GUESS, size
             continue
         starts, at = _step(buffer, at, steps)
         if not starts:
             break
         found.append(np.array(starts, dtype=np.int64))
         steps = min(2 * steps, LONGEST_WALK)
+    if len(found) == 1:
+        return Run(buffer, found[0], at, step)
     return Run(buffer, np.concatenate(found) if found else np.empty(0, np.int64), at)
 
 
 def _size_at(buffer: "bytes | memoryview", at: int) -> int:
+    """0: no record begins like that."""
     size: int = unpack_from(">I", buffer, at)[0] + LENGTH_FROM
-    if not HEAD <= size <= MOST_RECORD:
-        raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
-    return size
+    return size if HEAD <= size <= MOST_RECORD else 0
 
 
 def _alike(raw: "Numbers", at: int, size: int) -> int:
@@ -93,8 +104,8 @@ def _alike(raw: "Numbers", at: int, size: int) -> int:
 def _step(buffer: "bytes | memoryview", at: int, most: int) -> tuple[list[int], int]:
     starts: list[int] = []
     end = len(buffer)
-    while len(starts) < most and end - at >= HEAD:
-        after = at + _size_at(buffer, at)
+    while len(starts) < most and end - at >= HEAD and (size := _size_at(buffer, at)):
+        after = at + size
         if after > end:
             break
         starts.append(at)
@@ -112,6 +123,10 @@ def gather(buffer: "bytes | memoryview", begin: "Numbers", size: int) -> "Number
     return everywhere[begin].view(np.uint8).reshape(-1, size)
 
 
+def heads_of(buffer: memoryview, starts: "Numbers") -> "Numbers":
+    return gather(buffer, starts, HEAD).view(HEAD_COLUMNS).reshape(-1)
+
+
 class Frames:
     """The heads of a run as columns of numbers."""
 
@@ -120,7 +135,8 @@ class Frames:
 
         self.buffer = memoryview(run.buffer)
         self.starts = run.starts
-        heads = gather(self.buffer, self.starts, HEAD).view(HEAD_COLUMNS).reshape(-1)
+        self._step = run.step
+        heads = heads_of(self.buffer, self.starts)
         if not (heads["sign"] == int.from_bytes(SIGN)).all():
             raise SourceError("the data holds something that is no record; run 'yirangmq log check'")
 
@@ -135,7 +151,8 @@ class Frames:
         self.topic_size = column("topic_size")
         self.key_size = column("key_size")
         self.headers_size = column("headers_size")
-        self._payload_from = self.starts + HEAD + self.topic_size + self.key_size + self.headers_size
+        self._parts = self.topic_size + self.key_size + self.headers_size + HEAD
+        self._payload_from = self.starts + self._parts
         if (self._payload_from > self.ends).any():
             raise SourceError("the parts of a record are longer than the record; run 'yirangmq log check'")
         self._sums = column("crc")
@@ -144,24 +161,35 @@ class Frames:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def verify(self) -> None:
+    def verify(self, sums: EvenSums | None = None) -> None:
         """Each holds what was written."""
-        buffer, wanted = self.buffer, self._sums.tolist()
-        parts = zip((self.starts + CRC_FROM).tolist(), self.ends.tolist(), strict=True)
-        sums = [crc32(buffer[begin:end]) for begin, end in parts]
-        if sums != wanted:
-            row = next(row for row, (sum, stored) in enumerate(zip(sums, wanted, strict=True)) if sum != stored)
+        if sums is not None and self._agree(sums):
+            return
+        row = self.first_damaged()
+        if row < len(self):
             raise SourceError(
                 f"record {self.sequence[row]} does not hold what was written: its checksum differs; "
                 "run 'yirangmq log check'"
             )
 
-    def chosen(self, rows: "Numbers") -> "Frames":
+    def _agree(self, sums: EvenSums) -> bool:
+        return self._step > 0 and sums.agree(self.buffer[int(self.starts[0]) :], self._step, self._sums)
+
+    def first_damaged(self) -> int:
+        """The row of the first that does not hold what was written; the number of rows if there is none."""
+        buffer, wanted = self.buffer, self._sums.tolist()
+        parts = zip((self.starts + CRC_FROM).tolist(), self.ends.tolist(), strict=True)
+        sums = [crc32(buffer[begin:end]) for begin, end in parts]
+        if sums == wanted:
+            return len(sums)
+        return next(row for row, (sum, stored) in enumerate(zip(sums, wanted, strict=True)) if sum != stored)
+
+    def chosen(self, rows: "Numbers | slice") -> "Frames":
         """Only these."""
         made = object.__new__(Frames)
-        made.buffer = self.buffer
+        made.buffer, made._step = self.buffer, 0
         for name in ("starts", "ends", "sequence", "topic_sequence", "at_ns", "has_key", "topic_size", "key_size",
-                     "headers_size", "_payload_from", "_sums"):  # fmt: skip
+                     "headers_size", "_parts", "_payload_from", "_sums"):  # fmt: skip
             setattr(made, name, getattr(self, name)[rows])
         made._topics = None if self._topics is None else (self._topics[0][rows], self._topics[1])
         return made
@@ -179,31 +207,34 @@ class Frames:
 
         codes = np.zeros(len(self), np.int32)
         names: list[str] = []
-        for size in _sizes(self.topic_size):
+        sizes = _sizes(self.topic_size)
+        if self._step and len(sizes) == 1 and sizes[0]:
+            each = self._even(HEAD, sizes[0]).tobytes()
+            name = each[: sizes[0]]
+            if each == name * len(self):
+                return codes, [name.decode("utf-8", "replace")]
+        for size in sizes:
             rows = (self.topic_size == size).nonzero()[0]
             letters = gather(self.buffer, self.starts[rows] + HEAD, size)
-            found, which = [bytes(letters[0])], cast("Numbers", np.zeros(len(rows), np.int32))
-            if size and not (letters == letters[0]).all():
-                unique, which = np.unique(
-                    np.ascontiguousarray(letters).view(f"S{size}").reshape(-1), return_inverse=True
-                )
+            first = letters[0].tobytes()
+            if letters.tobytes() == first * len(rows):
+                found = [first]
+                codes[rows] = len(names)
+            else:
+                unique, which = np.unique(letters.view(f"S{size}").reshape(-1), return_inverse=True)
                 found = [bytes(one) for one in unique]
-            codes[rows] = which.astype(np.int32) + len(names)
+                codes[rows] = which.astype(np.int32) + len(names)
             names += [one.decode("utf-8", "replace") for one in found]
         return codes, names
 
     def _slices(self, begin: "Numbers", end: "Numbers") -> "pyarrow.Array[Any]":
-        """Parts of the buffer. Those of one size, evenly laid, are copied at one go; others come with the gaps between
-        them as one long array, of which every second is taken. One copy either way, into memory of Arrow's, which is
-        used again for the next batch."""
+        """Parts of the buffer: with the gaps between them one long array, of which every second is taken. That is one
+        copy, into memory of Arrow's, which is used again for the next batch."""
         import numpy as np
         import pyarrow as pa
 
         if not len(begin):
             return pa.array([], pa.binary())
-        sizes, steps = _sizes(end - begin), _sizes(begin[1:] - begin[:-1])
-        if len(sizes) == len(steps) == 1 and sizes[0]:
-            return self._even_slices(int(begin[0]), len(begin), sizes[0], steps[0])
         edges = np.empty(2 * len(begin), np.int32)
         edges[0::2] = begin
         edges[1::2] = end
@@ -212,13 +243,20 @@ class Frames:
         )
         return both.take(pa.array(np.arange(0, 2 * len(begin) - 1, 2)))
 
-    def _even_slices(self, begin: int, count: int, size: int, step: int) -> "pyarrow.Array[Any]":
+    def _even(self, begin: int, size: int) -> "Numbers":
+        """So many bytes of each frame from there on, if all are of one size."""
+        import numpy as np
+
+        return np.ndarray((len(self),), f"V{size}", self.buffer, int(self.starts[0]) + begin, (self._step,))
+
+    def _even_slices(self, begin: int, size: int) -> "pyarrow.Array[Any]":
+        """The same for all frames, copied at one go."""
         import numpy as np
         import pyarrow as pa
 
+        count = len(self)
         made = pa.allocate_buffer(count * size)
-        there: Numbers = np.ndarray((count,), f"V{size}", self.buffer, begin, (step,))
-        np.copyto(np.frombuffer(cast("Any", made), f"V{size}"), there)
+        np.copyto(np.frombuffer(cast("Any", made), f"V{size}"), self._even(begin, size))
         bounds = np.arange(count + 1, dtype=np.int32) * np.int32(size)
         return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), made])
 
@@ -236,6 +274,8 @@ class Frames:
         return found if self.has_key.all() else pc.if_else(pa.array(self.has_key), found, pa.scalar(None, pa.string()))
 
     def payloads(self) -> "pyarrow.Array[Any]":
+        if self._step and len(parts := _sizes(self._parts)) == 1 and parts[0] < self._step:
+            return self._even_slices(parts[0], self._step - parts[0])
         return self._slices(self._payload_from, self.ends)
 
     def headers(self) -> list[dict[str, str]]:
@@ -244,12 +284,8 @@ class Frames:
         return [found[code] for code in codes.tolist()]
 
     def header_maps(self) -> "pyarrow.Array[Any]":
-        import numpy as np
         import pyarrow as pa
 
-        if not self.headers_size.any():
-            none = pa.array([], pa.string())
-            return pa.MapArray.from_arrays(pa.array(np.zeros(len(self) + 1, np.int32)), none, none)
         codes, found = self._header_codes()
         maps = pa.array([list(one.items()) for one in found], arrow_type(MAP))
         return maps.take(pa.array(codes))

@@ -11,7 +11,18 @@ from struct import unpack_from
 from typing import NamedTuple
 
 from yirangmq.pipeline.source.errors import SourceError
-from yirangmq.pipeline.source.frames import CRC_FROM, HEAD, LENGTH_FROM, MOST_RECORD, SIGN, Run, walk
+from yirangmq.pipeline.source.frames import (
+    CRC_FROM,
+    HEAD,
+    LENGTH_FROM,
+    MOST_RECORD,
+    SIGN,
+    Frames,
+    Run,
+    heads_of,
+    walk,
+    walk_far,
+)
 from yirangmq.pipeline.source.texts import read_count, read_text, read_whole
 
 BATCH_BYTES = 2 << 20
@@ -77,7 +88,7 @@ class Scan:
         self.end = head.begin
         self.last_ns = 0
         self.marks: list[Mark] = []
-        self.topics: set[bytes] = set()
+        self.topics: set[str] = set()
         self._next_mark = head.begin
 
     def follow(self, fd: int, most: int) -> bool:
@@ -85,31 +96,53 @@ class Scan:
         before = self.last
         need = FIRST_LOOK
         while data := os.pread(fd, need, self.end):
-            used = self._add(memoryview(data), most)
+            used = self._add(data, most)
             if len(data) < need or used < 0:
                 break
             need = min(4 * need, BATCH_BYTES if used else 2 * MOST_RECORD)
         return self.last > before
 
-    def _add(self, view: memoryview, most: int) -> int:
+    def _add(self, data: bytes, most: int) -> int:
         """Bytes of sound records; less than 0: something else follows them."""
-        at, base, end = 0, self.end, len(view)
-        while end - at >= HEAD:
-            length, sign, crc, sequence, _, at_ns, _, topic_size, _, _ = unpack_from(FRAME_FORM, view, at)
-            after = at + LENGTH_FROM + length
-            if sign != SIGN or sequence != self.last + 1 or sequence > most or at_ns < self.last_ns:
-                return -1
-            if after - at > MOST_RECORD or after > end:
-                return -1 if after - at > MOST_RECORD else at
-            if zlib.crc32(view[at + CRC_FROM : after]) != crc:
-                return -1
-            if base + at >= self._next_mark:
-                self.marks.append(Mark(sequence, at_ns, base + at))
-                self._next_mark = base + at + MARK_EVERY
-            self.topics.add(bytes(view[at + HEAD : at + HEAD + topic_size]))
-            self.last, self.end, self.last_ns = sequence, base + after, at_ns
-            at = after
-        return at
+        run = walk_far(data)
+        found = Frames(run._replace(starts=run.starts[: self._in_order(data, run, most)]))
+        whole = found.first_damaged()
+        if whole < len(run.starts):
+            found = found.chosen(slice(whole))
+        if whole:
+            self._take(found)
+        return run.end if whole == len(run.starts) and self._may_follow(data, run.end, most) else -1
+
+    def _in_order(self, data: bytes, run: Run, most: int) -> int:
+        """How many of them look like records that follow each other."""
+        import numpy as np
+
+        heads = heads_of(memoryview(data), run.starts)
+        parts = sum(heads[name].astype(np.int64) for name in ("topic_size", "key_size", "headers_size"))
+        good = (heads["sign"] == int.from_bytes(SIGN)) & (parts + HEAD <= heads["length"] + np.int64(LENGTH_FROM))
+        good &= heads["sequence"] == np.arange(len(heads), dtype=np.uint64) + (self.last + 1)
+        good &= heads["sequence"] <= np.uint64(most)
+        good &= np.diff(heads["at_ns"].astype(np.int64), prepend=self.last_ns) >= 0
+        return len(good) if good.all() else int(good.argmin())
+
+    def _may_follow(self, data: bytes, at: int, most: int) -> bool:
+        """Whether a record begins there of which the rest is not in the data."""
+        if len(data) - at < HEAD:
+            return True
+        length, sign, _, sequence, *_ = unpack_from(FRAME_FORM, data, at)
+        return bool(sign == SIGN and sequence == self.last + 1 <= most and LENGTH_FROM + length <= MOST_RECORD)
+
+    def _take(self, found: Frames) -> None:
+        starts = found.starts + self.end
+        row = int(starts.searchsorted(self._next_mark))
+        while row < len(found):
+            at = int(starts[row])
+            self.marks.append(Mark(int(found.sequence[row]), int(found.at_ns[row]), at))
+            self._next_mark = at + MARK_EVERY
+            row = int(starts.searchsorted(self._next_mark))
+        self.topics.update(found.topics()[1])
+        self.last, self.last_ns = int(found.sequence[-1]), int(found.at_ns[-1])
+        self.end += int(found.ends[-1])
 
 
 @contextmanager
@@ -221,15 +254,27 @@ def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
 
 
 def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
-    """Some megabytes at a time."""
+    """Some megabytes at a time, all of them read to the same place: a run is good until the next one is asked for."""
     need = BATCH_BYTES
+    memory = memoryview(bytearray(min(need, end - begin)))
     while begin < end:
-        data = read_at(fd, begin, min(need, end - begin))
+        if need > len(memory):
+            memory = memoryview(bytearray(min(need, end - begin)))
+        part = memory[: min(need, end - begin)]
+        data = part[: _read_to(part, fd, begin)]
         run = walk(data)
         if run.end:
             yield run
             begin, need = begin + run.end, BATCH_BYTES
-        elif len(data) < min(need, end - begin) or len(data) == end - begin or need > MOST_RECORD:
+        elif len(data) < len(part) or len(data) == end - begin or need > MOST_RECORD:
             raise SourceError(f"{path} cannot be read at byte {begin}; run 'yirangmq log check'")
         else:
             need *= 2
+
+
+def _read_to(place: memoryview, fd: int, offset: int) -> int:
+    """How many bytes there were; fewer than wanted only at the end of the file."""
+    have = 0
+    while have < len(place) and (more := os.preadv(fd, [place[have:]], offset + have)):
+        have += more
+    return have

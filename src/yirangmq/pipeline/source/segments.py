@@ -111,7 +111,7 @@ class SegmentFiles:
             data = memoryview(read_at(fd, HEAD_SIZE, newest.head.begin - HEAD_SIZE))
         found = {name for name, _ in topics_at(data[CRC_FROM:], 0)[0]}
         scan = self._scans.get(newest.path)
-        found |= {name.decode("utf-8", "replace") for name in scan.topics} if scan else set()
+        found |= scan.topics if scan else set()
         return sorted(found)
 
     def sequence_at(self, at_ms: int) -> int:

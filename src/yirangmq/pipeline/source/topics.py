@@ -1,8 +1,9 @@
 """Topics in a batch: a range of the log, once. Knows: ranges, choices, columns. Does not know: streams."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql.datasource import (
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from yirangmq.pipeline.source.access import LogAccess
+from yirangmq.pipeline.source.checksum import EvenSums
 from yirangmq.pipeline.source.choice import Choice, choice_of
 from yirangmq.pipeline.source.columns import arrow_schema, columns_of
 from yirangmq.pipeline.source.errors import Retired, say
@@ -45,14 +47,15 @@ class TopicRows:
 
     def read(self, part: Range) -> Iterator["pyarrow.RecordBatch"]:
         """Every record of the range is accounted for: it is here, or it is said to be missing."""
-        log, schema = log_of(self._options), arrow_schema(self._columns)
+        log, alike = log_of(self._options), Alike()
+        schema = arrow_schema(self._columns)
         after = part.after
         try:
             while after < part.last:
                 try:
                     for found, last in self._frames(log, after, part):
                         after = last
-                        batch = self._batch(found, schema)
+                        batch = self._batch(found, schema, alike)
                         if batch is not None:
                             yield batch
                     check_missing(after + 1, part.last, fail=self._fail)
@@ -64,24 +67,27 @@ class TopicRows:
 
     def _frames(self, log: LogAccess, after: int, part: Range) -> Iterator[tuple[Frames, int]]:
         """Those of the range, with the last number of each lot. Frames around the range are not looked at."""
-        import numpy as np
-
+        sums = EvenSums()
         for run in log.runs(after, part.last, part.hints if after == part.after else ()):
             found = Frames(run)
-            inside = (found.sequence > after) & (found.sequence <= part.last)
-            if not inside.all():
-                found = found.chosen(inside)
+            first, last = int(found.sequence[0]), int(found.sequence[-1])
+            are_next = first == after + 1 and last <= part.last
+            are_next = are_next and bool((found.sequence[1:] - found.sequence[:-1] == 1).all())
+            if not are_next:
+                found = found.chosen((found.sequence > after) & (found.sequence <= part.last))
             if len(found):
                 if self._verify:
-                    found.verify()
-                steps = np.diff(found.sequence, prepend=after)
-                for place in (steps != 1).nonzero()[0].tolist():
-                    until = int(found.sequence[place])
-                    check_missing(until - int(steps[place]) + 1, until - 1, fail=self._fail)
+                    found.verify(sums)
+                if not are_next:
+                    self._tell_missing([after, *found.sequence.tolist()])
                 after = int(found.sequence[-1])
                 yield found, after
 
-    def _batch(self, found: Frames, schema: "pyarrow.Schema") -> "pyarrow.RecordBatch | None":
+    def _tell_missing(self, sequence: list[int]) -> None:
+        for before, number in pairwise(sequence):
+            check_missing(before + 1, number - 1, fail=self._fail)
+
+    def _batch(self, found: Frames, schema: "pyarrow.Schema", alike: "Alike") -> "pyarrow.RecordBatch | None":
         import pyarrow as pa
 
         kept = self._choice.rows(found)
@@ -89,34 +95,59 @@ class TopicRows:
             found = found.chosen(kept)
         if not len(found):
             return None
-        arrays = [_column(name, found) for name in self._columns]
+        arrays = [_column(name, found, alike) for name in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _column(name: str, found: Frames) -> "pyarrow.Array[Any]":
-    import numpy as np
+class Alike:
+    """Arrays whose rows are all the same, made once for many batches. Those that were made last are kept, a few more
+    rows than needed are cut off."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, tuple[str, pyarrow.Array[Any]]] = {}
+
+    def rows(
+        self, name: str, count: int, make: "Callable[[int], pyarrow.Array[Any]]", value: str = ""
+    ) -> "pyarrow.Array[Any]":
+        of, made = self._made.get(name, ("", None))
+        if made is None or of != value or len(made) < count:
+            made = make(count)
+            self._made[name] = value, made
+        return made if len(made) == count else made.slice(0, count)
+
+
+def _column(name: str, found: Frames, alike: Alike) -> "pyarrow.Array[Any]":
     import pyarrow as pa
 
+    count = len(found)
     match name:
         case "key":
-            return found.keys()
+            return found.keys() if found.has_key.any() else alike.rows(name, count, lambda n: pa.nulls(n, pa.string()))
         case "value":
             return found.payloads()
         case "topic":
             codes, names = found.topics()
             if len(names) == 1:
-                return pa.repeat(pa.scalar(names[0], pa.string()), len(found))
+                return alike.rows(name, count, lambda n: pa.repeat(pa.scalar(names[0], pa.string()), n), names[0])
             return pa.array(names, pa.string()).take(pa.array(codes))
         case "partition":
-            return pa.array(np.zeros(len(found), np.int32))
+            return alike.rows(name, count, lambda n: pa.repeat(pa.scalar(0, pa.int32()), n))
         case "offset":
             return pa.array(found.topic_sequence)
         case "global_seq":
             return pa.array(found.sequence)
         case "timestamp":
-            return pa.array(found.at_ns // 1000).cast(pa.timestamp("us", tz="UTC"))
+            return pa.array(found.at_ns // 1000).view(pa.timestamp("us", tz="UTC"))
         case _:
-            return found.header_maps()
+            return found.header_maps() if found.headers_size.any() else alike.rows(name, count, _empty_maps)
+
+
+def _empty_maps(count: int) -> "pyarrow.Array[Any]":
+    import numpy as np
+    import pyarrow as pa
+
+    none = pa.array([], pa.string())
+    return pa.MapArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), none, none)
 
 
 class TopicReader(DataSourceReader):

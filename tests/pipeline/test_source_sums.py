@@ -1,0 +1,125 @@
+"""Many frames of one size, checked by one checksum of all of them: it must find what one by one would find."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from yirangmq.core.topics import NewRecord
+from yirangmq.pipeline.source.checksum import AT_ONCE, LONGEST, EvenSums
+from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.frames import Frames, walk
+from yirangmq.wire.records import encode_batch
+
+
+def frames(data: bytes | bytearray) -> Frames:
+    return Frames(walk(memoryview(data)))
+
+
+def made(count: int, size: int, seed: int = 0) -> bytearray:
+    chance = random.Random(seed)
+    records = [NewRecord("orders", chance.randbytes(size)) for _ in range(count)]
+    return bytearray(encode_batch(records, 1, 1, {}, synced=False).data)
+
+
+class Counted(EvenSums):
+    """Tells how often all were found right at one go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.agreed: list[bool] = []
+
+    def agree(self, data: memoryview, size: int, stored: object) -> bool:
+        self.agreed.append(super().agree(data, size, stored))  # type: ignore[arg-type]
+        return self.agreed[-1]
+
+
+def ready(data: bytes | bytearray) -> Counted:
+    """One that has met the size twice."""
+    sums = Counted()
+    for _ in range(2):
+        frames(data).verify(sums)
+    return sums
+
+
+@pytest.mark.parametrize("count", [64, 65, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 3 * AT_ONCE + 17])
+@pytest.mark.parametrize("size", [0, 1, 7, 300])
+def test_sound_frames_agree_whatever_their_number(count: int, size: int) -> None:
+    data = made(count, size)
+    assert ready(data).agreed == [False, True], "the first time a size is only remembered"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+def test_any_bit_that_changed_is_found_and_the_record_is_named(chance: random.Random, flips: int) -> None:
+    data = made(150, 90)
+    sums, size = ready(data), len(data) // 150
+    places = sorted(chance.sample([n for n in range(len(data)) if n % size >= 12], flips))
+    for place in places:
+        data[place] ^= 1 << chance.randrange(8)
+    try:
+        found = frames(data)
+    except SourceError:  # the parts of a record no longer fit into it
+        return
+    with pytest.raises(SourceError, match=f"record {found.sequence[places[0] // size]} does not hold"):
+        found.verify(sums)
+    assert sums.agreed[-1] is False
+
+
+def swapped(data: bytearray, size: int) -> None:
+    data[size : 2 * size], data[2 * size : 3 * size] = data[2 * size : 3 * size], data[size : 2 * size]
+
+
+def test_frames_are_judged_by_themselves_not_by_their_order() -> None:
+    """That numbers follow each other is looked at elsewhere."""
+    data = made(100, 40)
+    sums = ready(data)
+    swapped(data, len(data) // 100)
+    frames(data).verify(sums)
+    assert sums.agreed[-1] is True
+
+
+def test_bodies_that_changed_places_are_found() -> None:
+    data = made(100, 40)
+    sums, size = ready(data), len(data) // 100
+    one, two = slice(size - 40, size), slice(2 * size - 40, 2 * size)
+    data[one], data[two] = data[two], data[one]
+    with pytest.raises(SourceError, match="record 1 does not hold"):
+        frames(data).verify(sums)
+
+
+def sizes(*wanted: tuple[int, int]) -> Sequence[bytearray]:
+    return [made(count, size, seed) for seed, (count, size) in enumerate(wanted)]
+
+
+def test_another_size_begins_anew_and_few_or_long_ones_are_looked_at_one_by_one() -> None:
+    sums = Counted()
+    for data in sizes((80, 30), (80, 31), (80, 30), (80, 30), (90, 30), (20, 50), (20, 50)):
+        frames(data).verify(sums)
+    assert sums.agreed == [False, False, False, True, True, False, False]
+    long = Counted()
+    for data in sizes((70, LONGEST), (70, LONGEST)):
+        frames(data).verify(long)
+    assert long.agreed == [False, False]
+
+
+def test_frames_of_many_sizes_are_looked_at_one_by_one() -> None:
+    records = [NewRecord("t", b"x" * (n % 50)) for n in range(300)]
+    data = bytearray(encode_batch(records, 1, 1, {}, synced=False).data)
+    sums = ready(data)
+    assert sums.agreed == [], "nobody asked"
+    data[-1] ^= 1
+    with pytest.raises(SourceError, match="record 300 does not hold"):
+        frames(data).verify(sums)
+
+
+def test_a_choice_of_frames_is_looked_at_one_by_one() -> None:
+    data = made(100, 40)
+    sums = ready(data)
+    data[60] ^= 1  # in the first, which is not chosen
+    found = frames(data)
+    chosen = found.chosen(found.sequence > 1)
+    chosen.verify(sums)
+    assert sums.agreed == [False, True]
