@@ -178,6 +178,21 @@ def test_a_segment_in_use_is_followed_up_to_its_last_whole_record(
     assert len(data) - scan.marks[-1].offset < MARK_EVERY + 2000
 
 
+@pytest.mark.parametrize("length", [0, 3, 20, 35, MOST_RECORD, (1 << 32) - 1])
+def test_a_record_whose_length_was_not_written_ends_a_segment_that_has_much_room(length: int) -> None:
+    """The next record's head lay across two sectors, and only the second is on disk."""
+    data = bytearray(encode_batch([NewRecord("t", b"x" * 100)] * 30, 1, 1, {}, synced=True).data)
+    end = 20 * (len(data) // 30)
+    data[end : end + 4] = length.to_bytes(4)
+    with tempfile.TemporaryFile() as file:
+        file.write(data)
+        file.truncate(len(data) + 3 * MOST_RECORD)
+        file.flush()
+        scan = Scan(Head("e", 1, 0, 0))
+        assert scan.follow(file.fileno(), 1 << 62)
+        assert (scan.last, scan.end) == (20, end)
+
+
 def test_a_segment_ends_where_the_next_one_begins() -> None:
     """Behind its records may lie those of the next one, from before it was used again."""
     data = encode_batch([NewRecord("t", b"x")] * 30, 1, 1, {}, synced=True).data

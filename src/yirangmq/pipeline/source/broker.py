@@ -212,16 +212,21 @@ class BrokerLog:
 
 
 def runs_of(response: HTTPResponse) -> Iterator[Run]:
-    """Whole frames as they come, some megabytes at a time."""
-    rest = b""
-    while part := response.read(BATCH_BYTES):
-        data = rest + part if rest else part
-        run = walk(data)
+    """Whole frames as they come, some megabytes at a time, all of them read to the same place: a run is good until the
+    next one is asked for. What came of one more record moves to the front."""
+    memory, have = memoryview(bytearray(BATCH_BYTES)), 0
+    while more := response.readinto(memory[have:]):
+        have += more
+        run = walk(memory[:have])
         if run.end:
             yield run
-        elif len(data) > MOST_RECORD:
+            rest = bytes(memory[run.end : have])
+            have = len(rest)
+            memory[:have] = rest
+        elif have > MOST_RECORD:
             raise SourceError("the broker sent something that is no record")
-        rest = data[run.end :]
-    if rest:
-        number = struct.unpack_from(">Q", rest, CRC_FROM)[0] if len(rest) >= CRC_FROM + 8 else 0
+        elif have == len(memory):
+            memory = memoryview(bytearray(memory) + bytes(have))
+    if have:
+        number = struct.unpack_from(">Q", memory, CRC_FROM)[0] if have >= CRC_FROM + 8 else 0
         raise HTTPException(f"it ended in the middle of record {number}")

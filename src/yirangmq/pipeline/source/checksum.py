@@ -17,8 +17,9 @@ __all__ = ["EvenSums", "crc32"]
 
 AT_ONCE = 512
 """Frames that are looked at together."""
-WORTH_IT, LONGEST = 64, 1 << 14
-"""How many frames there must be, and how long one may be, for it to be quicker than one by one."""
+WORTH_IT, LONGEST = 16 * AT_ONCE, 1 << 12
+"""How many frames of a size must have come, and how long one may be, for the preparation to pay: it takes about as long
+as to look at so many one by one."""
 
 
 class EvenSums:
@@ -30,7 +31,7 @@ class EvenSums:
 
     def __init__(self) -> None:
         self._size = self._seen = 0
-        self._prefix = b""
+        self._prefix = b""  # of frames of that size
         self._numbers: Any = None
         self._constants: list[int] = []
 
@@ -45,12 +46,11 @@ class EvenSums:
         return True
 
     def _knows(self, prefix: bytes, size: int, count: int) -> bool:
-        """Prepared as soon as a size has come twice."""
         if prefix != self._prefix:
-            self._prefix, self._size, self._numbers = prefix, size, None
-            return False
-        if self._numbers is None and count >= WORTH_IT and size <= LONGEST:
+            self._prefix, self._size, self._seen, self._numbers = prefix, size, 0, None
+        if self._numbers is None and self._seen >= WORTH_IT and size <= LONGEST:
             self._prepare()
+        self._seen += count
         return self._numbers is not None
 
     def _prepare(self) -> None:

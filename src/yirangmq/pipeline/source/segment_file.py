@@ -130,7 +130,8 @@ class Scan:
         if len(data) - at < HEAD:
             return True
         length, sign, _, sequence, *_ = unpack_from(FRAME_FORM, data, at)
-        return bool(sign == SIGN and sequence == self.last + 1 <= most and LENGTH_FROM + length <= MOST_RECORD)
+        is_next = sign == SIGN and sequence == self.last + 1 <= most
+        return bool(is_next and len(data) - at < LENGTH_FROM + length <= MOST_RECORD)
 
     def _take(self, found: Frames) -> None:
         starts = found.starts + self.end
@@ -256,9 +257,9 @@ def topics_at(view: memoryview, at: int) -> tuple[list[tuple[str, int]], int]:
 def runs_of(fd: int, begin: int, end: int, path: str) -> Iterator[Run]:
     """Some megabytes at a time, all of them read to the same place: a run is good until the next one is asked for."""
     need = BATCH_BYTES
-    memory = memoryview(bytearray(min(need, end - begin)))
+    memory = memoryview(b"")
     while begin < end:
-        if need > len(memory):
+        if min(need, end - begin) > len(memory):
             memory = memoryview(bytearray(min(need, end - begin)))
         part = memory[: min(need, end - begin)]
         data = part[: _read_to(part, fd, begin)]
