@@ -221,6 +221,28 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
     assert len(house.topics.seen()) == 120
 
 
+@pytest.mark.parametrize("turns", [0, 1, 2])
+def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
+    house: House, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 10)
+    rows = [row("topic:t", n) for n in range(30)]
+    stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
+    assert house.topics is not None
+    house.topics.dies_after = 1
+    house.batches.commit(QUERY, 3, [stage], lambda *answer: None)
+    house.turn()
+    house.topics.dies_after = None
+    house.begin()
+    house.batches.finish_pending()
+    for _ in range(turns):
+        house._soon.pop(0)()
+    entry, is_first = house.commit(3, stage)
+    assert (entry.step, is_first) == (Step.DONE, False)
+    assert house.topics.seen() == [("t", str(n).encode()) for n in range(30)]
+    assert house.payloads("a") == [b"x"]
+
+
 def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: House) -> None:
     stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
     assert house.topics is not None

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -109,8 +110,15 @@ def judge(served: Served, count: int) -> None:
     assert set(came) >= set(range(count))
     topic = [int(value) for value in served.values("k.out")]
     queue = [int(value) for value in served.payloads("k-out")]
-    assert topic == [n for n in came if n % 10]
-    assert queue == [n for n in came if n % 10 == 0]
+    for found, wanted in ((topic, [n for n in came if n % 10]), (queue, [n for n in came if n % 10 == 0])):
+        assert found == wanted, differing(found, wanted)
+
+
+def differing(found: list[int], wanted: list[int]) -> str:
+    more, less = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    where = next((at for at, pair in enumerate(zip(found, wanted, strict=False)) if pair[0] != pair[1]), -1)
+    told = f"{len(wanted)} in, {len(found)} out, differing from row {where} on"
+    return f"{told}; too many: {sorted(more)[:20]}, lost: {sorted(less)[:20]}"
 
 
 def tell(name: str, began: float, served: Served, query: str, count: int, kills: int) -> None:

@@ -83,9 +83,9 @@ class Batches:
     def commit(self, query: str, batch: int, stages: Sequence[Stage], done: Done, bad_queue: str = "") -> None:
         """``done((entry, is_first))`` when everything is on disk; a batch that is in already is told as it went in.
         ``bad_queue``: rows that cannot be taken are buried there, or in their own queue's dead letters."""
-        waiting = self._under_way.setdefault((query, batch), [])
-        waiting.append(done)
-        if len(waiting) > 1:
+        is_under_way = (query, batch) in self._under_way  # by somebody who waits for it, or since the start
+        self._under_way.setdefault((query, batch), []).append(done)
+        if is_under_way:
             return
         known = self._desk.read(lambda transaction: ledger.find(transaction, query, batch))
         if known is None:
