@@ -123,6 +123,17 @@ class House:
         entry, is_first = result
         return entry, is_first
 
+    def dies_committing(self, batch: int, stage: Stage, calls: int) -> None:
+        """When the topics have so many calls of it; and another server begins."""
+        assert self.topics is not None
+        self.topics.dies_after = calls
+        told: list[Any] = []
+        self.batches.commit(QUERY, batch, [stage], lambda *answer: told.append(answer))
+        self.turn()
+        assert told == []
+        self.topics.dies_after = None
+        self.begin()
+
     def counts(self, queue: str) -> Counts:
         return self.desk.read(lambda transaction: transaction.counts(queue))
 
@@ -204,16 +215,10 @@ def test_a_server_that_dies_before_the_topics_have_it_all_finishes_when_it_is_ba
     monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 50)
     rows = [row("topic:t", n) for n in range(120)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
-    assert house.topics is not None
-    house.topics.dies_after = calls
-    told: list[Any] = []
-    house.batches.commit(QUERY, 3, [stage], lambda *answer: told.append(answer))
-    house.turn()
-    assert told == []
-    house.topics.dies_after = None
-    house.begin()
+    house.dies_committing(3, stage, calls)
     house.batches.finish_pending()
     house.turn()
+    assert house.topics is not None
     assert house.topics.seen() == [("t", str(n).encode()) for n in range(120)]
     assert house.payloads("a") == [b"x"]
     entry, is_first = house.commit(3, stage)
@@ -228,31 +233,23 @@ def test_who_commits_a_batch_again_while_the_start_finishes_it_waits_for_that(
     monkeypatch.setattr("yirangmq.broker.batches.MOST_PER_APPEND", 10)
     rows = [row("topic:t", n) for n in range(30)]
     stage = house.stage(3, "0-0", row("queue:a", "x"), *rows, pieces=3)
-    assert house.topics is not None
-    house.topics.dies_after = 1
-    house.batches.commit(QUERY, 3, [stage], lambda *answer: None)
-    house.turn()
-    house.topics.dies_after = None
-    house.begin()
+    house.dies_committing(3, stage, 1)
     house.batches.finish_pending()
     for _ in range(turns):
         house._soon.pop(0)()
     entry, is_first = house.commit(3, stage)
     assert (entry.step, is_first) == (Step.DONE, False)
+    assert house.topics is not None
     assert house.topics.seen() == [("t", str(n).encode()) for n in range(30)]
     assert house.payloads("a") == [b"x"]
 
 
 def test_a_batch_left_half_way_is_finished_by_whoever_commits_it_again(house: House) -> None:
     stage = house.stage(3, "0-0", row("queue:a", "x"), row("topic:t", 1))
-    assert house.topics is not None
-    house.topics.dies_after = 0
-    house.batches.commit(QUERY, 3, [stage], lambda *answer: None)
-    house.turn()
-    house.topics.dies_after = None
-    house.begin()
+    house.dies_committing(3, stage, 0)
     entry, is_first = house.commit(3, stage)
     assert (entry.step, is_first) == (Step.DONE, False)
+    assert house.topics is not None
     assert house.topics.seen() == [("t", b"1")]
     assert house.payloads("a") == [b"x"]
 

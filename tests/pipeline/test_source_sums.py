@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yirangmq.core.topics import NewRecord
-from yirangmq.pipeline.source.checksum import AT_ONCE, LONGEST, WORTH_IT, EvenSums
 from yirangmq.pipeline.source.errors import SourceError
+from yirangmq.pipeline.source.even_sums import AT_ONCE, LONGEST, WORTH_IT, EvenSums
 from yirangmq.pipeline.source.frames import Frames, walk
 from yirangmq.wire.records import encode_batch
 

@@ -38,6 +38,7 @@ class LogAccess(Protocol):
 
     def runs(self, after: int, last: int, hints: Sequence[Any] = ()) -> Iterator[Run]:
         """The records of (after, last] in order; a few around them may come with them. ``Retired`` if the next one is
-        gone; gaps are passed over, whoever reads sees them by the numbers."""
+        gone; gaps are passed over, whoever reads sees them by the numbers. A run is good until the next one is asked
+        for: they share their memory."""
 
     def close(self) -> None: ...

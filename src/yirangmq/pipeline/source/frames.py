@@ -8,7 +8,7 @@ from itertools import pairwise
 from struct import unpack_from
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from yirangmq.pipeline.source.checksum import EvenSums, crc32
+from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.columns import MAP, arrow_type
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.texts import read_map
@@ -16,6 +16,8 @@ from yirangmq.pipeline.source.texts import read_map
 if TYPE_CHECKING:
     import numpy
     import pyarrow
+
+    from yirangmq.pipeline.source.even_sums import EvenSums
 
     Numbers = numpy.ndarray[Any, Any]
 
@@ -161,9 +163,9 @@ class Frames:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def verify(self, sums: EvenSums | None = None) -> None:
+    def verify(self, sums: "EvenSums | None" = None) -> None:
         """Each holds what was written."""
-        if sums is not None and self._agree(sums):
+        if sums is not None and self._step and sums.agree(self.buffer[int(self.starts[0]) :], self._step, self._sums):
             return
         row = self.first_damaged()
         if row < len(self):
@@ -171,9 +173,6 @@ class Frames:
                 f"record {self.sequence[row]} does not hold what was written: its checksum differs; "
                 "run 'yirangmq log check'"
             )
-
-    def _agree(self, sums: EvenSums) -> bool:
-        return self._step > 0 and sums.agree(self.buffer[int(self.starts[0]) :], self._step, self._sums)
 
     def first_damaged(self) -> int:
         """The row of the first that does not hold what was written; the number of rows if there is none."""

@@ -20,10 +20,10 @@ from pyspark.sql.datasource import (
 )
 
 from yirangmq.pipeline.source.access import LogAccess
-from yirangmq.pipeline.source.checksum import EvenSums
 from yirangmq.pipeline.source.choice import Choice, choice_of
 from yirangmq.pipeline.source.columns import arrow_schema, columns_of
 from yirangmq.pipeline.source.errors import Retired, say
+from yirangmq.pipeline.source.even_sums import EvenSums
 from yirangmq.pipeline.source.frames import Frames
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.ranges import Range, begins_after, check_kept, check_missing, ends_with, ranges_of
@@ -70,11 +70,11 @@ class TopicRows:
         sums = EvenSums()
         for run in log.runs(after, part.last, part.hints if after == part.after else ()):
             found = Frames(run)
-            first, last = int(found.sequence[0]), int(found.sequence[-1])
-            are_next = first == after + 1 and last <= part.last
-            are_next = are_next and bool((found.sequence[1:] - found.sequence[:-1] == 1).all())
+            sequence = found.sequence
+            steps = sequence[1:] - sequence[:-1]
+            are_next = sequence[0] == after + 1 and sequence[-1] <= part.last and (steps == 1).all()
             if not are_next:
-                found = found.chosen((found.sequence > after) & (found.sequence <= part.last))
+                found = found.chosen((sequence > after) & (sequence <= part.last))
             if len(found):
                 if self._verify:
                     found.verify(sums)
