@@ -21,6 +21,7 @@ from tests.stores.logs import (
 from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
 from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.segments_view import SegmentView
 from yirangmq.wire.records import RecordReader
 
 SIZES = (0, 1, 4064, 4065, 1 << 20)
@@ -372,3 +373,34 @@ def test_files_are_made_ready_ahead_and_sealed_behind(tmp_path: Path) -> None:
         assert all(segment.seal is not None for segment in log.chain[:-1])
         assert len(log.chain) > 4
         assert list(log.reader().records(1)) == before
+
+
+def test_large_appends_between_small_ones_are_read_as_they_come(tmp_path: Path) -> None:
+    """Those go past the page cache, through which everybody reads, and these do not."""
+    folder = tmp_path / "log"
+    settings = LogSettings(segment_bytes=8 << 20)
+    expected: list[bytes] = []
+    with SegmentLog(folder, settings) as log, SegmentView(folder) as view:
+        for number, (count, size) in enumerate([(1, 10), (300, 10_000), (1, 5000), (260, 9001), (2, 0)] * 3):
+            records = new(count, size=size, begin=1000 * number)
+            log.append(records)
+            expected += [record.payload for record in records]
+            view.refresh()
+            for reader in (log.reader(), view.reader()):
+                assert [record.payload for record in reader.records(1)] == expected
+        assert len(log.chain) > 2
+    with SegmentLog(folder, settings) as log:
+        assert [record.payload for record in log.reader().records(1)] == expected
+
+
+def test_nobody_makes_zeros_for_who_writes_much_at_a_time(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    with SegmentLog(folder, LogSettings(segment_bytes=4 << 20)) as log:
+        for number in range(4):
+            log.append(new(300, size=10_000, begin=1000 * number))
+            log._house._errands.settle()
+            assert names(folder) == [path.name for path in segments(folder)]
+        log.append(new(1))
+        log._house._errands.settle()
+        [spare] = set(names(folder)) - {path.name for path in segments(folder)}
+        assert (folder / spare).stat().st_size == 4 << 20

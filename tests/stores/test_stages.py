@@ -1,64 +1,63 @@
-"""Stages of batches: what was put is read, and what is read once does not stay in memory."""
+"""Stages of batches: what was put is read, to memory that is used again, and does not fill the system's."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from yirangmq.core.errors import NotFound
-from yirangmq.stores.stages import KEPT_PIECES, StageFiles
+from tests.pages import is_in_memory, on_disk
+from yirangmq.core.errors import NotFound, StoreError
+from yirangmq.format.direct import LARGE
+from yirangmq.stores.stages import StageFiles
 
-PIECE = os.urandom(1 << 20)
-
-
-def is_in_memory(path: Path) -> bool:
-    """Its first page, by asking for it without waiting for a disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        return os.preadv(handle, [bytearray(512)], 0, os.RWF_NOWAIT) > 0
-    except BlockingIOError:
-        return False
-    except OSError:
-        pytest.skip("this file system cannot tell")
-    finally:
-        os.close(handle)
+PIECE = os.urandom(LARGE)
 
 
 @pytest.fixture
 def stages(tmp_path: Path) -> StageFiles:
-    """On a disk, where pages can be forgotten; a file system in memory keeps what it has."""
-    probe = tmp_path / "probe"
-    probe.write_bytes(PIECE)
-    with probe.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    if is_in_memory(probe):
-        pytest.skip("this file system forgets nothing")
-    return StageFiles(tmp_path / "stages")
+    return StageFiles(on_disk(tmp_path) / "stages")
 
 
 def piece(stages: StageFiles, number: int) -> Path:
     return stages._of("query", 1) / f"task.{number:06d}"
 
 
-def test_the_first_pieces_wait_in_memory_and_the_others_on_disk(stages: StageFiles) -> None:
-    for number in range(KEPT_PIECES + 2):
-        stages.put("query", 1, "task", number, PIECE)
-    there = [is_in_memory(piece(stages, number)) for number in range(KEPT_PIECES + 2)]
-    assert there == [True] * KEPT_PIECES + [False] * 2
+@pytest.mark.parametrize("is_read", [False, True])
+def test_large_pieces_wait_on_disk_and_small_ones_in_memory(stages: StageFiles, is_read: bool) -> None:
+    pieces = (PIECE, PIECE[:-1], PIECE)
+    for number, data in enumerate(pieces):
+        stages.put("query", 1, "task", number, data)
+    read = stages.reader("query", 1)
+    for number, data in enumerate(pieces if is_read else ()):
+        assert read("task", number) == data
+    # asked once: who asks makes the system read ahead
+    assert [is_in_memory(piece(stages, number)) for number in range(3)] == [False, True, False]
 
 
-def test_what_was_read_is_forgotten(stages: StageFiles) -> None:
-    for number in range(3):
-        stages.put("query", 1, "task", number, bytes([number]) + PIECE)
-    for number in range(3):
-        assert stages.read("query", 1, "task", number) == bytes([number]) + PIECE
-        assert not is_in_memory(piece(stages, number))
-    assert stages.read("query", 1, "task", 1) == b"\1" + PIECE  # again, as after a crash in the middle
+def test_a_piece_is_good_until_the_next_but_one_is_read(stages: StageFiles) -> None:
+    for number in range(4):
+        stages.put("query", 1, "task", number, bytes([number]) + PIECE + bytes(100 * number))
+    read = stages.reader("query", 1)
+    before = read("task", 0)
+    for number in range(1, 4):
+        now = read("task", number)
+        assert bytes(before) == bytes([number - 1]) + PIECE + bytes(100 * (number - 1))
+        assert bytes(now) == bytes([number]) + PIECE + bytes(100 * number)
+        before = now
+    assert bytes(read("task", 1)) == b"\1" + PIECE + bytes(100)  # again, as after a crash in the middle
 
 
 def test_a_piece_that_is_not_there_is_named(stages: StageFiles) -> None:
     stages.put("query", 1, "task", 0, PIECE)
-    stages.read("query", 1, "task", 0)
+    read = stages.reader("query", 1)
+    read("task", 0)
     with pytest.raises(NotFound, match="piece 1 of stage 'task' of batch 1"):
-        stages.read("query", 1, "task", 1)
+        read("task", 1)
+    with pytest.raises(NotFound, match="piece 1 of stage 'task' of batch 1"):
+        stages.check("query", 1, "task", 1)
+
+
+def test_a_piece_that_cannot_be_read_is_named(stages: StageFiles) -> None:
+    piece(stages, 0).mkdir(parents=True)
+    with pytest.raises(StoreError, match=r"task\.000000 cannot be read"):
+        stages.reader("query", 1)("task", 0)

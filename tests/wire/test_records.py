@@ -201,7 +201,7 @@ def test_a_survey_tells_what_lies_there_and_bare_records_are_read_as_they_are() 
     data = encode_batch(records, 1, 1, {}, synced=False).data
     assert survey(data) == Survey(3, frozenset((b"topic:a", "topic:bé".encode())), True, 48 + 9 + 3000)
     told = {"from": "here"}
-    assert read_bare(data, len("topic:"), told) == [
+    assert read_bare(memoryview(data), len("topic:"), told) == [
         (topic.removeprefix("topic:"), payload, key, told) for topic, payload, key, _ in records
     ]
     assert survey(b"") == Survey(0, frozenset(), True, 12)

@@ -24,7 +24,8 @@ class Stages(Protocol):
 
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
 
-    def read(self, query: str, batch: int, stage: str, piece: int) -> bytes: ...
+    def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
+        """Asked for a piece of a stage it reads it, good until the next but one is read."""
 
     def check(self, query: str, batch: int, stage: str, piece: int) -> None:
         """``NotFound`` if it is not there."""
@@ -93,6 +94,7 @@ class StagedRows:
         self._clock = clock
         self._ids = ids
         self._entry = entry
+        self._piece = stages.reader(entry.query, entry.batch)
 
     def load(self) -> Loaded:
         """In the order of the stages, each checked against what its task said of it."""
@@ -118,7 +120,8 @@ class StagedRows:
         return Loaded(all, count)
 
     def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
-        """Those for topics, piece by piece, without the first so many."""
+        """Those for topics, piece by piece, without the first so many. Those of a piece are good until the next but one
+        is asked for: while they are written the next one is read."""
         sorter = self._sorter()
         for stage in self._entry.stages:
             for records in self._records(sorter, stage):
@@ -144,14 +147,14 @@ class StagedRows:
         sorter.passed(stage.rows)
 
     def _sorted(self, sorter: Sorter, stage: Stage) -> Iterator[Rows]:
-        for found in self._read(stage, read_many):
+        for found in self._read(stage, lambda data: read_many(bytes(data))):
             yield sorter.sort(found)
 
-    def _read(self, stage: Stage, read: Callable[[bytes], list[Read]]) -> Iterator[list[Read]]:
+    def _read(self, stage: Stage, read: Callable[[memoryview], list[Read]]) -> Iterator[list[Read]]:
         """Piece by piece; at the end it is known whether that was all of it, as it was sent."""
         rows = checksum = 0
         for piece in range(stage.pieces):
-            data = self._stages.read(self._entry.query, self._entry.batch, stage.id, piece)
+            data = self._piece(stage.id, piece)
             checksum = crc32(data, checksum)
             found = read(data)
             rows += len(found)

@@ -1,27 +1,25 @@
-"""Small files onto the disk: whole, and there after a power cut.
+"""Whole files onto the disk: whole, and there after a power cut.
 
 Knows: files, folders, their names. Does not know: what is in them. (A store that must be tested at every single write
 goes through ``stores.disk`` instead.)"""
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
+from yirangmq.format.direct import write_at
 
-def replace_file(path: Path, data: bytes, mode: int = 0o666, *, keep: bool = True) -> None:
+
+def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Temp, sync, rename, sync the folder: whatever happens, there is the file as it was, or as it is to be. ``mode``
-    is that of a new file, of which the process's mask takes away. Not ``keep``: what was written is not kept in memory
-    by the system, as it would be for whoever reads it soon."""
+    is that of a new file, of which the process's mask takes away."""
     temporary = path.with_name(f"{path.name}.new")
     handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
+        try:
+            write_at(handle, data, 0)
             os.fsync(handle)
-            if not keep:
-                with suppress(OSError):
-                    os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(handle)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from yirangmq.format.direct import write_at
+
 HONEST_SYNCFS = (5, 8)
 """From this Linux on ``syncfs`` tells of write errors; before it, only ``fsync`` does."""
 
@@ -39,10 +41,8 @@ class Disk:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def write_at(self, fd: int, data: bytes, offset: int) -> None:
-        """All of it, there; the file grows where it must."""
-        done = os.pwrite(fd, data, offset)
-        while done < len(data):
-            done += os.pwrite(fd, data[done:], offset + done)
+        """All of it, there; the file grows where it must. Much at once goes past the system's page cache."""
+        write_at(fd, data, offset)
 
     def truncate(self, path: str, size: int) -> None:
         os.truncate(path, size)

@@ -12,6 +12,7 @@ from typing import Literal
 
 from yirangmq.core.errors import StoreError
 from yirangmq.core.topics import Appended, NewRecord
+from yirangmq.format.direct import LARGE
 from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_house import House
@@ -125,7 +126,8 @@ class Appender:
             self._numbers = {name: number for name, number in self._numbers.items() if number}
             raise
         self._count(tickets, batches, at_ns)
-        if self._asked is not self.end.segment:
+        # Who writes much at a time waits for the disk, and not for what a file costs that grows.
+        if self._asked is not self.end.segment and len(data) < LARGE:
             self._asked = self.end.segment
             self._house.prepare()
         return results

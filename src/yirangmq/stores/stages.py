@@ -2,17 +2,13 @@
 
 Knows: files. Does not know: what is in them, ledgers."""
 
-import os
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
+from yirangmq.format.direct import Place
 from yirangmq.format.synced import replace_file, sync_folder
-
-KEPT_PIECES = 4
-"""Of each stage, in the system's memory until they are read. Of a larger one the rest is read from the disk: to find
-memory for all of its pages takes longer than that."""
 
 
 class StageFiles:
@@ -28,7 +24,7 @@ class StageFiles:
         try:
             made = not folder.exists()
             folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, data, 0o600, keep=piece < KEPT_PIECES)
+            replace_file(path, data, 0o600)
             if made:
                 for above in (folder.parent, self._folder, self._folder.parent):
                     sync_folder(above)
@@ -36,25 +32,24 @@ class StageFiles:
             kind = StoreFull if error.errno in (28, 122) else StoreError
             raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
 
-    def read(self, query: str, batch: int, stage: str, piece: int) -> bytes:
-        """Once, one after the other: the system reads the next one ahead, and keeps none."""
-        folder = self._of(query, batch)
-        path = folder / f"{stage}.{piece:06d}"
-        with suppress(OSError):
-            _advise(folder / f"{stage}.{piece + 1:06d}", os.POSIX_FADV_WILLNEED)
-        try:
-            data = path.read_bytes()
-            with suppress(OSError):
-                _advise(path, os.POSIX_FADV_DONTNEED)
-            return data
-        except FileNotFoundError:
-            raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages") from None
-        except OSError as error:
-            raise StoreError(f"{path} cannot be read: {error.strerror or error}") from None
+    def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
+        """Reads piece by piece to memory that is used again: each is good until the next but one is read."""
+        folder, places = self._of(query, batch), cycle((Place(), Place()))
+
+        def read(stage: str, piece: int) -> memoryview:
+            path = folder / f"{stage}.{piece:06d}"
+            try:
+                return next(places).read(path)
+            except FileNotFoundError:
+                raise _missing(piece, stage, batch) from None
+            except OSError as error:
+                raise StoreError(f"{path} cannot be read: {error.strerror or error}") from None
+
+        return read
 
     def check(self, query: str, batch: int, stage: str, piece: int) -> None:
         if not (self._of(query, batch) / f"{stage}.{piece:06d}").exists():
-            raise NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages")
+            raise _missing(piece, stage, batch)
 
     def drop(self, query: str, batch: int) -> None:
         """Every stage of a batch, those of failed tasks included."""
@@ -75,9 +70,5 @@ class StageFiles:
         return self._folder / query / f"{batch:016d}"
 
 
-def _advise(path: Path, advice: int) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.posix_fadvise(handle, 0, 0, advice)
-    finally:
-        os.close(handle)
+def _missing(piece: int, stage: str, batch: int) -> NotFound:
+    return NotFound(f"piece {piece} of stage {stage!r} of batch {batch} is not here", field="stages")

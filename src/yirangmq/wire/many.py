@@ -70,10 +70,10 @@ def _is_text(data: bytes) -> bool:
     return True
 
 
-def read_bare(data: bytes, prefix: int, headers: Mapping[str, str]) -> list[NewRecord]:
+def read_bare(data: memoryview, prefix: int, headers: Mapping[str, str]) -> list[NewRecord]:
     """Records to be appended, of frames that are known to be bare: these are their headers. ``prefix``: bytes of
     the topic that are not part of its name. Payloads are views of what was given: nothing is copied."""
-    at, end, view = 0, len(data), memoryview(data)
+    at, end = 0, len(data)
     found: list[NewRecord] = []
     last, topic = b"", ""
     while at < end:
@@ -82,10 +82,10 @@ def read_bare(data: bytes, prefix: int, headers: Mapping[str, str]) -> list[NewR
         payload_from = key_from + key_size
         name = data[at + HEAD : key_from]
         if name != last:
-            last, topic = name, name[prefix:].decode()
-        key = data[key_from:payload_from].decode() if marks & HAS_KEY else None
+            last, topic = name.tobytes(), str(name[prefix:], "utf-8")
+        key = str(data[key_from:payload_from], "utf-8") if marks & HAS_KEY else None
         at += length + LENGTH_FROM
-        found.append(new_new_record((topic, view[payload_from:at], key, headers)))
+        found.append(new_new_record((topic, data[payload_from:at], key, headers)))
     return found
 
 
