@@ -27,7 +27,7 @@ class Batching:
 
     def __init__(self, config: Config, desk: Desk, clock: Clock, ids: Ids, topics: Publisher | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._aside = Aside(self._loop.call_soon_threadsafe)
+        self._aside = Aside(self._loop.call_soon_threadsafe, gives_way=True)
         self._timer: asyncio.TimerHandle | None = None
         self._folder = Path(config.data).absolute() / "stages"
         self._desk = desk

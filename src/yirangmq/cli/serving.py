@@ -41,9 +41,6 @@ OURS = ("unix:", "tcp:", "tls:")
 """Addresses at which our own protocol is spoken."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Names of settings in glibc's malloc.h; a C library without mallopt does without."""
-SWITCH_SECONDS = 0.0005
-"""After so long a thread that works aside (SQLite's commits, the rows of a batch) gives way to the loop, which comes
-back from the disk and the network again and again. Python's own measure is ten times that."""
 GC_THRESHOLDS = (20_000, 50, 100)
 """Requests make many short-lived values and hardly a cycle, so look for cycles seldom. (Measured: no difference in
 throughput; what it spares is the pause of a full look.)"""
@@ -74,7 +71,6 @@ def serve(chosen: Config, screen: Screen) -> int:
             _settle_memory()
             _announce(chosen, screen, addresses, store.durability())
 
-        sys.setswitchinterval(SWITCH_SECONDS)
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
     log.info("stopped")
     return exits.OK

@@ -1,0 +1,87 @@
+"""Work aside that gives way: threads change places sooner while it is under way, and as usual when it is over."""
+
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from yirangmq.core.errors import QueueError
+from yirangmq.topics.aside import SWITCH_SECONDS, Aside
+
+USUAL = 0.004
+
+
+class Loop:
+    """A loop whose turns the test takes."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
+
+    def call(self, action: Callable[[], None]) -> None:
+        self._calls.put(action)
+
+    def turn(self) -> None:
+        self._calls.get(timeout=10)()
+
+
+@pytest.fixture(autouse=True)
+def usual() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(USUAL)
+    yield
+    sys.setswitchinterval(before)
+
+
+def now() -> float:
+    return round(sys.getswitchinterval(), 6)
+
+
+def ignore(value: object, error: QueueError | None) -> None:
+    pass
+
+
+def fail() -> None:
+    raise OSError("no")
+
+
+def test_from_the_first_work_until_the_last_has_come_home() -> None:
+    loop = Loop()
+    aside = Aside(loop.call, gives_way=True)
+    go_on = threading.Event()
+    told: list[tuple[object, QueueError | None, float]] = []
+    assert now() == USUAL
+    aside.run(lambda: go_on.wait(10), lambda value, error: told.append((value, error, now())))
+    aside.run(fail, lambda value, error: told.append((value, error, now())))
+    assert now() == SWITCH_SECONDS
+    go_on.set()
+    loop.turn()
+    assert now() == SWITCH_SECONDS
+    loop.turn()
+    assert now() == USUAL
+    assert [(value, at) for value, _, at in told] == [(True, SWITCH_SECONDS), (None, USUAL)]
+    aside.stop()
+
+
+def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
+    loop = Loop()
+    aside = Aside(loop.call, gives_way=True)
+    begun = threading.Event()
+    aside.run(begun.set, ignore)
+    aside.run(lambda: None, ignore)
+    assert begun.wait(10)
+    aside.stop()
+    assert now() == USUAL
+    loop.turn()
+    assert now() == USUAL
+
+
+def test_other_work_changes_nothing() -> None:
+    loop = Loop()
+    aside = Aside(loop.call)
+    aside.run(now, ignore)
+    assert now() == USUAL
+    loop.turn()
+    aside.stop()
+    assert now() == USUAL
