@@ -397,6 +397,22 @@ def test_a_batch_too_large_to_be_kept_is_read_again_for_the_topics(
         house.commit(1, bad)
 
 
+@pytest.mark.parametrize("between", ["queues", "headers", "nothing"])
+def test_rows_stay_what_they_are_while_the_next_ones_are_read(house: House, between: str) -> None:
+    """Pieces of which nothing goes to a topic are passed over: several are read then while one part is written."""
+    others = [row("queue:a", f"q{n}", **({"h": "1"} if between == "headers" else {})) for n in range(6)]
+    stages = []
+    for number in range(3):
+        rows = [row("topic:t", f"{number}{n}") for n in range(4)]
+        stages.append(house.stage(0, f"{number}-0", *rows, pieces=3 if between == "nothing" else 2))
+        if between != "nothing":
+            stages.append(house.stage(0, f"{number}-1", *others, pieces=2 + number))
+    house.commit(0, *stages)
+    assert house.topics is not None
+    assert [payload for _, payload in house.topics.seen()] == [b"%d%d" % (i, n) for i in range(3) for n in range(4)]
+    assert len(house.payloads("a")) == (0 if between == "nothing" else 18)
+
+
 def test_others_publish_between_the_parts_of_a_long_commit(house: House) -> None:
     """Each part is a turn of its own, and nobody waits for more than one of them."""
     stage = house.stage(0, "0-0", *(row("topic:t", n) for n in range(60)), pieces=6)

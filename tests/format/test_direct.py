@@ -117,6 +117,34 @@ def test_a_full_disk_is_told(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
         write_at(fd, DATA, 0)
 
 
+def test_without_memory_for_a_chunk_it_is_written_as_usual(
+    path: Path, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(size: int) -> None:
+        raise OSError(errno.ENOMEM, "no memory")
+
+    direct._spare.clear()
+    monkeypatch.setattr(direct, "_memory", none_left)
+    write_at(fd, DATA, 7)
+    write_at(fd, b"small", 0)  # which a descriptor that goes past the cache would refuse
+    assert path.read_bytes() == b"small" + bytes(2) + DATA
+
+
+def test_an_interrupted_write_leaves_a_file_that_can_be_written(
+    path: Path, fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(handle: int, data: memoryview, offset: int) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_at(fd, DATA, 0)
+    write_at(fd, b"small", 1)
+    write_at(fd, DATA, 7)
+    assert path.read_bytes() == b"\0small\0" + DATA
+
+
 def test_many_threads_write_at_once(tmp_path: Path) -> None:
     def write(number: int) -> bool:
         path = tmp_path / str(number)

@@ -12,6 +12,7 @@ CHANGES = (
     "open_update",
     "write",
     "write_at",
+    "reserve",
     "truncate",
     "fsync",
     "fdatasync",
@@ -23,7 +24,7 @@ CHANGES = (
     "mkdir",
     "rmdir",
 )
-NEED_SPACE = ("open_write", "write", "write_at", "mkdir")
+NEED_SPACE = ("open_write", "write", "write_at", "reserve", "mkdir")
 
 
 class UnwillingDisk(Disk):

@@ -15,6 +15,7 @@ from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, w
 from tests.stores.logs import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.topics import NewRecord, Record
+from yirangmq.format.direct import LARGE
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_view import SegmentView
@@ -257,6 +258,23 @@ def test_a_full_disk_refuses_the_append_and_nothing_else(tmp_path: Path) -> None
             log.append(new(1))
         assert list(log.reader().records(1)) == before
         assert SegmentView(tmp_path / "log").last == 10
+
+
+def test_a_disk_without_room_for_much_at_once_says_so_before_any_of_it_is_written(tmp_path: Path) -> None:
+    """Who reads from outside would take half of it for what was confirmed."""
+    disk = TouchyDisk()
+    large = new(300, "fresh", size=LARGE // 250)
+    with SegmentLog(tmp_path / "log", SMALL, disk=disk) as log, SegmentView(tmp_path / "log") as view:
+        before = fill(log, 10)
+        disk.start(lambda number, name: errno.ENOSPC if name == "reserve" else 0)
+        with pytest.raises(StoreFull, match="nothing was stored"):
+            log.append(large)
+        assert disk.calls[-1] == "reserve"
+        view.refresh()
+        assert list(view.reader().records(1)) == before
+        disk.start(willing)
+        assert log.append(large).first == 11
+        assert sequences(log.reader().records(1)) == list(range(1, 311))
 
 
 def test_a_disk_that_was_full_for_a_moment_is_used_again_without_opening(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,6 +43,12 @@ def ignore(value: object, error: QueueError | None) -> None:
     pass
 
 
+def closed() -> ThreadPoolExecutor:
+    thread = ThreadPoolExecutor(1)
+    thread.shutdown()
+    return thread
+
+
 def fail() -> None:
     raise OSError("no")
 
@@ -74,6 +81,24 @@ def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
     aside.stop()
     assert now() == USUAL
     loop.turn()
+    assert now() == USUAL
+
+
+def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() -> None:
+    loop = Loop()
+    first, second = Aside(loop.call, gives_way=True), Aside(loop.call, gives_way=True)
+    go_on = threading.Event()
+    first.run(lambda: go_on.wait(10), ignore)
+    second.run(lambda: None, ignore)
+    loop.turn()
+    assert now() == SWITCH_SECONDS
+    go_on.set()
+    loop.turn()
+    assert now() == USUAL
+    first.stop()
+    second.stop()
+    with pytest.raises(RuntimeError):
+        Aside(loop.call, closed, gives_way=True).run(lambda: None, ignore)
     assert now() == USUAL
 
 

@@ -25,7 +25,7 @@ class Stages(Protocol):
     def put(self, query: str, batch: int, stage: str, piece: int, data: bytes) -> None: ...
 
     def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
-        """Asked for a piece of a stage it reads it, good until the next but one is read."""
+        """Asked for a piece of a stage it reads it, good until it reads the next one."""
 
     def check(self, query: str, batch: int, stage: str, piece: int) -> None:
         """``NotFound`` if it is not there."""
@@ -94,7 +94,8 @@ class StagedRows:
         self._clock = clock
         self._ids = ids
         self._entry = entry
-        self._piece = stages.reader(entry.query, entry.batch)
+        self._readers = [stages.reader(entry.query, entry.batch) for _ in range(2)]
+        """The first one is used; the other has read what somebody works with."""
 
     def load(self) -> Loaded:
         """In the order of the stages, each checked against what its task said of it."""
@@ -120,12 +121,13 @@ class StagedRows:
         return Loaded(all, count)
 
     def topic_records(self, passed: int = 0) -> Iterator[list[NewRecord]]:
-        """Those for topics, piece by piece, without the first so many. Those of a piece are good until the next but one
-        is asked for: while they are written the next one is read."""
+        """Those for topics, part by part, without the first so many. A part is good until the next but one is asked
+        for: while it is written the next one is read."""
         sorter = self._sorter()
         for stage in self._entry.stages:
             for records in self._records(sorter, stage):
                 if passed < len(records):
+                    self._readers.reverse()
                     yield records[passed:]
                 passed = max(0, passed - len(records))
 
@@ -154,7 +156,7 @@ class StagedRows:
         """Piece by piece; at the end it is known whether that was all of it, as it was sent."""
         rows = checksum = 0
         for piece in range(stage.pieces):
-            data = self._piece(stage.id, piece)
+            data = self._readers[0](stage.id, piece)
             checksum = crc32(data, checksum)
             found = read(data)
             rows += len(found)

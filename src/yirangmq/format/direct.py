@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 from collections import deque
+from contextlib import suppress
 from mmap import mmap
 from pathlib import Path
 
@@ -44,18 +45,18 @@ def _write_plainly(fd: int, view: memoryview, offset: int) -> None:
 def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
     """Whole blocks; how many bytes of them were written. What was not is for the other way, which says why it fails."""
     done = 0
-    if not _go_past_cache(fd, True):
+    chunk = _take_chunk()
+    if chunk is None:
         return done
-    chunk = _spare.pop() if _spare else _memory(CHUNK)
     try:
-        while done < len(view):
+        is_possible = _go_past_cache(fd, True)
+        while is_possible and done < len(view):
             size = min(CHUNK, len(view) - done)
             chunk[:size] = view[done : done + size]
             with memoryview(chunk) as whole:
                 written = os.pwrite(fd, whole[:size], offset + done)
             done += written - written % BLOCK
-            if written < size:
-                break
+            is_possible = written == size
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
@@ -63,6 +64,15 @@ def _write_past_cache(fd: int, view: memoryview, offset: int) -> int:
         _go_past_cache(fd, False)
         _spare.append(chunk)
     return done
+
+
+def _take_chunk() -> mmap | None:
+    """None: there is no memory for it."""
+    with suppress(IndexError):
+        return _spare.pop()
+    with suppress(OSError):
+        return _memory(CHUNK)
+    return None
 
 
 class Place:
@@ -90,10 +100,8 @@ class Place:
 
     def _read_past_cache(self, fd: int, size: int) -> int:
         """How much of it could be read so."""
-        if not _go_past_cache(fd, True):
-            return 0
         try:
-            return min(size, os.preadv(fd, [self._memory], 0))
+            return min(size, os.preadv(fd, [self._memory], 0)) if _go_past_cache(fd, True) else 0
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise

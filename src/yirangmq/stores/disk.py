@@ -4,6 +4,7 @@ stand in its place: to record what is written, synced and renamed, or to let the
 Knows: system calls. Does not know: messages, folders' meanings. Errors pass as ``OSError``."""
 
 import ctypes
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,6 +44,14 @@ class Disk:
     def write_at(self, fd: int, data: bytes, offset: int) -> None:
         """All of it, there; the file grows where it must. Much at once goes past the system's page cache."""
         write_at(fd, data, offset)
+
+    def reserve(self, fd: int, offset: int, length: int) -> None:
+        """Room for so much, or an error before any of it is written. Where nobody can say, nothing is promised."""
+        try:
+            os.posix_fallocate(fd, offset, length)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
+                raise
 
     def truncate(self, path: str, size: int) -> None:
         os.truncate(path, size)

@@ -157,6 +157,8 @@ class Appender:
 
     def _write(self, data: bytes) -> None:
         fd, offset = self.end.file.fd, self.end.segment.tail.end
+        if len(data) >= LARGE:  # a full disk in the middle of it would let readers see what is taken back then
+            self._disk.reserve(fd, offset, len(data))
         try:
             self._disk.write_at(fd, data, offset)
         except OSError:

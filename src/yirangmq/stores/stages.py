@@ -3,7 +3,6 @@
 Knows: files. Does not know: what is in them, ledgers."""
 
 from collections.abc import Callable, Iterator
-from itertools import cycle
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
@@ -33,13 +32,13 @@ class StageFiles:
             raise kind(f"{path} cannot be written: {error.strerror or error}; nothing was stored") from None
 
     def reader(self, query: str, batch: int) -> Callable[[str, int], memoryview]:
-        """Reads piece by piece to memory that is used again: each is good until the next but one is read."""
-        folder, places = self._of(query, batch), cycle((Place(), Place()))
+        """Reads piece by piece to memory that is used again: each is good until the next one is read."""
+        folder, place = self._of(query, batch), Place()
 
         def read(stage: str, piece: int) -> memoryview:
             path = folder / f"{stage}.{piece:06d}"
             try:
-                return next(places).read(path)
+                return place.read(path)
             except FileNotFoundError:
                 raise _missing(piece, stage, batch) from None
             except OSError as error:

@@ -3,6 +3,7 @@
 Knows: a thread, and the way back. Does not know: what the work is. The thread begins with the first work."""
 
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -16,18 +17,42 @@ Call = Callable[[Callable[[], None]], object]
 
 
 SWITCH_SECONDS = 0.0005
-"""After so long a thread that gives way does so. Python's own measure is ten times that."""
+"""After so long a thread gives way to another one that waits. Python's own measure is ten times that."""
+
+
+class Turns:
+    """How soon threads of this process change places: sooner while anybody asks for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._usual = 0.0
+
+    def ask(self) -> None:
+        with self._lock:
+            if not self._asked:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_SECONDS)
+            self._asked += 1
+
+    def rest(self) -> None:
+        with self._lock:
+            self._asked -= 1
+            if not self._asked:
+                sys.setswitchinterval(self._usual)
+
+
+_turns = Turns()
 
 
 class Aside:
     """Used from the loop's thread; ``call`` runs something there, soon, from any other. ``gives_way``: for work that is
-    much Python, so that the loop need not wait for it, back from the disk or the network."""
+    much Python, so that the loop need not wait for it, back from the disk or the network, nor it for the loop."""
 
     def __init__(self, call: Call, hire: Callable[[], Executor] | None = None, *, gives_way: bool = False) -> None:
         self._call = call
         self._gives_way = gives_way
         self._under_way = 0
-        self._usual = sys.getswitchinterval()
         self._hire = hire or (lambda: ThreadPoolExecutor(1, thread_name_prefix="topics"))
         self._thread: Executor | None = None
         self._is_stopped = False
@@ -40,19 +65,21 @@ class Aside:
         if self._thread is None:
             self._thread = self._hire()
         if self._gives_way:
-            self._share(1)
-            done = partial(self._shared, done)
+            done = partial(self._home, done)
         future = self._thread.submit(_outcome, work)
+        if self._gives_way:
+            self._under_way += 1
+            _turns.ask()
         future.add_done_callback(partial(self._bring, done))
 
-    def _share(self, more: int) -> None:
-        """Both ways: it begins while the loop is busy, too."""
-        self._under_way = max(0, self._under_way + more)  # some of it may come home after the end
-        sys.setswitchinterval(SWITCH_SECONDS if self._under_way else self._usual)
-
-    def _shared(self, done: Done, value: Any, error: QueueError | None) -> None:
-        self._share(-1)
+    def _home(self, done: Done, value: Any, error: QueueError | None) -> None:
+        self._rest(min(1, self._under_way))
         done(value, error)
+
+    def _rest(self, count: int) -> None:
+        self._under_way -= count
+        for _ in range(count):
+            _turns.rest()
 
     def _bring(self, done: Done, future: "Future[tuple[Any, QueueError | None]]") -> None:
         if future.cancelled():
@@ -68,8 +95,7 @@ class Aside:
         self._is_stopped = True
         if self._thread is not None:
             self._thread.shutdown(wait=True, cancel_futures=True)
-        if self._under_way:
-            self._share(-self._under_way)
+        self._rest(self._under_way)
 
 
 def _outcome(work: Callable[[], Value]) -> tuple[Value | None, QueueError | None]:
