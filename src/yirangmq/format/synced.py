@@ -1,4 +1,4 @@
-"""Whole files onto the disk: whole, and there after a power cut.
+"""Files onto the disk: whole, and there after a power cut.
 
 Knows: files, folders, their names. Does not know: what is in them. (A store that must be tested at every single write
 goes through ``stores.disk`` instead.)"""
