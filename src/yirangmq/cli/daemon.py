@@ -37,10 +37,11 @@ from yirangmq.config.setting import OFF
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
+from yirangmq.core.health import HealthReason
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
-from yirangmq.doors.health import Disk, Health, Reason, Room
+from yirangmq.doors.health import Disk, Health, Room
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.listening import WayIn, open_to_all
 from yirangmq.doors.observing import Observing
@@ -306,7 +307,7 @@ class Daemon:
     def _greet(self, welcome: Introduction) -> Introduction:
         return welcome if self._pair is None else self._pair.greet(welcome)
 
-    def _pair_reasons(self) -> list[Reason]:
+    def _pair_reasons(self) -> list[HealthReason]:
         return [] if self._pair is None else self._pair.reasons()
 
     def _pair_about(self) -> dict[str, Any]:

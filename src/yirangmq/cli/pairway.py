@@ -12,10 +12,10 @@ from yirangmq.cli.adopting import adopt, overlap
 from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import PeerFacts, Turn
 from yirangmq.core.errors import NotActive, QueueError, WrongState
+from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.pairing import Pace, Role, Status
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.health import Reason
 from yirangmq.doors.house import Introduction
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.values import reading
@@ -115,13 +115,13 @@ class PairWay:
         first = self.node.now() - window
         return [turn for at, turn in self.node.turns if at >= first]
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[HealthReason]:
         """For ``health``: the other node is not there."""
         peer = self.peer_facts()
         if peer.silence <= peer.timeout or peer.status in (Status.STOPPING, Status.STOPPED):
             return []
         who = f"the peer {peer.node}" if peer.node else "the peer"
-        return [Reason("degraded", "peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
+        return [health_reason("peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
 
     def samples(self) -> "dict[str, Told]":
         partner, link, now = self.node.partner, self.node.link, self.node.now()

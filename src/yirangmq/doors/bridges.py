@@ -7,8 +7,8 @@ from yirangmq.broker.desk import Desk
 from yirangmq.core.bridges import BridgeState, check_bridge, read_new, read_start
 from yirangmq.core.errors import BadInput
 from yirangmq.core.feeds import Start
+from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 
@@ -68,15 +68,15 @@ class BridgeCalls:
             return None
         return [{name: row[name] for name in ("name", "queue", "state", "lag")} for row in self._bridges.rows()]
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[HealthReason]:
         """What keeps the server from being well."""
         found = []
         for one in self._bridges.all() if self._bridges is not None else ():
             name = one.bridge.name
             if one.state in (BridgeState.STOPPED, BridgeState.WAITING):
-                found.append(Reason("degraded", "bridge", f"bridge {name} is {one.state}: {one.reason}"))
+                found.append(health_reason("bridge", f"bridge {name} is {one.state}: {one.reason}"))
             elif self._lag_limit and one.state is BridgeState.RUNNING and one.lag > self._lag_limit:
-                found.append(Reason("degraded", "lag", f"bridge {name} is {one.lag} records behind"))
+                found.append(health_reason("lag", f"bridge {name} is {one.lag} records behind"))
         return found
 
     def samples(self) -> "dict[str, Told]":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import NotActive, QueueError, StoreFull
 from yirangmq.core.events import Event, Published
+from yirangmq.core.health import DEGRADED, FAIL, REASONS, HealthReason, health_reason, status_of
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.quota import store_refusal
 
@@ -19,12 +20,6 @@ SHOWN_QUEUES = 5
 REFUSED_MS = 60_000
 """A refusal for want of space is a failure for so long. Later it is only told: if nobody sends anything because the
 server is said to fail, nobody would ever find out that there is room again."""
-
-
-class Reason(NamedTuple):
-    level: str
-    code: str
-    text: str
 
 
 class Signs(NamedTuple):
@@ -102,12 +97,12 @@ class Room:
         """As long as it is a failure."""
         return self._refused if self._clock.now_ms() - self._at < REFUSED_MS else None
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[HealthReason]:
         if self._refused is None:
             return []
         ago = (self._clock.now_ms() - self._at) // 1000
         text = f"{ago} s ago a write was refused, and nothing was published since: {self._refused}"
-        return [Reason("degraded" if self.refusal is None else "fail", self._refused.code, text)]
+        return [health_reason(self._refused.code, text, DEGRADED if self.refusal is None else FAIL)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ class Health:
     disk: Disk | None
     backlog_limit: int = 0
     """Waiting messages of one queue past which we worry; 0: never."""
-    others: tuple[Callable[[], list[Reason]], ...] = ()
+    others: tuple[Callable[[], list[HealthReason]], ...] = ()
     """More that can be wrong, as other parts of the server see it."""
     about: Callable[[], dict[str, Any]] = dict
     """What else belongs to it: the pair, where there is one."""
@@ -137,36 +132,38 @@ class Health:
 
     def judged(self, signs: Signs | None, error: QueueError | None) -> dict[str, Any]:
         reasons = [*self._of_store(signs, error), *self._of_disk(), *(one for other in self.others for one in other())]
-        levels = {reason.level for reason in reasons}
-        status = "fail" if "fail" in levels else "degraded" if levels else "ok"
-        return {"status": status, "reasons": [reason._asdict() for reason in reasons], **self.about()}
+        return {"status": status_of(reasons), "reasons": [reason._asdict() for reason in reasons], **self.about()}
 
-    def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[Reason]:
+    def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[HealthReason]:
         if isinstance(error, NotActive):
             return []  # a standby writes nothing, and is well
         if self.room is not None:
             self.room.own = error
         if signs is None or error is not None:
-            return [Reason("fail", error.code if error else "store_error", f"the store cannot be written: {error}")]
-        found: list[Reason] = []
+            return [self._unwritable(error)]
+        found: list[HealthReason] = []
         if signs.late_ms > LATE_MS:
-            found.append(Reason("degraded", "overdue", f"delays and leases end {signs.late_ms / 1000:.0f} s late"))
+            found.append(health_reason("overdue", f"delays and leases end {signs.late_ms / 1000:.0f} s late"))
         for queue, count in signs.backlogs[:SHOWN_QUEUES]:
             text = f"{count} messages wait in queue {queue}, more than {self.backlog_limit}"
-            found.append(Reason("degraded", "backlog", text))
+            found.append(health_reason("backlog", text))
         return found if self.room is None else [*found, *self.room.reasons()]
 
-    def _of_disk(self) -> list[Reason]:
+    def _unwritable(self, error: QueueError | None) -> HealthReason:
+        code = "store_error" if error is None else error.code
+        return health_reason(code if code in REASONS else "store_error", f"the store cannot be written: {error}", FAIL)
+
+    def _of_disk(self) -> list[HealthReason]:
         if self.disk is None:
             return []
         try:
             free = self.disk.look()
         except OSError as error:
-            return [Reason("fail", "disk", f"{self.disk.folder}: {error.strerror}")]
+            return [health_reason("disk", f"{self.disk.folder}: {error.strerror}")]
         if isinstance(self.disk.full, StoreFull):
-            return [Reason("fail", "disk_low", str(self.disk.full))]
+            return [health_reason("disk_low", str(self.disk.full))]
         if self.disk.full is not None:
-            return [Reason("degraded", self.disk.full.code, str(self.disk.full))]
+            return [health_reason("quota_exceeded", str(self.disk.full))]
         if free < 2 * self.disk.low_bytes:
-            return [Reason("degraded", "disk_low", f"{free >> 20} MiB left on the disk of {self.disk.folder}")]
+            return [health_reason("disk_low", f"{free >> 20} MiB left on the disk of {self.disk.folder}", DEGRADED)]
         return []

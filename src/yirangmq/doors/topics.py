@@ -11,10 +11,10 @@ from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
 from yirangmq.core.feeds import ClientState, PublisherState
+from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock
 from yirangmq.core.topics import MOST_SEQUENCE, Log, TopicState, check_subscriber
 from yirangmq.doors.calls import Calls
-from yirangmq.doors.health import Reason
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.topic_pages import page, read_wanted
 from yirangmq.doors.values import reading
@@ -199,20 +199,20 @@ class TopicCalls:
             about["commitSec"] = {name: self._commits.at_most(share) for name, share in SHARES.items()}
         return about
 
-    def reasons(self) -> list[Reason]:
+    def reasons(self) -> list[HealthReason]:
         """What keeps the server from being well."""
         topics = self._topics
         if topics is None:
             return []
         found = []
         if topics.state is PublisherState.ERROR:
-            found.append(Reason("degraded", "topics", f"topics: {topics.reason}"))
+            found.append(health_reason("topics", f"topics: {topics.reason}"))
         if topics.is_open:
             parts = topics.opened()
             lags = parts.ticking.lags()
             for number in sorted(parts.ticking.alarms & lags.keys()):
                 name = _called(parts.follows.subscribers[number])
-                found.append(Reason("degraded", "lag", f"subscriber {name} is {lags[number]} records behind"))
+                found.append(health_reason("lag", f"subscriber {name} is {lags[number]} records behind"))
         return found
 
     def subscribers(self) -> list[dict[str, Any]]:

@@ -1,0 +1,117 @@
+"""Health of a server: the levels, the table of every reason code, and the status that follows from the reasons.
+
+Pure: the parts of the server report reasons (``HealthReason``), this module decides. To add a reason: one row in
+``REASONS``, one part that reports it, one test that brings it about, and ``python tools/health_docs.py``, which prints
+the table into docs/guarantees.md."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+OK = "ok"
+"""No reason is reported."""
+DEGRADED = "degraded"
+"""The server does its work, and somebody should look."""
+FAIL = "fail"
+"""The server does not do its work: publishing, or everything, is refused."""
+DOWN = "down"
+"""A client says this of a server that is expected and does not answer; no server says it of itself."""
+LEVELS = (OK, DEGRADED, FAIL)
+"""Statuses on the wire, the best first."""
+
+
+class ReasonCode(NamedTuple):
+    """One row of the table: the levels it is reported with (the first is the default), and what it means."""
+
+    levels: tuple[str, ...]
+    meaning: str
+    action: str
+    """What the operator does about it."""
+
+
+REASONS: dict[str, ReasonCode] = {
+    "store_error": ReasonCode(
+        (FAIL,),
+        "the latest write to the store failed, for example with an I/O error",
+        "look at the system log and the disk; the server tries again every second",
+    ),
+    "store_full": ReasonCode(
+        (FAIL, DEGRADED),
+        "the store had no room for a message; degraded when that was over 60 s ago and nothing was published since",
+        "free disk space, or consume; publishing works again by itself",
+    ),
+    "store_read_only": ReasonCode(
+        (FAIL,),
+        "the store cannot be written: permissions, or a read-only file system",
+        "give the server's user the right to write, or mount the file system read-write",
+    ),
+    "store_damaged": ReasonCode(
+        (FAIL,),
+        "the store's files are damaged",
+        "stop the server, run `yirangmq check`, then `yirangmq repair`",
+    ),
+    "store_too_new": ReasonCode(
+        (FAIL,), "a later version has changed the store while this server was running", "upgrade yirangmq"
+    ),
+    "store_busy": ReasonCode(
+        (DEGRADED, FAIL),
+        "another process holds the store's lock, and requests wait; fail once requests were refused for it",
+        "find the process that holds the lock (`fuser`, `lslocks`) and end its transaction",
+    ),
+    "internal_error": ReasonCode(
+        (FAIL,), "the latest write failed for a reason that has no code", "see the log, and report it"
+    ),
+    "unavailable": ReasonCode(
+        (FAIL,), "the store cannot be reached (etcd)", "see that etcd runs and has a leader: `yirangmq cluster status`"
+    ),
+    "overdue": ReasonCode(
+        (DEGRADED,),
+        "delays and leases end more than 10 s late",
+        "see whether the server is short of processor time, and whether commits are slow (`yirangmq_commit_seconds`)",
+    ),
+    "backlog": ReasonCode(
+        (DEGRADED,), "a queue has a backlog above `backlog_limit`", "add consumers, or raise `backlog_limit`"
+    ),
+    "disk": ReasonCode((FAIL,), "the folder of the store cannot be looked at", "see that the file system is mounted"),
+    "disk_low": ReasonCode(
+        (FAIL, DEGRADED),
+        "free space is below `disk_low_bytes`, and publishing is refused; degraded below twice that",
+        "free disk space, or consume; publishing works again by itself",
+    ),
+    "quota_exceeded": ReasonCode(
+        (DEGRADED,),
+        "the store is as large as `max_store_bytes` allows, and publishing is refused",
+        "consume, or raise it",
+    ),
+    "topics": ReasonCode((DEGRADED,), "the log of the topics cannot be used", "see the reason in the text and the log"),
+    "lag": ReasonCode(
+        (DEGRADED,),
+        "a subscriber or a bridge is more than `topic_lag_limit` records behind",
+        "see whether the subscriber runs: `yirangmq topic subscribers`",
+    ),
+    "bridge": ReasonCode((DEGRADED,), "a bridge waits or was stopped", "see `yirangmq bridge list`"),
+    "peer_silent": ReasonCode(
+        (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
+    ),
+}
+
+
+class HealthReason(NamedTuple):
+    """One reason why a server is not ``ok``."""
+
+    level: str
+    code: str
+    text: str
+    """For people: which queue, how much, since when."""
+
+
+def health_reason(code: str, text: str, level: str = "") -> HealthReason:
+    """A reason of the table, at its default level or at another of its levels."""
+    levels = REASONS[code].levels
+    if level and level not in levels:
+        raise ValueError(f"{code} is never {level}")
+    return HealthReason(level or levels[0], code, text)
+
+
+def status_of(reasons: Iterable[HealthReason]) -> str:
+    """The worst level of the reasons; ``ok`` without any."""
+    return max((reason.level for reason in reasons), key=LEVELS.index, default=OK)
