@@ -18,7 +18,7 @@ from yirangmq.broker.serving import Served, Serving
 from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.duty import Always, Duty, check
-from yirangmq.core.errors import HookFailed, QueueError, StoreError
+from yirangmq.core.errors import HookFailed, QueueError, StoreError, Unavailable
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.delivery import Delivery
 
@@ -63,8 +63,14 @@ class Desk:
         self._crowd = self._to_pass = 0
         """Requests of the latest commit; turns of the loop before the next."""
         self._alarm_at: int | None = None
+        self._will_retry = False
+        """A commit failed and the next attempt for waiting consumers is scheduled: one timer, however many fail."""
         self.before_commit: list[Callable[[], None]] = []
         """Called when there is a commit anyway: what could have waited for another one joins it."""
+        self.on_taken: list[Callable[[], None]] = []
+        """Hooks that run when the jobs of the next commit have been taken, before its transaction begins: whatever
+        collects requests into an enlisted job closes it here, so that a transaction that never begins leaves no job
+        open."""
         self.after_commit: list[Callable[[], None]] = []
         """Called when answers were given: they may leave."""
         self.is_answering = False
@@ -164,12 +170,12 @@ class Desk:
     def _turn(self) -> None:
         """One commit for all that wait, then everybody's answer; then work that takes long, one at a time."""
         if not self._is_away:
-            for join in self.before_commit:
-                join()
+            self._run_hooks(self.before_commit)
         self._planned = False
         if self._is_away:
             return
         batch = self._next_batch()
+        self._run_hooks(self.on_taken)
         is_on = self.duty.is_on
         served = self._commit(batch) if is_on else self._look(batch)
         if is_on and not self.duty.is_on:
@@ -179,11 +185,11 @@ class Desk:
             self._answer(batch, served)
         finally:
             self._flush()
-        self.verbs.happened.tell()
-        if self._long:
-            self._go(self._long.popleft())
-        elif self._jobs:
-            self._plan()
+            self._run_hooks((self.verbs.happened.tell,))
+            if self._long:
+                self._go(self._long.popleft())
+            elif self._jobs:
+                self._plan()
 
     def _next_batch(self) -> list[Task]:
         jobs = self._jobs
@@ -203,15 +209,23 @@ class Desk:
             else:
                 self._tell(job)
         for taker, deliveries in served:
-            if not taker.take(deliveries):
+            try:
+                is_taken = taker.take(deliveries)
+            except Exception as error:
+                self._report(error)
+                is_taken = False
+            if not is_taken:
                 self._put_back(deliveries)
 
     def _go(self, job: Long) -> None:
         self._is_away = True
-        if self.duty.is_on:
-            job.aside(lambda: self._alone(job, None), lambda _, error: self._back(job, error))
-        else:
+        if not self.duty.is_on:
             self._back(job, self.duty.refusal())
+            return
+        try:
+            job.aside(lambda: self._alone(job, None), lambda _, error: self._back(job, error))
+        except Exception as error:  # no thread could be started
+            self._back(job, Unavailable(f"cannot start long work: {error}"))
 
     def _back(self, job: Long, error: QueueError | None) -> None:
         """Who waits for what it brought is served by the next commit."""
@@ -223,13 +237,24 @@ class Desk:
         else:
             self._tell(job)
         self._flush()
-        self.verbs.happened.tell()
+        self._run_hooks((self.verbs.happened.tell,))
         self._plan()
 
     def _flush(self) -> None:
         self.is_answering = False
-        for action in self.after_commit:
-            action()
+        self._run_hooks(self.after_commit)
+
+    def _run_hooks(self, hooks: Sequence[Callable[[], None]]) -> None:
+        """An error in one hook is reported to the event loop and keeps no other hook from running."""
+        for hook in hooks:
+            try:
+                hook()
+            except Exception as error:
+                self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        """The event loop's exception handler gets it, after this turn."""
+        self._soon(partial(_throw, error))
 
     def _look(self, batch: list[Task]) -> Served:
         """A standby: what only looks is answered, nothing is changed and nobody served."""
@@ -280,7 +305,12 @@ class Desk:
             job.error = HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
             self._tell(job)
             return
-        self._clearing.clear(needed, partial(self._looked_at, job))
+        try:
+            self._clearing.clear(needed, partial(self._looked_at, job))
+        except Exception as error:
+            self._report(error)
+            job.error = HookFailed(f"the processor of queue {needed.queue!r} failed: {error}", field="processor")
+            self._tell(job)
 
     def _looked_at(self, job: Task, verdicts: Verdicts, error: QueueError | None) -> None:
         if error is not None:
@@ -299,7 +329,7 @@ class Desk:
         try:
             job.done(job.value, job.error)
         except Exception as error:
-            self._soon(partial(_throw, error))
+            self._report(error)
 
     def _commit(self, batch: list[Task]) -> Served:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
@@ -323,8 +353,15 @@ class Desk:
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
             self.serving.hungry.update(self.serving.takers)
-            self.later(RETRY_SECONDS, self._plan)
+            if not self._will_retry:
+                self._will_retry = True
+                self.later(RETRY_SECONDS, self._retry)
             return []
+
+    def _retry(self) -> None:
+        """Waiting consumers and timers are served again after a commit that failed."""
+        self._will_retry = False
+        self._plan()
 
     def _alone(self, job: Task, known: Exception | None) -> None:
         happened = self.verbs.happened

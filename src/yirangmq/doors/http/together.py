@@ -5,6 +5,7 @@ Knows: who came when. Does not know: what is done. Requests of one connection ar
 sent, whatever their kinds: one joins only what comes after all that its connection has asked for before."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, Protocol
 
@@ -57,12 +58,7 @@ class Batch:
         """One of the same kind, with nobody in it."""
         return Batch(self._together, self.number, self.queue, self._perform, self.reply)
 
-    @property
-    def key(self) -> tuple[Work, str]:
-        return self._perform, self.queue
-
     def work(self, transaction: Transaction) -> Sequence[Any]:
-        self._together.close(self)
         self.requests = len(self.items)
         return self._perform(transaction, self.queue, self.items)
 
@@ -71,9 +67,11 @@ class Batch:
 
 
 class Together:
-    """Used from the desk's thread."""
+    """Request coalescing. A batch takes requests from ``ask`` until the desk takes its jobs for the next commit
+    (``Desk.on_taken``), whatever becomes of that commit. Used from the desk's thread."""
 
     def __init__(self, desk: Desk) -> None:
+        desk.on_taken.append(self._close)
         self._desk = desk
         self._numbers = count(1)
         self._open: dict[tuple[Work, str], Batch] = {}
@@ -98,19 +96,20 @@ class Together:
         if self._open:
             self._latest[request.peer] = next(self._numbers)
 
-    def close(self, batch: Batch) -> None:
-        """Nobody joins it any more."""
-        key = batch.key
-        if self._open.get(key) is batch:
-            del self._open[key]
-        if not self._open:
+    def _close(self) -> None:
+        """Nothing joins the batches that are enlisted by now."""
+        if self._open:
+            self._open.clear()
             self._latest.clear()
 
     def answer(self, batch: Batch, found: Sequence[Any], error: QueueError | None) -> None:
+        """Every request of the batch is answered here, or enlisted again by itself."""
         if error is not None and len(batch.calls) > 1:
             self._one_by_one(batch)
             return
-        for call, answer in zip(batch.calls, found if error is None else [error], strict=True):
+        if error is not None or len(found) != len(batch.calls):
+            found = [error or QueueError("internal error: a request has no answer")] * len(batch.calls)
+        for call, answer in zip(batch.calls, found, strict=True):
             try:
                 if isinstance(answer, QueueError):
                     call.refuse(answer)
@@ -118,7 +117,8 @@ class Together:
                     batch.reply(call, answer)
             except Exception:
                 log.exception("an answer failed")
-                call.refuse(QueueError("internal error"))
+                with suppress(Exception):  # the connection is beyond answering; the others are not
+                    call.refuse(QueueError("internal error"))
 
     def _one_by_one(self, batch: Batch) -> None:
         """The store refused them together; that need not be the fault of all."""

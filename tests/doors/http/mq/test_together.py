@@ -101,3 +101,25 @@ def test_an_answer_that_fails_harms_no_other(play: Play, monkeypatch: pytest.Mon
         assert await statuses(other, 1) == [200]
 
     play(scene)
+
+
+@pytest.mark.parametrize("crowded", [1, 3])
+def test_coalesced_requests_of_a_failed_transaction_are_answered_and_the_next_ones_too(
+    play: Play, crowded: int
+) -> None:
+    store = FailingStore(MemoryStore())
+
+    async def scene(stage: Stage) -> None:
+        ids = [await stage.draft() for _ in range(crowded)]
+        peers = [await stage.dial() for _ in ids]
+        for number in range(2 + crowded):
+            store.fail_at(1 + number, commit=False)
+        found: list[int] = []
+        for _ in range(4):
+            for id, peer in zip(ids, peers, strict=True):
+                peer.send(request("PUT", f"/mq/q/messages/{id}", b"x"))
+            found = [(await statuses(peer, 1))[0] for peer in peers]
+            assert set(found) <= {204, 507}
+        assert found == [204] * crowded
+
+    play(scene, store=store)

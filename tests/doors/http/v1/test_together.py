@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.doors.http.v1.parts import Line, Web
+from yirangmq.core.errors import StoreBusy, StoreFull
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 
@@ -173,3 +174,38 @@ def test_a_crowd_of_one_connection_publishes_leases_and_acks_in_order(web: Web) 
         lines.append(web.send("POST", "/v1/queues/mail/lease", {}))
     web.server.turn()
     assert [payloads(line) for line in lines[1::2]] == [[0], [1], [2]]
+
+
+# -- transactions that fail -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
+@pytest.mark.parametrize("crowded", [1, 3])
+@pytest.mark.parametrize(
+    "error", [StoreFull("full"), StoreBusy("locked"), OSError(5, "EIO")], ids=["full", "busy", "eio"]
+)
+def test_coalesced_publishes_of_a_failed_transaction_are_answered_and_the_next_ones_too(
+    error: Exception, crowded: int, commit: bool
+) -> None:
+    """A batch whose transaction never began used to stay open: every later publish of the queue joined it and hung."""
+    store = FailingStore(MemoryStore())
+    web = Web(store)
+    for number in range(2 + crowded):
+        store.fail_at(1 + number, error, commit=commit)
+    lines = crowd(web, *range(crowded))
+    assert all(line.status >= 500 for line in lines)
+    later = crowd(web, "a", "b")
+    assert [line.status for line in later] == [200, 200]
+    assert stored(web) == ["a", "b"]
+
+
+@pytest.mark.parametrize("verb", ["lease", "ack"])
+def test_coalesced_leases_and_acks_of_a_failed_transaction_are_answered_and_the_next_ones_too(verb: str) -> None:
+    store = FailingStore(MemoryStore())
+    web = Web(store)
+    crowd(web, 1)
+    body = {"leases": lease_ids(web.ask("POST", "/v1/queues/mail/lease", {}))} if verb == "ack" else {}
+    store.fail_at(1, commit=False)
+    [refused] = by_each(web, verb, body)
+    assert refused.status == 507
+    assert [line.status for line in by_each(web, verb, body, body)] == [200, 200]
