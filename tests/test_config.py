@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.tokens import TOKEN
 from yirangmq.config.config import Config
 from yirangmq.config.load import load
 from yirangmq.config.setting import default_of, flag, variable
@@ -15,6 +16,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.inherited import Defaults
 
 ROOT = Path(__file__).parents[1]
+TLS = {"tls_cert": "c", "tls_key": "k"}
 
 
 def test_nothing_said_is_enough() -> None:
@@ -42,17 +44,18 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
         "topic_cursors": "file:/c",
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
-        "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": '[{"token": "12345678"}]',
+        "feed_tcp": "127.0.0.1:0", "stomp": "127.0.0.1:61613", "http_tokens": f'[{{"token": "{TOKEN}"}}]',
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "pair_witness": "file:/w",
         "mq_unique": "true", "stay_awake": "off", "files_by_date_days": "8",
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
+        "token": TOKEN, "pair_key": TOKEN, "mq_admin_password": TOKEN,
         "alerts": '{"remindSec": 5}',
         "programs": '[{"name": "A", "addresses": ["10.0.0.1"]}]', "routes": '[{"source": "*", "target": "*"}]',
     }  # fmt: skip
     value = given.get(name, "7")
-    pair = {"pair_key": "k", "node": "north"}
+    pair = {"pair_key": TOKEN, "node": "north"}
     other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}, "pair_peer": pair}.get(name, {})
     by_file = load({name: value, **other}, {}, {})
     by_variable = load(other, {variable(name): value}, {})
@@ -84,7 +87,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({"syslog": "localhost"}, {}, {}, "syslog", "unix:PATH or udp:HOST:PORT"),
         ({"tcp": "localhost:99999"}, {}, {}, "tcp", "at most 65535"),
         ({"tls_cert": "c.pem"}, {}, {}, "tls_key", "go together"),
-        ({"token": "a", "token_file": "b"}, {}, {}, "token", "one of them"),
+        ({"token": TOKEN, "token_file": "b"}, {}, {}, "token", "one of them"),
         ({"socket": "off", "http": "off"}, {}, {}, "socket", "nobody could reach"),
         ({"http": "8080"}, {}, {}, "http", "HOST:PORT"),
         ({}, {"MQ_PORT": "many"}, {}, "http", "HOST:PORT"),
@@ -98,11 +101,11 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         ({}, {"MQ_SET_PAYLOAD_LIMIT": "-5"}, {}, "MQ_SET_PAYLOAD_LIMIT", "whole number from 1"),
         ({"http_tokens": {}}, {}, {}, "http_tokens", "an array of objects"),
         ({"http_tokens": [{}]}, {}, {}, "http_tokens", "either token or tokenFile"),
-        ({"http_tokens": [{"token": "short"}]}, {}, {}, "http_tokens", "at least 8"),
+        ({"http_tokens": [{"token": "short"}]}, {}, {}, "http_tokens", "at least 16"),
         ({"http_tokens": [{"token": "with a space"}]}, {}, {}, "http_tokens", "visible ASCII"),
-        ({"http_tokens": [{"token": "12345678", "scopes": ["root"]}]}, {}, {}, "http_tokens", "some of publish"),
-        ({"http_tokens": [{"token": "12345678", "queues": []}]}, {}, {}, "http_tokens", "at least one"),
-        ({"http_tokens": [{"token": "12345678", "scope": []}]}, {}, {}, "http_tokens", "did you mean 'scopes'"),
+        ({"http_tokens": [{"token": TOKEN, "scopes": ["root"]}]}, {}, {}, "http_tokens", "some of publish"),
+        ({"http_tokens": [{"token": TOKEN, "queues": []}]}, {}, {}, "http_tokens", "at least one"),
+        ({"http_tokens": [{"token": TOKEN, "scope": []}]}, {}, {}, "http_tokens", "did you mean 'scopes'"),
         ({}, {"YIRANGMQ_HTTP_TOKENS": "{"}, {}, "YIRANGMQ_HTTP_TOKENS", "Expecting"),
         ({"write_buffer_bytes": "1GiB"}, {}, {}, "write_buffer_bytes", "client_memory_bytes"),
         ({"topic_cursors": "on"}, {}, {}, "topic_cursors", "file:FILE or sqlite:FILE"),
@@ -157,9 +160,59 @@ def test_beyond_this_machine_a_token_is_needed(address: str) -> None:
     with pytest.raises(BadInput, match="other machines") as caught:
         load({"tcp": address}, {}, {})
     assert caught.value.field == "tcp"
-    assert load({"tcp": address, "token": "t"}, {}, {}).tcp == address
-    assert load({"tcp": address, "token_file": "t"}, {}, {}).tcp == address
+    assert load({"tcp": address, "token": TOKEN, **TLS}, {}, {}).tcp == address
+    assert load({"tcp": address, "token_file": "t", **TLS}, {}, {}).tcp == address
     assert load({"tcp": address, "insecure": True}, {}, {}).tcp == address
+
+
+@pytest.mark.parametrize(
+    "exposed",
+    [
+        {"tcp": "0.0.0.0:7411"},
+        {"http": "[::]:8080"},
+        {"stomp": "192.168.1.5:61613"},
+        {"store": "etcd://h1", "cluster_listen": "10.0.0.1:7412", "topics": "off"},
+    ],
+)
+def test_clear_text_beyond_this_machine_needs_insecure_although_there_is_a_token(exposed: dict[str, Any]) -> None:
+    settings = {**exposed, "token": TOKEN}
+    with pytest.raises(BadInput, match="clear text: set tls_cert and tls_key, or say insecure") as caught:
+        load(settings, {}, {})
+    assert caught.value.field in exposed
+    load({**settings, "insecure": True}, {}, {})
+    load({**settings, **TLS}, {}, {})
+
+
+def test_clear_text_on_this_machine_and_signed_heartbeats_need_nothing() -> None:
+    load({"tcp": "127.0.0.1:7411", "http": "[::1]:8080", "token": TOKEN}, {}, {})
+    pair = {"pair_peer": "10.0.0.2:9091", "pair_listen": "10.0.0.1:9091", "pair_key": TOKEN, "node": "north"}
+    load(pair, {}, {})
+
+
+SECRETS: dict[str, Any] = {
+    "token": lambda secret: {"token": secret},
+    "http_tokens": lambda secret: {"http_tokens": [{"token": secret}]},
+    "programs": lambda secret: {"programs": [{"name": "A", "token": secret}]},
+    "pair_key": lambda secret: {
+        "pair_key": secret, "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "node": "north"
+    },
+    "mq_admin_password": lambda secret: {"mq_admin_password": secret},
+}  # fmt: skip
+
+
+def test_secret_settings_are_all_held_to_the_rule_of_length() -> None:
+    """A new secret setting belongs into the table above."""
+    assert {one.name for one in fields(Config) if not one.repr} == set(SECRETS)
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_secret_of_fewer_than_16_characters_is_refused_with_what_to_do(name: str) -> None:
+    for short in ("x", "x" * 15):
+        with pytest.raises(BadInput, match=r"at least 16 characters.*yirangmq token new") as caught:
+            load(SECRETS[name](short), {}, {})
+        assert (caught.value.field or "").startswith(name)
+        assert short not in str(caught.value).replace("characters", "")
+    load(SECRETS[name]("x" * 16), {}, {})
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:7411", "localhost:7411", "[::1]:7411", "127.9.9.9:1"])
@@ -173,8 +226,8 @@ def test_beyond_this_machine_http_and_stomp_need_a_token_too(door: str, address:
     with pytest.raises(BadInput, match="other machines") as caught:
         load({door: address}, {}, {})
     assert caught.value.field == door
-    for way in ({"token": "t"}, {"token_file": "t"}, {"http_tokens": [{"tokenFile": "t"}]}, {"insecure": True}):
-        assert getattr(load({door: address, **way}, {}, {}), door) == address
+    for way in ({"token": TOKEN}, {"token_file": "t"}, {"http_tokens": [{"tokenFile": "t"}]}, {"insecure": True}):
+        assert getattr(load({door: address, **way, **TLS}, {}, {}), door) == address
     with pytest.raises(BadInput, match="other machines"):
         load({}, {"MQ_HOST": "0.0.0.0"}, {})
 
@@ -195,20 +248,22 @@ def test_the_document_s_variables_and_their_defaults() -> None:
     assert (plain.mq_admin_password, plain.mq_payload_limit, plain.data) == ("", 1_048_576, "yirang-data")
     env = {
         "MQ_UNIQUE": "true", "MQ_DRAFTING_TIMEOUT": "1.5", "MQ_ORDERED_TIMEOUT": "2", "MQ_ACTIVE_TIMEOUT": "3",
-        "MQ_CONCURRENCY": "4", "MQ_PAYLOAD_LIMIT": "100", "MQ_ADMIN_PASSWORD": "pass", "MQ_DATA": "here", "MQ_HOST": "",
+        "MQ_CONCURRENCY": "4", "MQ_PAYLOAD_LIMIT": "100", "MQ_ADMIN_PASSWORD": TOKEN, "MQ_DATA": "here", "MQ_HOST": "",
     }  # fmt: skip
     config = load({"mq_concurrency": 7}, env, {})
     assert config.inherited == Defaults(True, 1_500, 2_000, 3_000, 4, 100)
-    assert (config.mq_admin_password, config.mq_payload_limit, config.data) == ("pass", 100, "here")
+    assert (config.mq_admin_password, config.mq_payload_limit, config.data) == (TOKEN, 100, "here")
     assert load({}, {**env, "MQ_SET_PAYLOAD_LIMIT": "5"}, {}).inherited.set_body == 5
     assert load({}, {**env, "YIRANGMQ_MQ_CONCURRENCY": "9"}, {}).mq_concurrency == 9
     assert load({}, dict.fromkeys(env, ""), {}) == Config()
 
 
 def test_a_token_is_not_printed() -> None:
-    config = load({"token": "s3cret", "mq_admin_password": "s3cret-3", "http_tokens": [{"token": "s3cret-2"}]}, {}, {})
-    assert "s3cret" not in repr(config)
-    assert "s3cret" not in repr(config.http_tokens)
+    config = load(
+        {"token": f"{TOKEN}-1", "mq_admin_password": f"{TOKEN}-2", "http_tokens": [{"token": f"{TOKEN}-3"}]}, {}, {}
+    )
+    assert TOKEN not in repr(config)
+    assert TOKEN not in repr(config.http_tokens)
 
 
 def test_the_page_is_current() -> None:

@@ -65,14 +65,14 @@ of the `http_tokens` says what it allows:
   "token_file": "/etc/yirangmq/token",
   "http_tokens": [
     {"tokenFile": "/etc/yirangmq/shop", "scopes": ["publish"], "queues": ["mail", "order-*"]},
-    {"token": "3f0c9a62d1", "scopes": ["publish", "consume"]}
+    {"token": "mkMwgWlIFPB5Ia7fdIW1VDZxyL6Vf0fs", "scopes": ["publish", "consume"]}
   ]
 }
 ```
 
 | member | meaning |
 |---|---|
-| `token` or `tokenFile` | the token, at least 8 visible ASCII characters, or a file whose first line it is |
+| `token` or `tokenFile` | the token, at least 16 visible ASCII characters, or a file whose first line it is |
 | `scopes` | some of `publish`, `consume`, `admin`; default: the first two. `admin` includes the others |
 | `queues` | patterns of names (`*`, `?`, `[a-c]`); default: `["*"]`, all. What is not about one queue needs `"*"` |
 

@@ -15,6 +15,7 @@ from tests.cluster.served import Served
 from tests.doors.stomp.live import LiveClient
 from tests.patience import soon
 from tests.scenarios.daemons import until as wait_until
+from tests.tokens import TOKEN
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import read_address
 from yirangmq.core.errors import NotAllowed
@@ -145,7 +146,7 @@ def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
 def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, queue: str, tmp_path: Path) -> None:
     """By socket, HTTP and STOMP through the node that does not lead, whose certificate clients see; what is between the
     nodes is encrypted with the leader's."""
-    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
     pairs = {name: certificate(_folder(tmp_path / f"of-{name}")) for name in "ab"}
 
     def options(name: str) -> list[str]:
@@ -159,20 +160,20 @@ def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, q
         first = nodes.leader()
         nodes.start("b")
         cert = pairs["b"][0]
-        with connect(f"{nodes.address('b', 'tls')}?token=s3cret&ca={cert}", retries=100) as client:
+        with connect(f"{nodes.address('b', 'tls')}?token={TOKEN}&ca={cert}", retries=100) as client:
             client.publish(queue, {"n": 1})
             with pytest.raises(NotAllowed):
                 connect(f"{nodes.address('b', 'tls')}?token=guess&ca={cert}", retries=0)
             context = ssl.create_default_context(cafile=str(cert))
             web = HTTPSConnection("127.0.0.1", nodes.port("b", "https"), timeout=PATIENCE, context=context)
-            web.request("GET", f"/v1/queues/{queue}", headers={"Authorization": "Bearer s3cret"})
+            web.request("GET", f"/v1/queues/{queue}", headers={"Authorization": f"Bearer {TOKEN}"})
             answer = web.getresponse()
             assert (answer.status, json.loads(answer.read())["queue"]) == (200, queue)
             web.close()
             port = nodes.port("b", "stomp")
             stomp = LiveClient(port)
             stomp.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
-            stomp.connect(username="any", passcode="s3cret")
+            stomp.connect(username="any", passcode=TOKEN)
             stomp.confirm(stomp.line.subscribe, f"/queue/{queue}", id="1", ack="client-individual")
             [message] = stomp.messages(1)
             assert message.body == b'{"n":1}'

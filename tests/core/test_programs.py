@@ -10,8 +10,13 @@ from yirangmq.core.programs import check_routes, grants, read_programs, read_rou
 from yirangmq.doors.gate import Gate, host_of
 
 THREE: list[dict[str, Any]] = [
-    {"name": "ATMH", "token": "atmh-secret", "addresses": ["10.0.0.1"]},
-    {"name": "JETCO", "token": "jetco-secret", "addresses": ["10.1.0.0/16", "fd00::/8"], "queues": ["to-jetco", "j.*"]},
+    {"name": "ATMH", "token": "token-of-atmh---", "addresses": ["10.0.0.1"]},
+    {
+        "name": "JETCO",
+        "token": "token-of-jetco--",
+        "addresses": ["10.1.0.0/16", "fd00::/8"],
+        "queues": ["to-jetco", "j.*"],
+    },
     {"name": "EPSCO", "addresses": ["10.2.0.7"]},
 ]
 TABLE = [
@@ -50,15 +55,15 @@ def test_the_table_says_who_may_send_to_whom(who: Any, scope: str, queue: str, m
 @pytest.mark.parametrize(
     ("token", "address", "name"),
     [
-        ("atmh-secret", "10.0.0.1:5000", "ATMH"),
-        ("atmh-secret", "10.0.0.2:5000", None),
-        ("jetco-secret", "10.1.200.3:1", "JETCO"),
-        ("jetco-secret", "[fd00::7]:61613", "JETCO"),
-        ("jetco-secret", "[::ffff:10.1.0.9]:61613", "JETCO"),
+        ("token-of-atmh---", "10.0.0.1:5000", "ATMH"),
+        ("token-of-atmh---", "10.0.0.2:5000", None),
+        ("token-of-jetco--", "10.1.200.3:1", "JETCO"),
+        ("token-of-jetco--", "[fd00::7]:61613", "JETCO"),
+        ("token-of-jetco--", "[::ffff:10.1.0.9]:61613", "JETCO"),
         ("", "10.2.0.7:9", "EPSCO"),
         ("whatever", "10.2.0.7:9", "EPSCO"),
         ("", "10.0.0.1:5000", None),
-        ("jetco-secret", "unix", None),
+        ("token-of-jetco--", "unix", None),
     ],
 )
 def test_a_program_is_known_by_its_token_and_its_address(token: str, address: str, name: str | None) -> None:
@@ -81,7 +86,7 @@ def test_tokens_are_not_shown() -> None:
     [
         ([{"name": "A"}], "programs[0].addresses"),
         ([{"name": "A", "token": "short"}], "programs[0].token"),
-        ([{"name": "A", "token": "long-enough", "tokenFile": "x"}], "programs[0].token"),
+        ([{"name": "A", "token": "a-token-long-enough", "tokenFile": "x"}], "programs[0].token"),
         ([{"name": "A", "addresses": ["10.0.0.300"]}], "programs[0].addresses"),
         ([{"name": "A", "addresses": ["10.0.0.1/8"]}], "programs[0].addresses"),
         ([{"name": "A", "addresses": ["::1"], "queues": []}], "programs[0].queues"),

@@ -12,6 +12,7 @@ from tests.cluster.etcds import Etcds
 from tests.pair.nodes import pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
 from tests.scenarios.daemons import until
+from tests.tokens import TOKEN
 from yirangmq.core.errors import BadInput
 from yirangmq.core.pairing import Pace, Witness
 from yirangmq.core.witness import Watching, Wish
@@ -121,7 +122,7 @@ def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> No
     """grpc is not to be found: as after an install without it."""
     (tmp_path / "grpc").mkdir()
     (tmp_path / "grpc" / "__init__.py").write_text("raise ImportError('no grpc')\n")
-    words = ["serve", "--data", str(tmp_path / "d"), "--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", "k"]
+    words = ["serve", "--data", str(tmp_path / "d"), "--node", "a", "--pair-peer", "127.0.0.1:9", "--pair-key", TOKEN]
     words += ["--pair-listen", "127.0.0.1:0", "--pair-witness", "etcd://127.0.0.1:2379/x"]
     program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from yirangmq.cli.main import run; sys.exit(run())"
     done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)

@@ -155,9 +155,9 @@ def _is_empty(client: Client, queue: str) -> bool:
 
 SETTINGS = {
     "programs": [
-        {"name": "ATMH", "addresses": ["127.0.0.0/8"], "token": "token-of-atmh"},
-        {"name": "JETCO", "addresses": ["127.0.0.1"], "token": "token-of-jetco"},
-        {"name": "AWAY", "addresses": ["10.9.9.9"], "token": "token-of-away"},
+        {"name": "ATMH", "addresses": ["127.0.0.0/8"], "token": "token-of-program-atmh"},
+        {"name": "JETCO", "addresses": ["127.0.0.1"], "token": "token-of-program-jetco"},
+        {"name": "AWAY", "addresses": ["10.9.9.9"], "token": "token-of-program-away"},
     ],
     "routes": [{"source": "ATMH", "target": "JETCO"}],
 }
@@ -193,7 +193,7 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
     options = ("--config", str(tmp_path / "settings.json"), "--tcp", here, "--http", here, "--stomp", here)
     with daemon(tmp_path, *options) as server:
         tcp = _address(server, "tcp://")
-        with connect(tcp, token="token-of-atmh") as atmh, connect(tcp, token="token-of-jetco") as jetco:
+        with connect(tcp, token="token-of-program-atmh") as atmh, connect(tcp, token="token-of-program-jetco") as jetco:
             atmh.publish("JETCO", {"pay": 1})
             [delivery] = jetco.lease("JETCO", wait=60)
             for settle in (atmh.ack, atmh.nack, atmh.extend, atmh.release):  # a lease that somebody guessed
@@ -202,23 +202,23 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
             jetco.extend(delivery.lease_id, 600)
             jetco.ack(delivery.lease_id)
         deeds: tuple[tuple[str, Callable[[Client], object]], ...] = (
-            ("token-of-jetco", lambda client: client.publish("ATMH", 1)),
-            ("token-of-jetco", lambda client: client.lease("ATMH")),
-            ("token-of-atmh", lambda client: client.lease("JETCO")),
-            ("token-of-away", lambda client: client.publish("JETCO", 1)),
+            ("token-of-program-jetco", lambda client: client.publish("ATMH", 1)),
+            ("token-of-program-jetco", lambda client: client.lease("ATMH")),
+            ("token-of-program-atmh", lambda client: client.lease("JETCO")),
+            ("token-of-program-away", lambda client: client.publish("JETCO", 1)),
             ("token-of-nobody", lambda client: client.publish("JETCO", 1)),
         )
         for token, deed in deeds:
             with pytest.raises(NotAllowed), connect(tcp, token=token, retries=0) as client:
                 deed(client)
         publish = "/v1/queues/JETCO/messages"
-        assert _status(server, "token-of-atmh", publish, {"pay": 2}) == 200
-        assert _status(server, "token-of-jetco", publish, {"pay": 2}) == 403
-        assert _status(server, "token-of-away", publish, {"pay": 2}) == 401
+        assert _status(server, "token-of-program-atmh", publish, {"pay": 2}) == 200
+        assert _status(server, "token-of-program-jetco", publish, {"pay": 2}) == 403
+        assert _status(server, "token-of-program-away", publish, {"pay": 2}) == 401
         assert _status(server, "", publish, {"pay": 2}) == 401
-        assert _stomp(server, "token-of-atmh", "JETCO") == ["CONNECTED", "RECEIPT"]
-        assert _stomp(server, "token-of-jetco", "ATMH") == ["CONNECTED", "ERROR"]
-        assert _stomp(server, "token-of-away", "JETCO") == ["ERROR"]
+        assert _stomp(server, "token-of-program-atmh", "JETCO") == ["CONNECTED", "RECEIPT"]
+        assert _stomp(server, "token-of-program-jetco", "ATMH") == ["CONNECTED", "ERROR"]
+        assert _stomp(server, "token-of-program-away", "JETCO") == ["ERROR"]
         found = json.loads(run_command(tmp_path, "programs", "--store", server.address, "--json").stdout)
         assert [row["sendsTo"] for row in found["programs"]] == [["JETCO"], [], []]
         counts = {(row["door"], row["reason"]): row["count"] for row in found["refused"]["counts"]}

@@ -14,6 +14,7 @@ import yirangmq
 from tests.certificates import certificate
 from tests.patience import PATIENCE
 from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.tokens import TOKEN
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
 from yirangmq.stores.holder import who_serves
@@ -170,12 +171,12 @@ def test_a_server_hears_of_direct_writes(tmp_path: Path) -> None:
 
 def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
     made, key = certificate(tmp_path)
-    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
     options = ("--tcp", "127.0.0.1:0", "--token-file", str(tmp_path / "token"))
     with daemon(tmp_path, *options, "--tls-cert", str(made), "--tls-key", str(key)) as server:
         address = server.ready["addresses"][1]
         assert address.startswith("tls://127.0.0.1:")
-        with connect(f"{address}?token=s3cret&ca={made}") as client:
+        with connect(f"{address}?token={TOKEN}&ca={made}") as client:
             client.publish("mail", {"n": 1})
         with pytest.raises(NotAllowed):
             connect(f"{address}?token=guess&ca={made}", retries=0)
@@ -191,6 +192,8 @@ def test_tcp_with_token_and_tls(tmp_path: Path) -> None:
         (("--config", "typo.json"), 2, "max_conections: is not a setting; did you mean 'max_connections'?"),
         (("--config", "broken.json"), 2, "config: broken.json: malformed JSON"),
         (("--token-file", "missing"), 2, "token_file: missing: No such file"),
+        (("--token-file", "typo.txt"), 2, "token_file: must have at least 16 characters, not 6; 'yirangmq token new'"),
+        (("--tcp", "0.0.0.0:0", "--token", TOKEN), 2, "clear text: set tls_cert and tls_key, or say insecure"),
         (("--tls-cert", "typo.json", "--tls-key", "typo.json"), 2, "tls_cert"),
         (("--socket", "typo.json"), 2, "no socket"),
         (("--store", "sqlite:/proc/none/q.db"), 5, "/proc/none"),
@@ -202,6 +205,7 @@ def test_what_cannot_work_is_said_before_it_starts(
 ) -> None:
     (tmp_path / "typo.json").write_text('{"max_conections": 5}')
     (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "typo.txt").write_text("s3cret\n")
     done = run_command(tmp_path, "serve", *words)
     assert (done.returncode, done.stdout) == (code, "")
     assert says in done.stderr
@@ -228,6 +232,13 @@ def test_a_file_of_settings_the_environment_and_the_supervisor(tmp_path: Path) -
             assert server.stop() == 0
         finally:
             server.kill()
+
+
+def test_clear_text_that_insecure_allows_is_logged_as_a_warning(tmp_path: Path) -> None:
+    options = ("--tcp", "0.0.0.0:0", "--http", "127.0.0.1:0", "--token", TOKEN, "--insecure")
+    with daemon(tmp_path, *options) as server:
+        told = [one for one in server.events() if one["event"] == "listening_in_clear_text"]
+        assert [(one["level"], one["setting"], one["address"]) for one in told] == [("warning", "tcp", "0.0.0.0:0")]
 
 
 def test_health_and_connections(tmp_path: Path) -> None:

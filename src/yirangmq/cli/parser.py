@@ -38,6 +38,7 @@ TABLE: dict[str, tuple[str, str]] = {
     "export": ("moving", "write queues to a file of JSON lines"),
     "import": ("moving", "read such a file into a store, of either kind"),
     "serve": ("serve", "run the server that programs connect to"),
+    "token": ("tokens", "make a token for clients or for a pair"),
     "alert": ("alerts", "what is wrong with a server, and who is told"),
     "cluster": ("clustering", "the same queues on an etcd cluster"),
     "demo": ("demo", "publish, lease, ack, retry and bury, step by step"),

@@ -22,8 +22,9 @@ from yirangmq.cli.folders import make_folder
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
+from yirangmq.config.checks import exposed
 from yirangmq.config.config import Config
-from yirangmq.core.access import Grant, check_token
+from yirangmq.core.access import Grant, check_secret, check_token
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.core.programs import grants
@@ -62,6 +63,7 @@ def serve(chosen: Config, screen: Screen) -> int:
             from yirangmq.cli.dayway import journaled  # a server without them does not load them
 
             store = journaled(chosen, store)
+        _warn_of_clear_text(chosen)
         web = chosen.http_max_connections if chosen.http_address is not None else 0
         stomp = chosen.max_connections if chosen.stomp_address is not None else 0
         _allow_files(chosen.max_connections + web + stomp + SPARE_FILES)
@@ -74,6 +76,13 @@ def serve(chosen: Config, screen: Screen) -> int:
         _run_loop(_serve(lambda: Daemon(chosen, store, secrets), ready))
     log.info("stopped")
     return exits.OK
+
+
+def _warn_of_clear_text(chosen: Config) -> None:
+    """What ``insecure`` allowed is said at every start."""
+    for setting, address in exposed(chosen):
+        if setting == "feed_tcp" or not chosen.tls_cert:
+            log.warning("listening_in_clear_text", extra=values(setting=setting, address=address))
 
 
 def _store(chosen: Config) -> Store:
@@ -144,11 +153,15 @@ def _settle_memory() -> None:
 
 
 def _token(chosen: Config) -> str:
-    return _first_line(chosen.token_file, "token_file") if chosen.token_file else chosen.token
+    if not chosen.token_file:
+        return chosen.token
+    return check_token(_first_line(chosen.token_file, "token_file"), "token_file")
 
 
 def _pair_key(chosen: Config) -> str:
-    return _first_line(chosen.pair_key_file, "pair_key_file") if chosen.pair_key_file else chosen.pair_key
+    if not chosen.pair_key_file:
+        return chosen.pair_key
+    return check_secret(_first_line(chosen.pair_key_file, "pair_key_file"), "pair_key_file")
 
 
 def _first_line(path: str, field: str) -> str:

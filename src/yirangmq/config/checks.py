@@ -4,6 +4,7 @@ import re
 
 from yirangmq.config.addresses import host_and_port, is_local
 from yirangmq.config.config import Config
+from yirangmq.core.access import check_secret, check_token
 from yirangmq.core.chain import Chain, check_hooks
 from yirangmq.core.errors import BadInput
 from yirangmq.core.programs import check_routes
@@ -17,6 +18,7 @@ def checked(config: Config) -> Config:
     """Settings that must fit each other."""
     if config.token and config.token_file:
         raise BadInput("stands beside token_file; give one of them", field="token")
+    _check_secrets(config)
     if bool(config.tls_cert) != bool(config.tls_key):
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
     if config.write_buffer_bytes > config.client_memory_bytes:
@@ -36,15 +38,9 @@ def checked(config: Config) -> Config:
         _check_hooks(queue, chain, config.hooks)
     _check_pair(config)
     check_routes(config.programs, config.routes)
-    has_token = bool(config.token or config.token_file or config.insecure or config.programs)
     if config.is_clustered:
         _check_cluster(config)
-    _check_reach(config.feed_address, "feed_tcp", config.insecure, "it to an address of this machine")
-    _check_reach(config.tcp_address, "tcp", has_token, "token or token_file")
-    _check_reach(config.http_address, "http", has_token or bool(config.http_tokens), "token, token_file or http_tokens")
-    _check_reach(
-        config.stomp_address, "stomp", has_token or bool(config.http_tokens), "token, token_file or http_tokens"
-    )
+    _check_reach(config)
     return config
 
 
@@ -82,8 +78,48 @@ def _check_pair(config: Config) -> None:
         raise BadInput("a node of a pair needs a name, and the other one another", field="node")
 
 
-def _check_reach(address: tuple[str, int] | str | None, field: str, is_guarded: bool, ways: str) -> None:
-    """Beyond this machine only with a token."""
-    if isinstance(address, tuple) and not (is_guarded or is_local(address[0])):
-        where = f"{address[0]}:{address[1]}"
-        raise BadInput(f"{where} can be reached from other machines: set {ways}, or say insecure", field=field)
+def _check_secrets(config: Config) -> None:
+    """Those of the settings themselves; those in files are checked when they are read."""
+    if config.token:
+        check_token(config.token, "token")
+    if config.pair_key:
+        check_secret(config.pair_key, "pair_key")
+    if config.mq_admin_password:
+        check_secret(config.mq_admin_password, "mq_admin_password")
+
+
+def _check_reach(config: Config) -> None:
+    """Other machines reach the server only with a token and only over TLS, unless ``insecure`` says otherwise."""
+    if config.insecure:
+        return
+    has_token = bool(config.token or config.token_file or config.programs)
+    has_any = has_token or bool(config.http_tokens)
+    ways = "token, token_file or http_tokens"
+    for setting, where in exposed(config):
+        reached = f"{where} can be reached from other machines"
+        if setting == "feed_tcp":
+            raise BadInput(f"{reached}: set it to an address of this machine, or say insecure", field=setting)
+        if setting in ("http", "stomp") and not has_any:
+            raise BadInput(f"{reached}: set {ways}, or say insecure", field=setting)
+        if setting == "tcp" and not has_token:
+            raise BadInput(f"{reached}: set token or token_file, or say insecure", field=setting)
+        if not config.tls_cert:
+            raise BadInput(
+                f"{reached}, and tokens and messages would be sent in clear text: set tls_cert and tls_key, or say "
+                "insecure",
+                field=setting,
+            )
+
+
+def exposed(config: Config) -> list[tuple[str, str]]:
+    """Settings whose address other machines reach, with that address. Heartbeats of a pair are signed, and hold no
+    secret: ``pair_listen`` is not among them."""
+    addresses: list[tuple[str, tuple[str, int] | str | None]] = [
+        ("feed_tcp", config.feed_address),
+        ("tcp", config.tcp_address),
+        ("http", config.http_address),
+        ("stomp", config.stomp_address),
+        ("cluster_listen", config.cluster_address if config.is_clustered else None),
+    ]
+    found = [(setting, one) for setting, one in addresses if isinstance(one, tuple) and not is_local(one[0])]
+    return [(setting, f"{one[0]}:{one[1]}") for setting, one in found]

@@ -72,20 +72,28 @@ class Settings:
     )
     socket_mode: int = setting(0o660, file_mode, "file mode of the unix socket", shown="660")
     tcp: str = setting(
-        OFF, a_text, "`HOST:PORT` to listen at, or `off`; beyond this machine it needs a token, or `insecure`"
+        OFF, a_text, "`HOST:PORT` to listen at, or `off`; beyond this machine it needs a token and TLS, or `insecure`"
     )
-    insecure: bool = setting(False, yes_or_no, "listen beyond this machine without a token", shown="false")
+    insecure: bool = setting(
+        False,
+        yes_or_no,
+        "listen beyond this machine without a token, or in clear text, without TLS (docs/security.md); a warning is "
+        "logged",
+        shown="false",
+    )
     token: str = setting(
         "",
         a_text,
-        "what TCP clients must show, and HTTP and STOMP clients that may do everything; rather in a file",
+        "what TCP clients must show, and HTTP and STOMP clients that may do everything, at least 16 characters (as "
+        "every secret); rather in a file",
         secret=True,
     )
     token_file: str = setting("", a_path(), "file with the token; its first line counts")
     http: str = setting(
         "127.0.0.1:8080",
         a_text,
-        "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token, or `insecure`",
+        "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token and TLS, or "
+        "`insecure`",
     )
     http_tokens: tuple[TokenRule, ...] = setting(
         (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True
@@ -272,7 +280,9 @@ class Settings:
         OFF, a_text, "`HOST:PORT` for such subscribers, or `off`; they show no token: other machines need `insecure`"
     )
     stomp: str = setting(
-        OFF, a_text, "`HOST:PORT` to serve STOMP at, or `off`; beyond this machine it needs a token, or `insecure`"
+        OFF,
+        a_text,
+        "`HOST:PORT` to serve STOMP at, or `off`; beyond this machine it needs a token and TLS, or `insecure`",
     )
     pair_peer: str = setting(
         "", a_text, "`HOST:PORT` of the other node's `pair_listen`; this node is then one of a pair (docs/pair.md)"

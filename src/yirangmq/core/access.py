@@ -12,8 +12,8 @@ from yirangmq.core.strict import Fields, kind
 PUBLISH, CONSUME, ADMIN, LOOK = "publish", "consume", "admin", "look"
 SCOPES = (PUBLISH, CONSUME, ADMIN)
 """``ADMIN`` includes the others; ``LOOK`` is nobody's own: it is allowed with any of them."""
-SHORTEST_TOKEN = 8
-"""Characters; one that is shorter can be guessed."""
+SHORTEST_SECRET = 16
+"""Characters of a token, key or password. 16 random hexadecimal digits are 64 bits; a generated token has 192."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,17 @@ def _texts(given: object, name: str) -> Sequence[str]:
 
 
 def check_token(token: str, name: str) -> str:
-    """One that can stand in a header, and cannot be guessed at once."""
+    """A token that fits into a header, and is long enough."""
     if not re.fullmatch(r"[\x21-\x7e]+", token):
         raise BadInput("must be visible ASCII characters without a space", field=name)
-    if len(token) < SHORTEST_TOKEN:
-        raise BadInput(f"must have at least {SHORTEST_TOKEN} characters", field=name)
-    return token
+    return check_secret(token, name)
+
+
+def check_secret(secret: str, name: str) -> str:
+    """The rule for every secret that a client or another node shows or signs with."""
+    if len(secret) < SHORTEST_SECRET:
+        raise BadInput(
+            f"must have at least {SHORTEST_SECRET} characters, not {len(secret)}; 'yirangmq token new' prints one",
+            field=name,
+        )
+    return secret

@@ -93,9 +93,9 @@ def test_beyond_this_machine_it_needs_a_token(tmp_path: Path) -> None:
 
 
 def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Lines) -> None:
-    (tmp_path / "looker").write_text("looker-token\n")
+    (tmp_path / "looker").write_text("the-looker-token\n")
     settings = {
-        "token": "chief-token",
+        "token": "the-chief-token-",
         "http_tokens": [{"tokenFile": str(tmp_path / "looker"), "scopes": ["consume"], "queues": ["mail"]}],
         "http_rate": 0.001,
         "http_burst": 3,
@@ -110,19 +110,19 @@ def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Li
         often, _ = get(line, "/health")
         assert often.status == 429
         assert int(often.getheader("retry-after") or 0) > 1
-        for token in ("chief-token", "looker-token"):
+        for token in ("the-chief-token-", "the-looker-token"):
             assert get(line, "/metrics", {"Authorization": f"Bearer {token}"})[0].status == 200
 
 
 def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds_one(
     tmp_path: Path, lines: Lines
 ) -> None:
-    (tmp_path / "token").write_text("chief-token")
+    (tmp_path / "token").write_text("the-chief-token-")
     with daemon(tmp_path, *HERE, "--token-file", str(tmp_path / "token"), "--log-level", "debug") as server:
         line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
-        for address in ("/v1/events", "/v1/events?token=chief-token", "/v1/events?access_token=chief-token"):
+        for address in ("/v1/events", "/v1/events?token=the-chief-token-", "/v1/events?access_token=the-chief-token-"):
             assert get(line, address)[0].status == 401
-        line.request("GET", "/v1/events", headers={"Authorization": "Bearer chief-token"})
+        line.request("GET", "/v1/events", headers={"Authorization": "Bearer the-chief-token-"})
         stream = line.getresponse()
         assert (stream.status, stream.getheader("content-type")) == (200, "text/event-stream")
         with connect(server.address) as client:
@@ -130,7 +130,7 @@ def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds
         while b'"mail"' not in (told := stream.readline()):
             assert told
         stream.close()
-    assert "chief-token" not in server.log.read_text()
+    assert "the-chief-token-" not in server.log.read_text()
 
 
 def test_over_tls(tmp_path: Path, lines: Lines) -> None:
