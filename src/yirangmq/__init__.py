@@ -17,6 +17,7 @@ from yirangmq.core.errors import (
     Replaced,
     Retired,
     StoreError,
+    TlsFailed,
     TooLarge,
     Unavailable,
     Unfit,
@@ -61,6 +62,7 @@ __all__ = [
     "Retired",
     "Retry",
     "StoreError",
+    "TlsFailed",
     "TooLarge",
     "TopicRecord",
     "Unavailable",
@@ -110,12 +112,18 @@ def connect(
     *,
     consumer: str | None = None,
     token: str = "",
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
     timeout: float = 30,
     retries: int | None = None,
     stay_awake: bool = True,
 ) -> "Client | Queues":
     """The queues at ``address``: a server (``unix:/PATH``, ``tcp://HOST:PORT``, ``tls://HOST:PORT``, or several of
     them split by commas) or a store of our own (``sqlite:FILE``, ``files:FOLDER``). The verbs are the same.
+
+    ``ca``, ``cert`` and ``key`` are PEM files for ``tls://``: the authority that signed the server's certificate
+    (default: those of the system), and a client certificate with its key, where the server asks for one.
 
     ``timeout`` is in seconds, for every wait; after a loss the request is tried again up to ``retries`` times
     (8, and 50 with more than one address). Who waits for a single answer that usually comes at once looks out for it
@@ -127,7 +135,15 @@ def connect(
     from yirangmq.client import open as client
 
     return client.connect(
-        address, consumer=consumer, token=token, timeout=timeout, retries=retries, stay_awake=stay_awake
+        address,
+        consumer=consumer,
+        token=token,
+        ca=ca,
+        cert=cert,
+        key=key,
+        timeout=timeout,
+        retries=retries,
+        stay_awake=stay_awake,
     )
 
 
@@ -136,6 +152,9 @@ def connect_async(
     *,
     consumer: str | None = None,
     token: str = "",
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
     timeout: float = 30,
     retries: int | None = None,
 ) -> "AsyncClient | AsyncQueues":
@@ -149,4 +168,6 @@ def connect_async(
         return AsyncQueues(open(address, consumer=consumer))
     from yirangmq.client import open as client
 
-    return client.connect_async(address, consumer=consumer, token=token, timeout=timeout, retries=retries)
+    return client.connect_async(
+        address, consumer=consumer, token=token, ca=ca, cert=cert, key=key, timeout=timeout, retries=retries
+    )

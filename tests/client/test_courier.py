@@ -41,6 +41,9 @@ class Script:
             raise answers
         return ScriptedLine(self, [WELCOME, *answers])
 
+    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+        return False
+
     async def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
 

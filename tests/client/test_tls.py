@@ -9,7 +9,7 @@ import pytest
 from tests.certificates import certificate, server_context
 from tests.client.conftest import Connect
 from tests.servers import RunningServer
-from yirangmq import NotAllowed, Unreachable
+from yirangmq import BadInput, NotAllowed, TlsFailed
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
 
@@ -38,23 +38,53 @@ def test_messages_large_and_small_go_through(secret: RunningServer, connecting: 
     assert queues.counts("mail").done == 4
 
 
-def test_an_unknown_authority_is_refused(secret: RunningServer, connecting: Connect) -> None:
-    with pytest.raises(Unreachable, match="certificate verify failed"):
-        connecting(secret.tcp, token="sesame", retries=0)
+def test_tls_certificate_that_does_not_verify_is_a_permanent_error(secret: RunningServer, connecting: Connect) -> None:
+    with pytest.raises(TlsFailed, match=r"does not verify: self-signed certificate.*--ca FILE"):
+        connecting(secret.tcp, token="sesame", retries=1000)
 
 
-def test_who_speaks_in_the_clear_is_not_heard(secret: RunningServer, connecting: Connect) -> None:
-    with pytest.raises(Unreachable):
-        connecting(secret.tcp.replace("tls:", "tcp:"), token="sesame", retries=0)
+def test_tls_certificate_for_another_name_is_a_permanent_error(tmp_path: Path, connecting: Connect) -> None:
+    other = RunningServer(MemoryStore(), tmp_path, tls=server_context(tmp_path, "elsewhere")).start()
+    try:
+        with pytest.raises(TlsFailed, match=r"Hostname mismatch.*host name it is issued for"):
+            connecting(f"{other.tcp}?ca={certificate(tmp_path, 'elsewhere')[0]}", retries=1000)
+    finally:
+        other.stop()
 
 
-def test_who_speaks_tls_to_a_server_without_is_told_so(tmp_path: Path, connecting: Connect) -> None:
+def test_tls_port_addressed_in_clear_text_is_a_permanent_error(secret: RunningServer, connecting: Connect) -> None:
+    with pytest.raises(TlsFailed, match=r"TLS is spoken at this port; use tls://localhost:"):
+        connecting(secret.tcp.replace("tls:", "tcp:"), token="sesame", retries=1000)
+
+
+def test_tls_spoken_to_a_plain_port_is_a_permanent_error(tmp_path: Path, connecting: Connect) -> None:
     plain = RunningServer(MemoryStore(), tmp_path).start()
     try:
-        with pytest.raises(Unreachable, match="no TLS is spoken there"):
-            connecting(plain.tcp.replace("tcp:", "tls:"), retries=0)
+        with pytest.raises(TlsFailed, match="no TLS is spoken at this port; use tcp://"):
+            connecting(plain.tcp.replace("tcp:", "tls:"), retries=1000)
     finally:
         plain.stop()
+
+
+def test_tls_failure_at_one_address_leaves_the_others(secret: RunningServer, connecting: Connect, ca: Path) -> None:
+    good = f"{secret.tcp}?ca={ca}"
+    queues = connecting(f"{secret.tcp.replace('tls:', 'tcp:')},{good}", token="sesame")
+    assert queues.publish("mail", b"x").id
+
+
+@pytest.mark.parametrize("name", ["ca", "cert"])
+def test_tls_files_that_cannot_be_read_are_named(
+    secret: RunningServer, connecting: Connect, tmp_path: Path, name: str
+) -> None:
+    files = {"ca": str(certificate(tmp_path)[0])} | {name: str(tmp_path / "nothing.pem")}
+    files |= {"key": str(tmp_path / "nothing.key")} if name == "cert" else {}
+    with pytest.raises(BadInput, match=rf"{name}: .*nothing\.pem"):
+        connecting(secret.tcp, token="sesame", **files)
+
+
+def test_tls_certificate_without_its_key_is_refused(secret: RunningServer, connecting: Connect, ca: Path) -> None:
+    with pytest.raises(BadInput, match="key: a client certificate and its key go together"):
+        connecting(secret.tcp, token="sesame", ca=str(ca), cert=str(ca))
 
 
 def test_the_token_is_wanted_here_too(secret: RunningServer, connecting: Connect, ca: Path) -> None:

@@ -55,7 +55,7 @@ def set_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", metavar="ATTRIBUTE", help="the attribute for key_hash; '' is the group id")
     parser.add_argument("--grace", type=float, metavar="SECONDS", help="a consumer may be away for so long")
     parser.add_argument("--outcomes", metavar="QUEUE", help="tell the end of each delivery to this queue; '' ends it")
-    options.store(parser)
+    options.store(parser, has_own_key=True)
 
 
 def register_options(parser: argparse.ArgumentParser) -> None:

@@ -1,12 +1,13 @@
 """Options that several commands share, each said once."""
 
 import argparse
+from collections.abc import Sequence
 
 from yirangmq.core.states import State
 
 
-def store(parser: argparse.ArgumentParser) -> None:
-    """Which store: see ``place.chosen`` for which of them wins."""
+def store(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
+    """Which store: see ``place.chosen`` for which of them wins. ``has_own_key``: --key means something else here."""
     group = parser.add_argument_group("store")
     group.add_argument(
         "--backend", choices=("fs", "sqlite"), help="JSON files in a folder, or one SQLite file (default)"
@@ -24,11 +25,32 @@ def store(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="open the store itself, also where a server holds it (or YIRANGMQ_DIRECT=1)",
     )
+    server(group, ("--tls-key",) if has_own_key else ("--key", "--tls-key"))
     group.add_argument(
         "--durability",
         choices=("full", "os"),
         default="full",
         help="full (default): a reply survives a power cut; os: it survives a killed process",
+    )
+
+
+def server(group: argparse._ArgumentGroup, key: Sequence[str]) -> None:
+    """How a server is reached: TLS files, and how long it may be silent."""
+    group.add_argument(
+        "--ca", metavar="FILE", help="authority that signed the server's certificate, a PEM file (or $YIRANGMQ_CA)"
+    )
+    group.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="client certificate, if the server asks for one, a PEM file (or $YIRANGMQ_CERT)",
+    )
+    group.add_argument(*key, dest="tls_key", metavar="FILE", help="its private key, a PEM file (or $YIRANGMQ_KEY)")
+    group.add_argument(
+        "--server-timeout",
+        metavar="SECONDS",
+        type=float,
+        help="give up on a server that does not answer for so long (or $YIRANGMQ_SERVER_TIMEOUT; default: 30, and 60 "
+        "with more than one address)",
     )
 
 

@@ -126,7 +126,7 @@ def _open(place: Place, args: argparse.Namespace, itself: bool) -> Queues:
     address = place.url if place.is_server else "" if itself else server_of(place, args)
     if address:
         try:
-            return remote.connect(address, consumer, os.environ.get("YIRANGMQ_TOKEN", ""))
+            return remote.connect(address, consumer, remote.contact_of(args, os.environ))
         except Unavailable:
             if place.is_server or server_of(place, args):
                 raise

@@ -3,34 +3,86 @@ transaction that asks the server. One look is one call; several looks are not of
 
 Knows: the client, the names of the server's methods. Does not know: which command runs."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar, cast
+import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-import yirangmq
 from yirangmq.broker.deadletters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
-from yirangmq.core.errors import Unavailable
+from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Finding, Page, Transaction
 from yirangmq.core.states import State
 from yirangmq.wire.looks import Parts, unpack
 
+if TYPE_CHECKING:
+    from yirangmq.client.faces import Client
+
 Answer = TypeVar("Answer")
 RETRIES = 3
 """A command gives up sooner than a program that has run for days; not so where there are two nodes, of which one may be
 about to take over."""
-TIMEOUT = 3600.0
-"""Moving a million dead letters takes its time; a server that died is noticed at once all the same."""
+SERVER_TIMEOUT = 30.0
+SERVER_TIMEOUT_OF_MANY = 60.0
+"""Seconds after which a command gives up on a silent server. With more than one address it waits for a takeover. A call
+that takes long, such as moving a million dead letters, goes on as long as the server answers pings."""
+LONGEST_SERVER_TIMEOUT = 86_400.0
 MOST_PER_CALL = 10_000
 NEEDS_FILES = "this needs the files of the store: run it on the server's machine, with --db or --path"
 
 
-def connect(address: str, consumer: str | None, token: str) -> Queues:
+class Contact(NamedTuple):
+    """How a command reaches a server, from its options and the environment."""
+
+    token: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    silence: float | None = None
+    """Seconds; None: the default for the number of addresses."""
+
+
+def contact_of(args: argparse.Namespace, env: Mapping[str, str]) -> Contact:
+    ca, cert, key = (
+        getattr(args, option, None) or env.get(variable, "")
+        for option, variable in (("ca", "YIRANGMQ_CA"), ("cert", "YIRANGMQ_CERT"), ("tls_key", "YIRANGMQ_KEY"))
+    )
+    silence = getattr(args, "server_timeout", None)
+    field = "--server-timeout"
+    if silence is None and env.get("YIRANGMQ_SERVER_TIMEOUT"):
+        field, text = "YIRANGMQ_SERVER_TIMEOUT", env["YIRANGMQ_SERVER_TIMEOUT"]
+        try:
+            silence = float(text)
+        except ValueError:
+            raise BadInput(f"must be a number of seconds, not {text!r}", field=field) from None
+    if silence is not None and not 0 < silence <= LONGEST_SERVER_TIMEOUT:
+        raise BadInput(f"must be above 0 and at most {LONGEST_SERVER_TIMEOUT:g} seconds", field=field)
+    return Contact(env.get("YIRANGMQ_TOKEN", ""), ca, cert, key, silence)
+
+
+def client_at(address: str, contact: Contact, consumer: str | None = None) -> "Client":
+    """A client that gives up on a server after ``Contact.silence`` seconds without any answer."""
+    from yirangmq.client.open import connect as open_client  # a command on a local store does without
+
+    silence = contact.silence or (SERVER_TIMEOUT_OF_MANY if "," in address else SERVER_TIMEOUT)
+    return open_client(
+        address,
+        consumer=consumer,
+        token=contact.token,
+        ca=contact.ca,
+        cert=contact.cert,
+        key=contact.key,
+        timeout=silence / 2,
+        silence=silence,
+        retries=retries_for(address),
+    )
+
+
+def connect(address: str, consumer: str | None, contact: Contact) -> Queues:
     """A stand-in: it has every method that the commands use."""
-    client = yirangmq.connect(address, consumer=consumer, token=token, timeout=TIMEOUT, retries=retries_for(address))
-    return cast("Queues", RemoteQueues(client, address))
+    return cast("Queues", RemoteQueues(client_at(address, contact, consumer), address))
 
 
 def retries_for(address: str) -> int | None:

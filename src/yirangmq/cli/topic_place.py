@@ -9,18 +9,15 @@ from typing import cast
 
 from yirangmq.cli import options, place, remote
 from yirangmq.cli.topic_local import LocalTopics
-from yirangmq.client.open import connect
 from yirangmq.client.topic_faces import Topics
 from yirangmq.core.errors import Unavailable
 
-TIMEOUT = 30.0
-"""Seconds without a sign of life; a long call is alive as long as the server answers pings."""
 FOLDER = "topics"
 """Of the log, in the folder of the store; where ``yirangmq serve`` has it."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    options.store(parser)
+def add_options(parser: argparse.ArgumentParser, *, has_own_key: bool = False) -> None:
+    options.store(parser, has_own_key=has_own_key)
     parser.add_argument(
         "--log",
         metavar="FOLDER",
@@ -33,9 +30,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def opened(args: argparse.Namespace) -> Iterator[Topics]:
     address = address_of(args)
     if address:
-        token = os.environ.get("YIRANGMQ_TOKEN", "")
         try:
-            client = connect(address, token=token, timeout=TIMEOUT, retries=remote.retries_for(address))
+            client = remote.client_at(address, remote.contact_of(args, os.environ))
         except Unavailable:
             if place.of(args).is_server or address_of(args):
                 raise

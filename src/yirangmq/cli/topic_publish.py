@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--key", metavar="KEY", help="the key of the records")
     parser.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be repeated")
-    topic_place.add_options(parser)
+    topic_place.add_options(parser, has_own_key=True)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

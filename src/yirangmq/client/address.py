@@ -2,6 +2,7 @@
 are tried in turn."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from yirangmq.core.errors import BadInput
@@ -22,27 +23,54 @@ class Address:
     token: str = ""
     tls: bool = False
     ca: str = ""
+    cert: str = ""
+    """PEM file with the client's own certificate, if the server asks for one; ``key`` holds its private key."""
+    key: str = ""
+
+    @property
+    def host_and_port(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
 
     def __str__(self) -> str:
         if self.scheme == "unix":
             return f"unix:{self.path}"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{'tls' if self.tls else 'tcp'}://{host}:{self.port}"
+        return f"{'tls' if self.tls else 'tcp'}://{self.host_and_port}"
 
     def __repr__(self) -> str:
         return f"<Address {self}>"
 
 
-def read_addresses(text: str, token: str = "") -> tuple[Address, ...]:
-    """All addresses of a comma list; ``token`` is for those that name none of their own. ``tcp://a:1,b:2``: one without
-    a scheme has that of the one before it."""
+class TlsFiles(NamedTuple):
+    """PEM files of a client: the authority that signed the server's certificate, and the client's own certificate with
+    its key. Empty: the system's authorities; no certificate."""
+
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+
+
+def read_addresses(text: str, token: str = "", files: TlsFiles = TlsFiles()) -> tuple[Address, ...]:  # noqa: B008
+    """All addresses of a comma list; ``token`` and ``files`` are for those that name none of their own.
+    ``tcp://a:1,b:2``: one without a scheme has that of the one before it."""
     found: list[Address] = []
     for part in text.split(","):
         part = part.strip()
         if found and found[-1].scheme != "unix" and "://" not in part and not part.startswith("unix:"):
             part = f"{'tls' if found[-1].tls else 'tcp'}://{part}"
-        found.append(_read(part, token))
+        found.append(_with_files(_read(part, token), files))
     return tuple(found)
+
+
+def _with_files(address: Address, files: TlsFiles) -> Address:
+    if not address.tls:
+        return address
+    has_own = bool(address.cert)
+    cert, key = (address.cert, address.key) if has_own else (files.cert, files.key)
+    if bool(cert) != bool(key):
+        missing = "key" if cert else "cert"
+        raise BadInput("a client certificate and its key go together", field=missing)
+    return replace(address, ca=address.ca or files.ca, cert=cert, key=key)
 
 
 def named(text: str, like: Address) -> Address | None:
@@ -53,7 +81,7 @@ def named(text: str, like: Address) -> Address | None:
         return None
     if like.scheme == "unix" or found.scheme == "unix" or found.tls != like.tls:
         return None
-    return replace(found, ca=like.ca)
+    return replace(found, ca=like.ca, cert=like.cert, key=like.key)
 
 
 def is_address(text: str) -> bool:
@@ -88,17 +116,17 @@ def _network(parts: SplitResult, options: dict[str, str], token: str) -> Address
     tls = _TRUTH.get(options.pop("tls", "1" if parts.scheme == "tls" else "0"))
     if tls is None or (parts.scheme == "tls" and not tls):
         raise ValueError("tls is 1 or 0, and always 1 in tls://")
-    ca = options.pop("ca", "")
-    if ca and not tls:
-        raise ValueError("ca is of use with tls only")
-    address = Address("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, ca)
+    files = TlsFiles(*(options.pop(name, "") for name in TlsFiles._fields))
+    if any(files) and not tls:
+        raise ValueError("ca, cert and key are of use with tls only")
+    address = Address("tcp", "", parts.hostname, parts.port, options.pop("token", token), tls, *files)
     _refuse(options)
     return address
 
 
 def _refuse(left: dict[str, str]) -> None:
     for name in left:
-        raise ValueError(f"{name!r} is not an option; there are token, tls and ca")
+        raise ValueError(f"{name!r} is not an option; there are token, tls, ca, cert and key")
 
 
 def _without_options(text: str) -> str:

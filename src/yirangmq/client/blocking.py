@@ -315,6 +315,18 @@ class BlockingWires:
             channel.close()
             raise
 
+    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+        from yirangmq.client.tls import unverified_context
+
+        try:
+            with (
+                socket.create_connection((address.host, address.port), seconds) as channel,
+                unverified_context().wrap_socket(channel, server_hostname=address.host),
+            ):
+                return True
+        except (OSError, ValueError):
+            return False
+
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 (here a coroutine blocks on purpose)
 

@@ -4,6 +4,7 @@ connect again, to the next address if need be, and ask again, a bounded number o
 Written as coroutines over two ports, ``Line`` and ``Wires`` (``client.wires``)."""
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +13,7 @@ from yirangmq.client.address import Address, named
 from yirangmq.client.core import Lost
 from yirangmq.client.errand import Errand
 from yirangmq.client.wires import Line, Terms, Wires
-from yirangmq.core.errors import NotActive, QueueError, Unavailable, Unreachable
+from yirangmq.core.errors import NotActive, QueueError, TlsFailed, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
@@ -26,6 +27,11 @@ it may take to say so. A node that is frozen, or whose cable is cut, is left aft
 SHORTER_PAUSE = 1.0
 """The longest pause where there are several addresses: the one that takes over is found within five seconds."""
 MOST_ADDRESSES = 16
+SILENT_PARTS = 4
+"""With ``Terms.silence``: a quarter of it may pass before the server is pinged, a quarter before the ping is answered,
+and the rest is for connecting again."""
+PROBE_SECONDS = 3.0
+"""How long the test whether a port speaks TLS may take."""
 
 
 class Courier:
@@ -51,12 +57,20 @@ class Courier:
     @property
     def quiet(self) -> float:
         """How long a server may be silent before it is asked whether it is there, and then say nothing."""
-        return min(self.terms.timeout, QUIET_SECONDS) if len(self._addresses) > 1 else self.terms.timeout
+        if len(self._addresses) > 1:
+            return min(self.terms.timeout, QUIET_SECONDS)
+        silence = self.terms.silence
+        return self.terms.timeout if silence is None else min(self.terms.timeout, silence / SILENT_PARTS)
+
+    @property
+    def _is_watchful(self) -> bool:
+        """A silent server is pinged, and left."""
+        return len(self._addresses) > 1 or self.terms.silence is not None
 
     def attention(self, seconds: float) -> float:
         """How long one who listens for what comes unasked does so before it asks; ``seconds`` where there is nowhere
         else to go."""
-        return min(self.quiet, seconds) if len(self._addresses) > 1 else seconds
+        return min(self.quiet, seconds) if self._is_watchful else seconds
 
     async def sleep(self, seconds: float) -> None:
         await self._wires.sleep(seconds)
@@ -119,9 +133,10 @@ class Courier:
 
     async def pause(self, tries: int, why: Exception) -> None:
         """Before the next try; ``Unreachable`` when there have been enough."""
-        if tries > self.terms.retries:
-            raise Unreachable(f"{self._names()}: gave up after {tries} tries: {why}") from None
         cause = why.__cause__
+        is_left_again = tries > 1 and isinstance(cause, TimeoutError) and self.terms.silence is not None
+        if tries > self.terms.retries or (is_left_again and len(self._addresses) == 1):
+            raise Unreachable(f"{self._names()}: gave up after {tries} tries: {why}") from None
         if isinstance(cause, NotActive):
             await self._leave(cause)
         elif isinstance(cause, TimeoutError) and self._line is not None and not self._line.is_alive:
@@ -159,26 +174,53 @@ class Courier:
     async def _connect(self) -> Line:
         """Each address in turn, beginning with the one that worked last; then all of them again after a pause."""
         problems: dict[Address, Exception] = {}
+        silence = self.terms.silence
+        until = None if silence is None else time.monotonic() + silence * (1 if len(self._addresses) > 1 else 0.5)
+        tries = 0
         for tries in range(self.terms.retries + 1):
             if tries:
                 await self._wires.sleep(self.seconds(tries))
+            if until is not None and tries and time.monotonic() >= until:
+                break
             for _ in self._addresses[:]:
                 if self._closed:
                     raise Unreachable("this client was closed")
                 address = self._addresses[self._next]
+                left = self.quiet if until is None else max(0.001, min(self.quiet, until - time.monotonic()))
                 try:
-                    return await self._greet(address)
+                    return await self._greet(address, left)
                 except (OSError, Lost) as error:
-                    problems[address] = error
+                    problems[address] = await self._tls_failure(address, error) or error
                     self._next = (self._next + 1) % len(self._addresses)
+            if all(isinstance(error, TlsFailed) for error in problems.values()):
+                raise next(iter(problems.values()))
         said = "; ".join(f"{address}: {_why(error)}" for address, error in problems.items())
-        raise Unreachable(f"{said} (tried {self.terms.retries + 1} times)")
+        raise Unreachable(f"{said} (tried {tries + 1} times)")
 
-    async def _greet(self, address: Address) -> Line:
-        line = await self._wires.dial(address, self.quiet, self.terms.timeout)
+    async def _tls_failure(self, address: Address, error: Exception) -> TlsFailed | None:
+        """The error if the two sides disagree on TLS, which no retry can mend; else None. A TLS server closes a
+        connection in clear text without an answer; one handshake then tells why."""
+        if address.scheme != "tcp":
+            return None
+        cause = error.__cause__ if isinstance(error, Lost) else error
+        if address.tls:
+            from yirangmq.client.tls import permanent_failure
+
+            return permanent_failure(address, cause)
+        if not isinstance(error, Lost) or not isinstance(cause, ConnectionError):
+            return None
+        if not await self._wires.speaks_tls(address, min(self.quiet, PROBE_SECONDS)):
+            return None
+        from yirangmq.client.tls import speaks_tls
+
+        return speaks_tls(address)
+
+    async def _greet(self, address: Address, seconds: float) -> Line:
+        """``seconds`` for each step: the connection, and the server's answer to HELLO."""
+        line = await self._wires.dial(address, seconds, self.terms.timeout)
         try:
             slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, address.token))
-            self.welcome = (await line.answer(slot, self.quiet)).wanted(Kind.WELCOME)
+            self.welcome = (await line.answer(slot, seconds)).wanted(Kind.WELCOME)
         except BaseException as error:
             await line.close()
             cause = error.__cause__
@@ -286,6 +328,4 @@ class Pipeline:
 def _why(error: Exception) -> str:
     if type(error) in (ConnectionRefusedError, FileNotFoundError, PermissionError):
         return os.strerror(error.errno)  # type: ignore[attr-defined]
-    if getattr(error, "reason", "") == "WRONG_VERSION_NUMBER":
-        return "no TLS is spoken there; an address with tcp:// does without"
     return str(error) or type(error).__name__

@@ -209,6 +209,17 @@ class LoopWires:
             secret = tls_context(address)
             return (await loop.create_connection(LoopLine, address.host, address.port, ssl=secret))[1]
 
+    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+        from yirangmq.client.tls import unverified_context
+
+        try:
+            async with asyncio.timeout(seconds):
+                _, writer = await asyncio.open_connection(address.host, address.port, ssl=unverified_context())
+        except (OSError, ValueError):
+            return False
+        writer.transport.abort()
+        return True
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 

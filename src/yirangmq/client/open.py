@@ -2,7 +2,7 @@
 
 import random
 
-from yirangmq.client.address import read_addresses
+from yirangmq.client.address import Address, TlsFiles, read_addresses
 from yirangmq.client.courier import Courier
 from yirangmq.client.faces import Client
 from yirangmq.client.verbs import AsyncClient
@@ -24,14 +24,20 @@ def connect(
     *,
     consumer: str | None = None,
     token: str = "",
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
     timeout: float = TIMEOUT,
     retries: int | None = None,
+    silence: float | None = None,
     stay_awake: bool = True,
     ids: Ids | None = None,
 ) -> Client:
+    """``silence``: see ``Terms``. The other arguments are those of ``yirangmq.connect``."""
     from yirangmq.client.blocking import BlockingWires, run
 
-    client = _made(BlockingWires(stay_awake), _terms(address, consumer, token, timeout, retries), ids)
+    addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
+    client = _made(BlockingWires(stay_awake), _terms(addresses, consumer, timeout, retries, silence), ids)
     run(client.connect())
     return Client(client)
 
@@ -41,17 +47,23 @@ def connect_async(
     *,
     consumer: str | None = None,
     token: str = "",
+    ca: str = "",
+    cert: str = "",
+    key: str = "",
     timeout: float = TIMEOUT,
     retries: int | None = None,
+    silence: float | None = None,
     ids: Ids | None = None,
 ) -> AsyncClient:
     from yirangmq.client.looping import LoopWires
 
-    return _made(LoopWires(), _terms(address, consumer, token, timeout, retries), ids)
+    addresses = read_addresses(address, token, TlsFiles(ca, cert, key))
+    return _made(LoopWires(), _terms(addresses, consumer, timeout, retries, silence), ids)
 
 
-def _terms(address: str, consumer: str | None, token: str, timeout: float, retries: int | None) -> Terms:
-    addresses = read_addresses(address, token)
+def _terms(
+    addresses: tuple[Address, ...], consumer: str | None, timeout: float, retries: int | None, silence: float | None
+) -> Terms:
     if retries is None:
         retries = RETRIES if len(addresses) == 1 else FAILOVER_RETRIES
     return Terms(
@@ -59,6 +71,7 @@ def _terms(address: str, consumer: str | None, token: str, timeout: float, retri
         default_consumer() if consumer is None else names.check_consumer(consumer),
         names.check_milliseconds(timeout, "timeout", least=0.001) / 1000,
         names.check_count(retries, "retries", least=0, most=10_000),
+        silence,
     )
 
 

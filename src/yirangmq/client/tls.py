@@ -6,13 +6,76 @@ import ssl
 import threading
 
 from yirangmq.client.address import Address
+from yirangmq.core.errors import BadInput, TlsFailed
 
 PIECE = 256 * 1024
 
 
+PLAIN_REASONS = frozenset(
+    {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG"}
+)
+"""What OpenSSL reports when the bytes of the other side are no TLS records."""
+CERTIFICATE_REASONS = (
+    "CERTIFICATE_REQUIRED",
+    "ALERT_UNKNOWN_CA",
+    "ALERT_BAD_CERTIFICATE",
+    "ALERT_CERTIFICATE_UNKNOWN",
+    "ALERT_CERTIFICATE_EXPIRED",
+    "ALERT_CERTIFICATE_REVOKED",
+    "ALERT_ACCESS_DENIED",
+    "HANDSHAKE_FAILURE",
+)
+"""Alerts by which a server refuses the client's certificate, or its absence."""
+
+
 def tls_context(address: Address) -> ssl.SSLContext:
-    """The system's authorities, or the one in the address's ``ca`` file; the host's name is always checked."""
-    return ssl.create_default_context(cafile=address.ca or None)
+    """The system's authorities, or the one in the address's ``ca`` file; the host's name is always checked. Raises
+    ``BadInput`` for files that cannot be used."""
+    try:
+        context = ssl.create_default_context(cafile=address.ca or None)
+    except (OSError, ssl.SSLError) as error:
+        raise BadInput(f"{address.ca} holds no certificates that can be read: {error}", field="ca") from None
+    if address.cert:
+        try:
+            context.load_cert_chain(address.cert, address.key)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(f"{address.cert} and {address.key} cannot be used: {error}", field="cert") from None
+    return context
+
+
+def unverified_context() -> ssl.SSLContext:
+    """For one purpose: to learn whether a port speaks TLS at all. Nothing is sent over such a connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def permanent_failure(address: Address, error: BaseException | None) -> TlsFailed | None:
+    """The error for a failed handshake that no retry can mend; None for one that may pass, as a lost connection."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsFailed(
+            f"{address}: the server's certificate does not verify: {error.verify_message}; name the authority that "
+            "signed it with --ca FILE (ca= in an address or in connect()), and use a host name it is issued for"
+        )
+    if not isinstance(error, ssl.SSLError):
+        return None
+    reason = error.reason or ""
+    if reason in PLAIN_REASONS:
+        return TlsFailed(
+            f"{address}: no TLS is spoken at this port; use tcp://HOST:PORT if the server has no certificate (tls_cert)"
+        )
+    if any(reason.endswith(one) for one in CERTIFICATE_REASONS):
+        return TlsFailed(
+            f"{address}: the server refused the client's certificate ({reason.lower().replace('_', ' ')}); give one "
+            "that its tls_client_ca signed, with --cert FILE and --key FILE"
+        )
+    return None
+
+
+def speaks_tls(address: Address) -> TlsFailed:
+    """The error for a client that spoke in clear text to a TLS port."""
+    return TlsFailed(f"{address}: TLS is spoken at this port; use tls://{address.host_and_port}")
 
 
 class Tls:

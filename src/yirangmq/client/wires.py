@@ -62,6 +62,9 @@ class Wires(Protocol):
     async def dial(self, address: Address, seconds: float, patience: float) -> Line:
         """``OSError`` if there is nobody within ``seconds``; ``patience``: how long there may be no room to send."""
 
+    async def speaks_tls(self, address: Address, seconds: float) -> bool:
+        """Whether a TLS handshake succeeds at this port; no certificate is verified and nothing is sent."""
+
     async def sleep(self, seconds: float) -> None: ...
 
 
@@ -73,3 +76,6 @@ class Terms:
     name: str
     timeout: float
     retries: int
+    silence: float | None = None
+    """Seconds after which the client gives up on a server that says nothing at all, counted over all its tries; None:
+    ``retries`` alone decide. Commands have it, so that each of them ends."""

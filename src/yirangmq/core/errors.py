@@ -110,6 +110,13 @@ class Stranger(NotAllowed):
     """Nobody that is known here, by token or by address."""
 
 
+class TlsFailed(QueueError):
+    """TLS between a client and a server cannot be set up: a certificate that does not verify, or only one side speaks
+    TLS. Permanent: the client does not retry. The text says which setting or option to change."""
+
+    code = "tls_failed"
+
+
 class Unavailable(QueueError):
     """The server cannot be reached, has too many clients, or is stopping. Asking again later may help."""
 

@@ -27,6 +27,7 @@ STATUS_OF: dict[str, int] = {
     "lease_expired": 409,
     "lease_mismatch": 409,
     "not_allowed": 403,
+    "tls_failed": 502,
     "unavailable": 503,
     "cannot_listen": 503,
     "replaced": 409,
