@@ -76,12 +76,18 @@ class Answer(NamedTuple):
 class Server:
     """Everything behind the socket door. Long methods run in their threads; ``turn`` is their desk's thread too."""
 
-    def __init__(self, store: Store | None = None, *, token: str = "", disk: Disk | None = None) -> None:
+    def __init__(
+        self, store: Store | None = None, *, token: str = "", disk: Disk | None = None, busy_seconds: float = 5.0
+    ) -> None:
+        """``busy_seconds`` pass as the test's clock does."""
         self.clock = ManualClock()
         self.turns = Turns(self.clock)
         self.store = store or MemoryStore()
         self.verbs = Verbs(self.clock, CountingIds())
-        self.desk = Desk(self.store, self.verbs, self.clock, self.turns.soon, self.turns.later)
+        seconds = lambda: self.clock.now_ms() / 1000  # noqa: E731
+        self.desk = Desk(
+            self.store, self.verbs, self.clock, self.turns.soon, self.turns.later, seconds, busy_seconds=busy_seconds
+        )
         self.pages = Pages(self.store, self.desk, self.clock, CountingIds("p"), self.turns.soon)
         self.observing = Observing(self.clock)
         site = Site(

@@ -87,7 +87,11 @@ class Batches:
         self._under_way.setdefault((query, batch), []).append(done)
         if is_under_way:
             return
-        known = self._desk.read(lambda transaction: ledger.find(transaction, query, batch))
+        try:
+            known = self._desk.read(lambda transaction: ledger.find(transaction, query, batch))
+        except QueueError as error:
+            self._end(query, batch, None, error)
+            return
         if known is None:
             new = Entry(query, batch, Step.DONE, 0, 0, 0, 0, 0, tuple(stages), bad_queue)
             self._aside(self._rows_of(new).load, partial(self._store, new))

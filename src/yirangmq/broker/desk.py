@@ -10,15 +10,16 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
+from yirangmq.broker.busy import BUSY_SECONDS, BusyWait
 from yirangmq.broker.gate import Uncleared, Verdicts
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
-from yirangmq.broker.sealed import sealed
+from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
 from yirangmq.broker.serving import Served, Serving
 from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.duty import Always, Duty, check
-from yirangmq.core.errors import HookFailed, QueueError, StoreError, Unavailable
+from yirangmq.core.errors import HookFailed, QueueError, StoreBusy, StoreError, Unavailable
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.delivery import Delivery
 
@@ -47,7 +48,9 @@ class Desk:
         soon: Callable[[Callable[[], None]], Any],
         later: Callable[[float, Callable[[], None]], Any],
         seconds: Callable[[], float] = perf_counter,
+        busy_seconds: float = BUSY_SECONDS,
     ) -> None:
+        """``busy_seconds``: how long a request waits for a lock that another process holds."""
         self.verbs = verbs
         self._store = store
         self._clock = clock
@@ -58,6 +61,12 @@ class Desk:
         self._long: deque[Long] = deque()
         self._is_away = False
         """A long commit is being made on another thread."""
+        self.busy = BusyWait(busy_seconds)
+        """Requests that wait while another process holds the store's lock."""
+        self._is_lock_due = False
+        """The timer has run out: the next turn tries to get the lock."""
+        self._is_lock_timed = False
+        """The timer for the lock is running."""
         self.serving = Serving(verbs, clock, later, self._plan)
         self._planned = False
         self._crowd = self._to_pass = 0
@@ -151,6 +160,8 @@ class Desk:
     @property
     def is_idle(self) -> bool:
         """Nothing is asked for that is not answered."""
+        if self.busy.since is not None:
+            return False
         return not (self._jobs or self._planned or self._rounds or self._long or self._is_away)
 
     def _plan(self) -> None:
@@ -176,8 +187,18 @@ class Desk:
             return
         batch = self._next_batch()
         self._run_hooks(self.on_taken)
+        if self.busy.since is not None:
+            if not self._is_lock_due:
+                self._wait_for_lock(batch)
+                return
+            self._is_lock_due = False
+            batch = self.busy.tasks + batch
         is_on = self.duty.is_on
         served = self._commit(batch) if is_on else self._look(batch)
+        if served is None:
+            self._wait_for_lock(batch)
+            return
+        self.busy.free()
         if is_on and not self.duty.is_on:
             served = self._too_late(batch)
         self.is_answering = True
@@ -231,6 +252,11 @@ class Desk:
         """Who waits for what it brought is served by the next commit."""
         self._is_away = False
         needed = self._uncleared.pop(job, None)
+        if isinstance(job.error, StoreBusy):
+            job.error = None
+            self._long.appendleft(job)
+            self._wait_for_lock([])
+            return
         job.error = job.error or error or (None if self.duty.is_on else self.duty.refusal())
         if needed is not None and job.error is None:
             self._put_aside(job, needed)
@@ -256,8 +282,66 @@ class Desk:
         """The event loop's exception handler gets it, after this turn."""
         self._soon(partial(_throw, error))
 
-    def _look(self, batch: list[Task]) -> Served:
-        """A standby: what only looks is answered, nothing is changed and nobody served."""
+    # -- another process holds the store's lock -----------------------------------------------------------------
+
+    def _wait_for_lock(self, batch: list[Task]) -> None:
+        """Nothing of the batch is done. Requests that only read are answered where the store can be read without the
+        lock; the others wait, until the timer has got the lock or their deadline has passed."""
+        busy, now = self.busy, self._seconds()
+        held = set(busy.tasks) if busy.since is not None else ()
+        busy.hold(self._not_read([job for job in batch if job not in held]), self._long, now)
+        self.is_answering = True
+        try:
+            for job in busy.expired(now):
+                if isinstance(job, Long):
+                    self._long.remove(job)
+                job.error = self.trouble = busy.refusal()
+                self._tell(job)
+        finally:
+            self._flush()
+        if not self._is_lock_timed:
+            self._is_lock_timed = True
+            self.later(busy.pause(), self._try_lock)
+        if self._jobs:
+            self._plan()
+
+    def _try_lock(self) -> None:
+        self._is_lock_timed, self._is_lock_due = False, True
+        self._plan()
+
+    def _not_read(self, batch: list[Task]) -> list[Task]:
+        """Requests that only read are answered from a transaction without the write lock; the others are returned."""
+        rest: list[Task] = []
+        if not batch:
+            return rest
+        try:
+            with self._store.transaction(write=False) as transaction:
+                view = read_only(transaction)
+                for job in batch:
+                    job.error = None
+                    try:
+                        self._perform(job, view)
+                    except NeedsWrite:
+                        rest.append(job)
+                    if self._uncleared.pop(job, None) is not None:
+                        rest.append(job)
+        except Exception:  # it cannot be read either
+            rest = batch
+        self._forget()
+        waiting = set(rest)
+        for job in batch:
+            if job not in waiting:
+                self._tell(job)
+        return rest
+
+    def _forget(self) -> None:
+        """The transaction was rolled back."""
+        self.verbs.happened.forget()
+        self.verbs.dispatching.attending.doubt()
+        self.verbs.touched.clear()
+
+    def _look(self, batch: list[Task]) -> Served | None:
+        """A standby: what only looks is answered, nothing is changed and nobody served. None: the store is busy."""
         try:
             with self._store.transaction(write=False) as transaction:
                 view = sealed(transaction, self.duty)
@@ -265,6 +349,8 @@ class Desk:
                     self._perform(job, view)
                     if job in self._uncleared:
                         job.error = self.duty.refusal()
+        except StoreBusy:
+            return None
         except Exception as error:
             for job in batch:
                 job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
@@ -331,8 +417,9 @@ class Desk:
         except Exception as error:
             self._report(error)
 
-    def _commit(self, batch: list[Task]) -> Served:
-        """All in one transaction; if the store stops it, each alone, so that one cannot fail the others."""
+    def _commit(self, batch: list[Task]) -> Served | None:
+        """All in one transaction; if the store stops it, each alone, so that one cannot fail the others. None: another
+        process holds the store's lock, and nothing was done."""
         happened = self.verbs.happened
         try:
             begun = self._seconds()
@@ -346,6 +433,13 @@ class Desk:
             happened.committed(requests, worked - begun, self._seconds() - worked)
             self.trouble = None
             return served
+        except StoreBusy:
+            self._forget()
+            for job in batch:
+                job.error = None
+                self._uncleared.pop(job, None)
+            self.serving.hungry.update(self.serving.takers)
+            return None
         except Exception as error:
             happened.forget()
             self.verbs.dispatching.attending.doubt()

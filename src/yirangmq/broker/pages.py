@@ -5,10 +5,12 @@ Knows: the desk, how to reach its thread. Does not know: what the work is, async
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
+from yirangmq.broker.busy import LONGEST_PAUSE
 from yirangmq.broker.desk import Desk
-from yirangmq.core.errors import QueueError, Unavailable
+from yirangmq.core.errors import QueueError, StoreBusy, Unavailable
 from yirangmq.core.ports import Transaction
 
 Answer = TypeVar("Answer")
@@ -39,8 +41,18 @@ class DeskLane:
         return self._asked(begin)
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
-        """One page that changes nothing."""
+        """One page that changes nothing. While another process holds the store's lock, this thread tries again for as
+        long as a request waits."""
+        until = monotonic() + self._desk.busy.seconds
+        while True:
+            try:
+                return self._read(work)
+            except StoreBusy:
+                if monotonic() >= until or self.is_stopping:
+                    raise
+            sleep(LONGEST_PAUSE)
 
+    def _read(self, work: Callable[[Transaction], Answer]) -> Answer:
         def begin(future: "Future[Answer]") -> None:
             try:
                 future.set_result(self._desk.read(work))

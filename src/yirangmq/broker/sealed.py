@@ -2,6 +2,7 @@
 
 Knows: which methods of a transaction are work. Does not know: doors."""
 
+from collections.abc import Callable
 from typing import Any, cast
 
 from yirangmq.core.duty import Duty
@@ -28,17 +29,27 @@ WORK = frozenset(
 """What changes a store, and what is asked for only in order to: handing messages out."""
 
 
+class NeedsWrite(BaseException):
+    """Of ``read_only``: the work would change the store. Not an ``Exception``, so that no work takes it for an error of
+    one message and goes on."""
+
+
 class _Sealed:
-    def __init__(self, transaction: Transaction, duty: Duty) -> None:
+    def __init__(self, transaction: Transaction, refusal: Callable[[], BaseException]) -> None:
         self._transaction = transaction
-        self._duty = duty
+        self._refusal = refusal
 
     def __getattr__(self, name: str) -> Any:
         if name in WORK:
-            raise self._duty.refusal()
+            raise self._refusal()
         return getattr(self._transaction, name)
 
 
 def sealed(transaction: Transaction, duty: Duty) -> Transaction:
     """The same, to be read only: every change is refused with the name of the active node."""
-    return cast("Transaction", _Sealed(transaction, duty))
+    return cast("Transaction", _Sealed(transaction, duty.refusal))
+
+
+def read_only(transaction: Transaction) -> Transaction:
+    """The same for a transaction without the write lock: every change raises ``NeedsWrite``."""
+    return cast("Transaction", _Sealed(transaction, NeedsWrite))

@@ -82,7 +82,9 @@ class Daemon:
         self._started = time.monotonic()
         clock, ids = SystemClock(), TimeOrderedIds()
         verbs = Verbs(clock, ids, config.inherited)
-        self._desk = Desk(store, verbs, clock, self._loop.call_soon, self._loop.call_later)
+        self._desk = Desk(
+            store, verbs, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
+        )
         if config.stay_awake != OFF and processors() > 1:
             lookout = Lookout(self._loop.call_soon, give_way)
             self._desk.before_commit.append(lookout.asked)
@@ -187,6 +189,9 @@ class Daemon:
                 self._adopt_defaults()
                 self._desk.submit(self._desk.verbs.sweep, _ignore)
                 self._desk.read(check_unmarked)
+            never_wait: Callable[[], None] | None = getattr(self._store, "never_wait", None)
+            if never_wait is not None:  # from here on others use the loop
+                never_wait()
             if self._pair is not None:
                 await self._pair.open()
             await self._open()

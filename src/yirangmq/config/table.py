@@ -216,6 +216,12 @@ class Settings:
     hooks: tuple[str, ...] = setting(
         (), module_names, "Python modules and packages whose functions processors may run, with commas between"
     )
+    busy_seconds: float = setting(
+        5.0,
+        a_number(0.1, 60),
+        "seconds that a request waits while another process holds the store's lock; then it is refused with "
+        "`store_busy`, and nothing of it is stored",
+    )
     backlog_limit: int = setting(
         0, whole_number(0, 2**53), "waiting messages of a queue past which `health` says degraded; 0: never"
     )

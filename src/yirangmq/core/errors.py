@@ -164,6 +164,11 @@ class TimedOut(Unavailable):
     code = "timed_out"
 
 
+def _told_seconds(error: QueueError) -> float | None:
+    found = re.search(r"try again in ([0-9.]+) s", str(error))
+    return float(found[1]) if found else None
+
+
 class QuotaExceeded(QueueError):
     """The queue, or the store, is as full as it may be; nothing of the batch was stored."""
 
@@ -172,8 +177,7 @@ class QuotaExceeded(QueueError):
     @property
     def retry_after(self) -> float | None:
         """Seconds after which asking again may help; None: never. It stands in the text, which passes every door."""
-        found = re.search(r"try again in ([0-9.]+) s", str(self))
-        return float(found[1]) if found else None
+        return _told_seconds(self)
 
 
 class StoreError(QueueError):
@@ -205,7 +209,14 @@ class WrongEpoch(StoreError):
 
 
 class StoreBusy(StoreError):
+    """Another process holds the store's lock. Nothing was stored; the same request may be sent again."""
+
     code = "store_busy"
+
+    @property
+    def retry_after(self) -> float:
+        """Seconds after which to try again. It stands in the text, which passes every protocol; else 1 s."""
+        return _told_seconds(self) or 1.0
 
 
 class MissingExtra(QueueError):

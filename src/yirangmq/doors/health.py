@@ -65,8 +65,8 @@ class Disk:
     def _measured(self) -> int | None:
         try:
             return None if self.measure is None else self.measure()
-        except QueueError:  # a store in trouble: whoever uses it is told
-            return None
+        except QueueError:  # the store is busy or in trouble, which health reports by itself
+            return self.used
 
 
 class Room:

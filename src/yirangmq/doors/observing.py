@@ -10,7 +10,7 @@ from yirangmq.broker import overview
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.happenings import Happenings
 from yirangmq.core import names
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
@@ -65,7 +65,9 @@ class Observing:
     def _metrics(self, desk: Desk, given: Given, done: Done) -> None:
         """The page that Prometheus reads, as text."""
         reading(given, lambda values: None)
-        rows = desk.read(lambda transaction: overview.rows(transaction, None, self.clock.now_ms()))
+        rows = None
+        with suppress(StoreBusy):  # the server's own metrics are told all the same
+            rows = desk.read(lambda transaction: overview.rows(transaction, None, self.clock.now_ms()))
         from yirangmq.observe.prometheus import page  # loaded for the first who asks
 
         done(page(self.metrics, rows, self.server()), None)

@@ -97,10 +97,12 @@ METRICS: dict[str, tuple[str, str]] = {
 }
 
 
-def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]], server: Mapping[str, Told]) -> str:
-    """All metrics. ``rows``: the queues, as ``status`` shows them; ``server``: samples of the server's own, by name."""
-    metrics.keep([row["queue"] for row in rows])
-    named = [({"queue": str(row["queue"])}, row) for row in rows]
+def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]] | None, server: Mapping[str, Told]) -> str:
+    """All metrics. ``rows``: the queues, as ``status`` shows them; None while the store cannot be read. ``server``:
+    samples of the server's own, by name."""
+    if rows is not None:
+        metrics.keep([row["queue"] for row in rows])
+    named = [({"queue": str(row["queue"])}, row) for row in rows or ()]
     known = [({"queue": queue}, numbers) for queue, numbers in sorted(metrics.queues.items())]
     lines: list[str] = []
     for name, (kind, about) in METRICS.items():

@@ -103,6 +103,11 @@ class FilesStore:
                 self._index.doubt()
             self._seen = self._index.generation
 
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
+        store tries again by a timer, and does other work meanwhile."""
+        self._lock.never_wait()
+
     def _commit(self, work: FilesTransaction, view: View) -> None:
         commit = Commit(self._home, self._index, self._calendar, self._spares, work)
         self._hollow = commit.run([*self._hollow, *view.hollow])

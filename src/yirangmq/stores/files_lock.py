@@ -13,6 +13,8 @@ from yirangmq.core.errors import StoreBusy, StoreError
 
 FIRST_WAIT = 0.0002
 LONGEST_WAIT = 0.005
+TURN_SECONDS = 0.05
+"""For a thread of this process, where nobody waits for other processes."""
 
 
 class RootLock:
@@ -20,15 +22,20 @@ class RootLock:
 
     def __init__(self, path: str, busy_seconds: float) -> None:
         self._path = path
-        self._busy_seconds = busy_seconds
+        self._busy_seconds = self._turn_seconds = busy_seconds
         self._turn = threading.RLock()
         self._fd = _open(path)
         self._pid = os.getpid()
         self._held = False
 
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock; a thread of this process is
+        waited for, briefly."""
+        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+
     def acquire(self, *, shared: bool) -> None:
         """Wait for the lock; ``StoreBusy`` if somebody sits on it."""
-        if not self._turn.acquire(timeout=self._busy_seconds):
+        if not self._turn.acquire(timeout=self._turn_seconds):
             raise StoreBusy(f"another thread holds {self._path}; try again")
         try:
             if self._held:

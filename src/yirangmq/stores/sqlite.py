@@ -8,12 +8,17 @@ from types import TracebackType
 
 import apsw
 
+from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_ledger import Known
-from yirangmq.stores.sqlite_open import Patience, open_connection, translated, translation
+from yirangmq.stores.sqlite_open import Patience, open_connection, set_busy_handler, translated, translation
 from yirangmq.stores.sqlite_redo import asking, is_held, redo_path, take_in_here
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
+
+TURN_SECONDS = 0.05
+"""How long a store that never waits for other processes waits for a thread of its own: a commit in the background is
+done sooner, one that takes long is not waited for."""
 
 
 class SqliteStore:
@@ -29,6 +34,8 @@ class SqliteStore:
         self._redo = redo_path(path)
         self._open()
         self._lock = threading.RLock()
+        self._turn_seconds = -1.0
+        """How long a thread waits for another one of this process; -1: for ever."""
         self.is_closed = False
         self._known = Known()
         self._given = 0, 0
@@ -41,6 +48,17 @@ class SqliteStore:
 
     def transaction(self, *, write: bool = True) -> "_Work":
         return _Work(self, write)
+
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
+        store tries again by a timer, and does other work meanwhile. A thread of this process is waited for, briefly."""
+        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+        with self._lock:
+            set_busy_handler(self._db, 0)
+
+    def _enter(self) -> None:
+        if not self._lock.acquire(timeout=self._turn_seconds):
+            raise StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
 
     def _begin(self, write: bool) -> SqliteTransaction:
         if write:
@@ -133,9 +151,13 @@ class SqliteStore:
 
     def used_bytes(self) -> int:
         """Bytes of the file that hold something; pages that were freed are used again before it grows."""
-        with self._lock, translated(self._db, self._path):
-            pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
-            return int(pages * self._db.pragma("page_size"))
+        self._enter()
+        try:
+            with translated(self._db, self._path):
+                pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
+                return int(pages * self._db.pragma("page_size"))
+        finally:
+            self._lock.release()
 
     def durability(self) -> str:
         return self._durability
@@ -159,7 +181,7 @@ class _Work:
 
     def __enter__(self) -> SqliteTransaction:
         store = self._store
-        store._lock.acquire()
+        store._enter()
         try:
             self._work = store._begin(self._write)
         except BaseException as error:

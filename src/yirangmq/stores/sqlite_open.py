@@ -39,7 +39,7 @@ def open_connection(
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
     db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
-    db.set_busy_handler(Patience(busy_seconds))
+    set_busy_handler(db, busy_seconds)
     # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
@@ -53,6 +53,11 @@ def open_connection(
         db.close()
         raise
     return db
+
+
+def set_busy_handler(db: apsw.Connection, busy_seconds: float) -> None:
+    """How long SQLite waits for a lock of another process, asleep; 0: it raises ``BusyError`` at once."""
+    db.set_busy_handler(Patience(busy_seconds) if busy_seconds > 0 else None)
 
 
 class Patience:
@@ -86,7 +91,7 @@ def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int
             if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
                 db.set_busy_handler(None)
                 take_in(db, path)  # before the tables change under what is to be made again
-                db.set_busy_handler(Patience(busy_seconds))
+                set_busy_handler(db, busy_seconds)
             migrate(db, path)
             return
         except (apsw.BusyError, apsw.LockedError):

@@ -86,6 +86,8 @@ class ServedSqliteStore(SqliteStore):
         """SQLite is, to commit; or it is back, and nobody has asked for it since."""
         self._is_awaited = False
         """Somebody else waits to write."""
+        self._way_until = 0.0
+        """Until when it has to notice that it can; 0: it was not given the time yet."""
         self._number = 0
         """Of the first record of this batch of work."""
         self._going = threading.Lock()
@@ -96,10 +98,12 @@ class ServedSqliteStore(SqliteStore):
     def _begin_writing(self) -> None:
         """There is no other server that could be in the midst of a commit; who waited for this moment goes first."""
         if self._is_awaited:
-            self._is_awaited = False
-            until = monotonic() + WAY_SECONDS
-            while monotonic() < until and not self._changes.hold():
+            self._way_until = self._way_until or monotonic() + WAY_SECONDS
+            while monotonic() < self._way_until and not self._changes.hold():
+                if not self._busy_seconds:
+                    raise apsw.BusyError("another process waits to write, and goes first")
                 sleep(WAY_SECONDS / 50)
+            self._is_awaited, self._way_until = False, 0.0
             self._changes.let_go()
         self._db.execute("BEGIN IMMEDIATE")
 
@@ -368,9 +372,12 @@ class ServedSqliteStore(SqliteStore):
         self._roll_back()
 
     def used_bytes(self) -> int:
-        with self._lock:
+        self._enter()
+        try:
             self._welcome()
             return super().used_bytes()
+        finally:
+            self._lock.release()
 
     def settle(self) -> bool:
         """Let SQLite commit what there is; whether it did."""

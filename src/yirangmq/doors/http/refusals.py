@@ -2,7 +2,7 @@
 
 from math import ceil
 
-from yirangmq.core.errors import PackedBody, QueueError, QuotaExceeded, TooLarge
+from yirangmq.core.errors import PackedBody, QueueError, QuotaExceeded, StoreBusy, TooLarge
 from yirangmq.doors.http.exchange import Headers, Response, Route
 from yirangmq.doors.http.head import Head
 from yirangmq.observe.logs import log
@@ -29,7 +29,7 @@ def refusal(route: Route | None, error: QueueError) -> Response:
         return INTERNAL
     if isinstance(error, PackedBody):
         response = response._replace(headers=(*response.headers, PLAINLY))
-    after = error.retry_after if isinstance(error, QuotaExceeded) else None
+    after = error.retry_after if isinstance(error, QuotaExceeded | StoreBusy) else None
     if after is not None and not any(name.lower() == "retry-after" for name, _ in response.headers):
         response = response._replace(headers=(*response.headers, ("retry-after", str(ceil(after)))))
     return response

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from yirangmq.core.errors import NotActive, QueueError, QuotaExceeded, Retired
+from yirangmq.core.errors import NotActive, QueueError, QuotaExceeded, Retired, StoreBusy
 from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.format.jsontext import dumps
@@ -92,7 +92,7 @@ def document(error: QueueError) -> dict[str, Any]:
 
 
 def retry_after(error: QueueError) -> float | None:
-    return error.retry_after if isinstance(error, QuotaExceeded) else None
+    return error.retry_after if isinstance(error, QuotaExceeded | StoreBusy) else None
 
 
 def refuse(error: QueueError, status: int | None = None, headers: Headers = ()) -> Response:

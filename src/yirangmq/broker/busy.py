@@ -1,0 +1,84 @@
+"""Requests that wait while another process holds the store's lock.
+
+The event loop never sleeps for a lock. A commit that finds the lock taken (``StoreBusy``) is tried again by a timer;
+its requests wait here, in order of arrival, each until its deadline. A request whose deadline passes is refused with
+``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only."""
+
+import random
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from yirangmq.broker.tasks import Long, Task
+from yirangmq.core.errors import StoreBusy
+
+BUSY_SECONDS = 5.0
+"""Default deadline of a request, from the first attempt to commit it."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+"""Seconds between two attempts: doubled each time, with jitter of 50 %, so that several processes do not keep step. The
+longest one is far below the time in which people notice that a lock is free again."""
+RETRY_AFTER = 1
+"""Seconds after which a refused client should try again."""
+
+
+class Group(NamedTuple):
+    """Requests that found the lock taken at the same moment."""
+
+    deadline: float
+    tasks: list[Task]
+
+
+class BusyWait:
+    """``seconds``: how long a request waits."""
+
+    def __init__(self, seconds: float = BUSY_SECONDS) -> None:
+        self.seconds = seconds
+        self.since: float | None = None
+        """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
+        self.refused = 0
+        """Requests refused since then."""
+        self._groups: list[Group] = []
+        self._long: dict[Long, float] = {}
+        self._tries = 0
+
+    @property
+    def tasks(self) -> list[Task]:
+        """All that wait for the next commit, in order of arrival."""
+        return [task for group in self._groups for task in group.tasks]
+
+    def hold(self, tasks: list[Task], long: Iterable[Long], now: float) -> None:
+        """The lock is taken: these wait as well, from now on."""
+        self.since = now if self.since is None else self.since
+        if tasks:
+            self._groups.append(Group(now + self.seconds, tasks))
+        for job in long:
+            self._long.setdefault(job, now + self.seconds)
+
+    def expired(self, now: float) -> list[Task]:
+        """Requests whose deadline has passed; they wait no longer. ``Long`` ones have to be taken from their queue."""
+        found: list[Task] = [job for job, deadline in self._long.items() if deadline <= now]
+        for job in found:
+            del self._long[job]  # type: ignore[arg-type]
+        while self._groups and self._groups[0].deadline <= now:
+            found += self._groups.pop(0).tasks
+        self.refused += len(found)
+        return found
+
+    def pause(self) -> float:
+        """Seconds until the next attempt."""
+        self._tries += 1
+        longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._tries, 10))
+        return longest * random.uniform(0.5, 1.0)
+
+    def free(self) -> None:
+        """A transaction was begun: the lock is ours, and nothing waits for it any more."""
+        if self.since is not None:
+            self.since = None
+            self.refused = self._tries = 0
+            self._groups.clear()
+            self._long.clear()
+
+    def refusal(self) -> StoreBusy:
+        return StoreBusy(
+            f"another process has held the lock of the store for over {self.seconds:g} s; nothing was stored, "
+            f"try again in {RETRY_AFTER} s"
+        )

@@ -1,0 +1,202 @@
+"""Another process holds the store's lock: requests wait by a timer, the loop goes on, and a request that is refused by
+its deadline is never stored."""
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from tests.doors.parts import Client, Server
+from yirangmq.core.errors import StoreBusy
+from yirangmq.core.ports import Transaction
+from yirangmq.stores.files import FilesStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.wire import calls
+from yirangmq.wire.frames import Kind
+
+BUSY_SECONDS = 2.0
+STEP_MS = 50
+"""No pause between two attempts is longer."""
+
+
+class Shared:
+    """A server on a real store, and the lock of that store in other hands."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.folder = folder
+        self.store: ServedSqliteStore | FilesStore
+        if kind == "files":
+            self.store = FilesStore(folder / "queues", durability="os")
+        else:
+            self.store = ServedSqliteStore(folder / "queue.db", durability="os", seconds=None)
+        self.store.never_wait()
+        self.server = Server(self.store, busy_seconds=BUSY_SECONDS)
+        self.client = self.server.client()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """As by ``BEGIN IMMEDIATE`` in another program, or a process in the midst of a commit."""
+        if isinstance(self.store, FilesStore):
+            fd = os.open(self.folder / "queues" / ".lock", os.O_RDWR)
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                os.close(fd)
+            return
+        self.store.settle()
+        with closing(apsw.Connection(str(self.folder / "queue.db"))) as db:
+            db.execute("BEGIN IMMEDIATE")
+            yield
+
+    def begin_publish(self, payload: bytes, client: Client | None = None) -> int:
+        number = (client or self.client).send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(payload, False)]))
+        self.server.turn()
+        return number
+
+    def pass_seconds(self, seconds: float) -> None:
+        for _ in range(round(seconds * 1000 / STEP_MS)):
+            self.server.turns.advance(STEP_MS)
+
+    def payloads(self) -> list[bytes]:
+        return [bytes(message.payload) for message in self.client.lease("mail", 100)]
+
+
+@pytest.fixture(params=["sqlite", "files"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shared]:
+    made = Shared(request.param, tmp_path)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def on_sqlite(tmp_path: Path) -> Iterator[Shared]:
+    made = Shared("sqlite", tmp_path)
+    yield made
+    made.store.close()
+
+
+def test_busy_store_lets_requests_wait_and_stores_them_in_order_once_it_is_free(shared: Shared) -> None:
+    shared.client.publish("mail", b"1")
+    with shared.locked():
+        numbers = [shared.begin_publish(b"2")]
+        shared.pass_seconds(0.5)
+        numbers.append(shared.begin_publish(b"3"))
+        shared.pass_seconds(0.5)
+        assert shared.client.answers == []
+    shared.pass_seconds(0.1)
+    for number in numbers:
+        [answer] = shared.client.heard(number)
+        assert answer.kind is not Kind.ERROR
+    assert shared.server.desk.is_idle
+    assert shared.payloads() == [b"1", b"2", b"3"]
+
+
+def test_busy_store_refuses_each_request_by_its_deadline_and_nothing_of_it_is_stored_later(shared: Shared) -> None:
+    shared.client.publish("mail", b"1")
+    with shared.locked():
+        early = shared.begin_publish(b"early")
+        shared.pass_seconds(1.5)
+        late = shared.begin_publish(b"late")
+        shared.pass_seconds(1.0)
+        [answer] = shared.client.heard(early)
+        assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_busy")
+        error = calls.error_of(answer.value.code, answer.value.text, None)
+        assert isinstance(error, StoreBusy)
+        assert error.retry_after == 1
+        assert shared.client.heard(late) == []
+        assert str(shared.server.desk.trouble) == str(error)
+    shared.pass_seconds(0.1)
+    assert shared.client.heard(late)[0].kind is not Kind.ERROR
+    assert shared.server.desk.trouble is None
+    assert shared.payloads() == [b"1", b"late"]
+
+
+def test_busy_store_serves_consumers_that_wait_once_it_is_free(shared: Shared) -> None:
+    lease = shared.client.wait_for_lease("mail", seconds=600)
+    with shared.locked():
+        shared.begin_publish(b"1", shared.server.client())
+        shared.pass_seconds(1)
+        assert shared.client.heard(lease) == []
+    shared.pass_seconds(0.1)
+    [answer] = shared.client.heard(lease)
+    assert [bytes(message.payload) for message in answer.value.messages] == [b"1"]
+
+
+def test_busy_sqlite_store_is_read_meanwhile(on_sqlite: Shared) -> None:
+    on_sqlite.client.publish("mail", b"1")
+    other = on_sqlite.server.client()
+    with on_sqlite.locked():
+        on_sqlite.begin_publish(b"2", other)
+        assert on_sqlite.client.call("counts", queue="mail")["ready"] == 1
+        assert on_sqlite.client.call("queues") == ["mail"]
+        assert 'yirangmq_queue_ready{queue="mail"} 1' in on_sqlite.client.call("metrics")
+        assert other.answers == []
+    on_sqlite.pass_seconds(0.1)
+    assert on_sqlite.client.call("counts", queue="mail")["ready"] == 2
+
+
+def test_busy_store_tells_the_metrics_of_the_server(shared: Shared) -> None:
+    shared.client.publish("mail", b"1")
+    with shared.locked():
+        page = shared.client.call("metrics")
+    assert 'yirangmq_published_bytes_total{queue="mail"} 1' in page
+    assert 'yirangmq_queue_ready{queue="mail"} 1' in shared.client.call("metrics")
+
+
+def test_busy_store_lets_a_long_commit_wait_and_refuses_it_by_its_deadline(shared: Shared) -> None:
+    told: list[tuple[Any, Any]] = []
+
+    def aside(work: Callable[[], Any], done: Callable[[Any, Any], None]) -> None:
+        work()
+        done(None, None)
+
+    def begin() -> None:
+        desk = shared.server.desk
+        desk.submit_long(lambda transaction: transaction.set_note("n", "1"), lambda *given: told.append(given), aside)
+        shared.server.turn()
+
+    def noted(transaction: Transaction) -> str | None:
+        return transaction.note("n")
+
+    with shared.locked():
+        begin()
+        shared.pass_seconds(2.5)
+        [(_, error)] = told
+        assert isinstance(error, StoreBusy)
+        begin()
+        shared.pass_seconds(1)
+        assert len(told) == 1
+    assert shared.server.desk.read(noted) is None
+    shared.pass_seconds(0.1)
+    assert told[1:] == [(None, None)]
+    assert shared.server.desk.read(noted) == "1"
+
+
+def test_busy_store_of_another_thread_is_not_waited_for_long(shared: Shared) -> None:
+    """A long commit on another thread: reading on the loop gives up at once, it does not wait for its end."""
+    begun, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with shared.store.transaction():
+            begun.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    begun.wait()
+    try:
+        with pytest.raises(StoreBusy):
+            shared.server.desk.read(lambda transaction: transaction.queues())
+        with pytest.raises(StoreBusy):
+            shared.store.used_bytes()
+    finally:
+        over.set()
+        thread.join()
+    assert shared.server.desk.read(lambda transaction: transaction.queues()) == []
