@@ -51,7 +51,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
         "token": TOKEN, "pair_key": TOKEN, "mq_admin_password": TOKEN,
-        "alerts": '{"remindSec": 5}',
+        "alerts": '{"remindSec": 5}', "outgoing_networks": "10.0.0.0/8",
         "programs": '[{"name": "A", "addresses": ["10.0.0.1"]}]', "routes": '[{"source": "*", "target": "*"}]',
     }  # fmt: skip
     value = given.get(name, "7")
@@ -289,3 +289,8 @@ def test_hooks_of_processors_must_be_allowed() -> None:
         load({"processors": chains}, {}, {})
     with pytest.raises(BadInput, match=r"^processors: mail\.integrity: must be one of none, sha256"):
         load({"processors": {"mail": {"integrity": "md5"}}}, {}, {})
+
+
+def test_variables_of_commands_do_not_disturb_a_server() -> None:
+    names = ("CA", "CERT", "KEY", "SERVER_TIMEOUT", "ETCD_CA", "ETCD_CERT", "ETCD_KEY", "STORE_URL", "TRACEBACK")
+    assert load({}, {f"YIRANGMQ_{name}": "x" for name in names}, {}) == Config()

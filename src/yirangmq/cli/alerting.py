@@ -60,7 +60,7 @@ class Alerting:
         self._watch = AlertWatch(settings, file, config.node_name, self._gathering.facts, clock)
         secret = partial(read_secret, Path(config.secrets_folder))
         for sink in settings.sinks:
-            way = channel_of(sink, secret)
+            way = channel_of(sink, secret, config.outgoing_networks)
             box = Outbox(sink, way, settings.give_up, self._watch.sent, sources.clock.now_ms)
             self._watch.add(box)
         self.calls = AlertCalls(self._watch)

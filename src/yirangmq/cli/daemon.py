@@ -101,7 +101,9 @@ class Daemon:
         self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
         self._batching = Batching(config, self._desk, clock, ids, self._topics)
         self._refusals = Refusals(clock, self._observing.feed.hear)
-        self._webhooks = Webhooks(self._desk, clock, partial(read_secret, Path(config.secrets_folder)))
+        self._webhooks = Webhooks(
+            self._desk, clock, partial(read_secret, Path(config.secrets_folder)), networks=config.outgoing_networks
+        )
         calls = self._calls(verbs, clock)
         self._house = self._furnished(calls, clock, ids)
         self._webhooks.begin(calls, self._house.consumers)

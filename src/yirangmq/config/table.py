@@ -12,6 +12,7 @@ from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
 from yirangmq.core.chain import Chain
 from yirangmq.core.names import MAX_SECONDS
+from yirangmq.core.outgoing import OutgoingNetworks, read_networks
 from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
 from yirangmq.core.programs import Program, Route
 from yirangmq.core.settings import (
@@ -112,6 +113,13 @@ class Settings:
         a_path(default="DATA/secrets"),
         "folder with the secrets that webhooks are signed with, a file each",
         shown="DATA/secrets",
+    )
+    outgoing_networks: OutgoingNetworks = setting(  # noqa: RUF009  (it is frozen)
+        OutgoingNetworks(),
+        read_networks,
+        "networks that webhooks and alert sinks may call: `any`, or a list such as `10.0.0.0/8,127.0.0.1`; link-local "
+        "addresses (metadata services of clouds) only where the list names them (docs/security.md)",
+        shown="any",
     )
     tls_cert: str = setting("", a_path(), "certificate chain for TCP, HTTP and STOMP, a PEM file; with `tls_key`")
     tls_key: str = setting("", a_path(), "its private key, a PEM file")

@@ -10,6 +10,7 @@ from yirangmq.clock import SteadyClock, SystemClock
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.errors import QueueError
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of
@@ -36,7 +37,7 @@ class Stage:
         self.file = AlertFile(folder / "alerts")
         self.watch = AlertWatch(self.settings, self.file, "gateway-1", self._facts, SteadyClock())
         for sink in self.settings.sinks:
-            way = channel_of(sink, lambda name: read_secret(folder, name))
+            way = channel_of(sink, lambda name: read_secret(folder, name), OutgoingNetworks())
             box = Outbox(sink, way, self.settings.give_up, self.watch.sent, SystemClock().now_ms)
             self.watch.add(box)
 

@@ -18,15 +18,16 @@ from tests.doors.webhooks.endpoint import endpoint, status
 from tests.patience import soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
+from yirangmq.core.outgoing import read_networks
 from yirangmq.doors.alerts.channel import Channel
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.ways import channel_of
 from yirangmq.doors.webhooks.secrets import read_secret
 
 
-def box_of(folder: Path, give_up: float = 3600, **sink: Any) -> Outbox:
+def box_of(folder: Path, give_up: float = 3600, networks: str = "any", **sink: Any) -> Outbox:
     [made] = read_settings({"sinks": [sink]}).sinks
-    way: Channel = channel_of(made, lambda name: read_secret(folder, name))
+    way: Channel = channel_of(made, lambda name: read_secret(folder, name), read_networks(networks))
     return Outbox(made, way, give_up, lambda: None, SystemClock().now_ms)
 
 
@@ -51,6 +52,27 @@ def test_a_notice_by_mail_can_be_read_by_people_and_by_programs(tmp_path: Path) 
         words, attached = mail.iter_parts()
         assert "yirangmq alert ack 17" in words.get_content()
         assert json.loads(attached.get_content()) == NOTICE
+
+    asyncio.run(main())
+
+
+def test_outgoing_networks_hold_for_mail_and_webhook_sinks(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with mail_server() as server, endpoint() as there:
+
+            async def tried(networks: str, sink: dict[str, Any]) -> str:
+                box = box_of(tmp_path, networks=networks, **sink)
+                outcome = await box.attempt(NOTICE)
+                box.close()
+                return outcome.trouble
+
+            for sink in (mail_to(server), {"kind": "webhook", "url": there.url}):
+                assert "in none of the networks of outgoing_networks" in await tried("10.0.0.0/8", sink)
+                assert await tried("127.0.0.0/8,::1", sink) == ""
+            elsewhere = {"kind": "webhook", "url": "http://169.254.169.254/latest/meta-data/"}
+            for sink in (elsewhere, {**mail_to(server), "host": "169.254.169.254"}):
+                assert "link-local" in await tried("any", sink)
+        assert (len(server.mails), len(there.sent)) == (1, 1)
 
     asyncio.run(main())
 

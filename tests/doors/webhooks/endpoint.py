@@ -13,6 +13,7 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
+from yirangmq.core.outgoing import read_networks
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.webhooks.webhooks import Webhooks
@@ -93,14 +94,14 @@ async def endpoint(tls: ssl.SSLContext | None = None) -> AsyncIterator[Endpoint]
 class Site:
     """A server with nothing but webhooks."""
 
-    def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
+    def __init__(self, tls: Callable[[], ssl.SSLContext] = ssl.create_default_context, networks: str = "any") -> None:
         loop = asyncio.get_running_loop()
         self.clock, self.ids = SystemClock(), TimeOrderedIds()
         self.verbs = Verbs(self.clock, self.ids)
         self.desk = Desk(MemoryStore(), self.verbs, self.clock, loop.call_soon, loop.call_later)
         self.secrets = {"shop": b"hush"}
         self.calls = Calls(self.verbs)
-        self.webhooks = Webhooks(self.desk, self.clock, self.secret, tls)
+        self.webhooks = Webhooks(self.desk, self.clock, self.secret, tls, read_networks(networks))
 
     def secret(self, name: str) -> bytes:
         try:

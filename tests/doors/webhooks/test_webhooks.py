@@ -389,3 +389,31 @@ def test_what_is_not_done_when_time_is_up_goes_back_and_does_not_count() -> None
         assert (card.state, card.attempt) == ("ready", 0)
 
     run(main)
+
+
+def test_outgoing_networks_hold_for_webhooks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refused address is never called; of several addresses of one name only the allowed ones are."""
+
+    async def main() -> None:
+        async with endpoint() as there:
+            strict, usual = Site(networks="10.0.0.0/8"), Site()
+            for site in (strict, usual):
+                site.start()
+            await strict.set_policy("mail", webhook={"url": there.url}, retry={"limit": 0})
+            await strict.publish("mail", {"to": "ann"})
+            await soon(lambda: strict.counts().dead == 1)
+            assert "in none of the networks of outgoing_networks" in str(strict.rows())
+            assert there.connections == 0
+
+            async def both(host: str, port: int, **more: Any) -> list[Any]:
+                return [(0, 0, 0, "", (address, port)) for address in ("169.254.169.254", "127.0.0.1")]
+
+            monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
+            await usual.set_policy("mail", webhook={"url": f"http://rebound.example:{there.port}/"}, retry={"limit": 0})
+            await usual.publish("mail", {"to": "ann"})
+            await soon(lambda: usual.counts().done == 1)
+            assert [sent.headers["Host"] for sent in there.sent] == [f"rebound.example:{there.port}"]
+            for site in (strict, usual):
+                site.webhooks.stop()
+
+    asyncio.run(main())

@@ -12,12 +12,17 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.utils import format_datetime, make_msgid
+from typing import Any
 
 from yirangmq.core.alert_settings import Mail
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.doors.alerts.channel import Document, Undelivered
+from yirangmq.doors.webhooks.poster import allowed_addresses
 from yirangmq.format.jsontext import dumps
 
 LONGEST_SUBJECT = 200
+SERVICE_READY = 220
+"""SMTP's greeting."""
 LONGEST_ANSWER = 200
 
 
@@ -25,15 +30,16 @@ class Mailing:
     """``doors.alerts.channel.Channel``. ``secret`` gives the password, b"" for none, each time anew; ``seconds``: for
     each step of the conversation."""
 
-    def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float) -> None:
+    def __init__(self, mail: Mail, secret: Callable[[], bytes], seconds: float, networks: OutgoingNetworks) -> None:
         self._mail = mail
         self._secret = secret
+        self._networks = networks
         self._seconds = seconds
 
     async def send(self, document: Document) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
-        talk = Talk(self._mail, self._secret(), self._seconds)
+        talk = Talk(self._mail, self._secret(), self._seconds, self._networks)
 
         def settle(trouble: str) -> None:
             if not done.done():
@@ -57,8 +63,9 @@ class Mailing:
 class Talk:
     """One conversation with a mail server, in a thread; ``cut`` ends it from another."""
 
-    def __init__(self, mail: Mail, password: bytes, seconds: float) -> None:
+    def __init__(self, mail: Mail, password: bytes, seconds: float, networks: OutgoingNetworks) -> None:
         self._mail = mail
+        self._networks = networks
         self._password = password
         self._seconds = seconds
         self._client: smtplib.SMTP | None = None
@@ -88,9 +95,13 @@ class Talk:
 
     def _connected(self) -> smtplib.SMTP:
         mail = self._mail
-        if mail.tls == "tls":
-            return smtplib.SMTP_SSL(mail.host, mail.port, timeout=self._seconds, context=self._tls())
-        return smtplib.SMTP(mail.host, mail.port, timeout=self._seconds)
+        context = self._tls() if mail.tls == "tls" else None
+        client = CheckedSmtp(self._networks, context, self._seconds)
+        code, greeting = client.connect(mail.host, mail.port)
+        if code != SERVICE_READY:
+            client.close()
+            raise smtplib.SMTPConnectError(code, greeting)
+        return client
 
     def _tls(self) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=self._mail.ca_file or None)
@@ -102,6 +113,30 @@ class Talk:
         if line is not None:
             with suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
+
+
+class CheckedSmtp(smtplib.SMTP):
+    """Connects to an address that ``networks`` allows, with TLS from the first byte if there is a context."""
+
+    def __init__(self, networks: OutgoingNetworks, context: ssl.SSLContext | None, seconds: float) -> None:
+        self._networks = networks
+        self._context = context
+        super().__init__(timeout=seconds)
+
+    def connect(self, host: str = "localhost", port: int = 0, source_address: Any = None) -> tuple[int, bytes]:
+        self._host = host  # what STARTTLS verifies the certificate against
+        return super().connect(host, port, source_address)
+
+    def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        trouble: OSError | None = None
+        for address in allowed_addresses(found, host, self._networks):
+            try:
+                line = socket.create_connection((address, port), timeout)
+                return line if self._context is None else self._context.wrap_socket(line, server_hostname=host)
+            except OSError as error:
+                trouble = error
+        raise trouble or OSError(f"{host} has no address")
 
 
 def composed(document: Document, mail: Mail) -> EmailMessage:

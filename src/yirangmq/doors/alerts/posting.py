@@ -4,6 +4,7 @@ import ssl
 import time
 from collections.abc import Callable
 
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.core.webhook import Webhook
 from yirangmq.doors.alerts.channel import Document, Undelivered
 from yirangmq.doors.webhooks.answer import BadAnswer
@@ -16,10 +17,10 @@ from yirangmq.format.jsontext import dumps
 class Posting:
     """``doors.alerts.channel.Channel``. ``secret`` gives the one to sign with, b"" for none, each time anew."""
 
-    def __init__(self, hook: Webhook, secret: Callable[[], bytes]) -> None:
+    def __init__(self, hook: Webhook, secret: Callable[[], bytes], networks: OutgoingNetworks) -> None:
         self._hook = hook
         self._secret = secret
-        self._poster = Poster(hook.url, ssl.create_default_context)
+        self._poster = Poster(hook.url, ssl.create_default_context, networks)
 
     async def send(self, document: Document) -> None:
         body = dumps(document)

@@ -6,8 +6,10 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.doors.webhooks.answer import Answer, NoAnswer
 
 BUFFER = 16 * 1024
@@ -16,10 +18,26 @@ ADDRESS_SECONDS = 30.0
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+class RefusedAddress(OSError):
+    """A host has only addresses that ``outgoing_networks`` refuses."""
+
+
+def allowed_addresses(found: Sequence[tuple[Any, ...]], host: str, networks: OutgoingNetworks) -> list[str]:
+    """The addresses of a ``getaddrinfo`` result that may be called, in their order; ``RefusedAddress`` if there is
+    none."""
+    addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+    refusals = {address: networks.refusal(address) for address in addresses}
+    allowed = [address for address in addresses if not refusals[address]]
+    if addresses and not allowed:
+        raise RefusedAddress(f"{host}: {next(iter(refusals.values()))}")
+    return allowed
+
+
 class Poster:
     """``tls`` makes the context for https, at first use."""
 
-    def __init__(self, url: str, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(self, url: str, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks) -> None:
+        self._networks = networks
         parts = urlsplit(url)
         self._host = parts.hostname or ""
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -70,7 +88,7 @@ class Poster:
             loop = asyncio.get_running_loop()
             if loop.time() >= self._known_until:
                 found = await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-                self._known = list(dict.fromkeys(str(one[4][0]) for one in found))
+                self._known = allowed_addresses(found, self._host, self._networks)
                 self._known_until = loop.time() + ADDRESS_SECONDS
             return self._known
 

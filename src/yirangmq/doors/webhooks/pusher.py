@@ -14,6 +14,7 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import Leases, Results
 from yirangmq.core import decide
 from yirangmq.core.errors import QueueError
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import Reason
@@ -47,13 +48,15 @@ class Tally:
 class Pusher:
     """Used from the loop's thread."""
 
-    def __init__(self, desk: Desk, clock: Clock, terms: Terms, tls: Callable[[], ssl.SSLContext]) -> None:
+    def __init__(
+        self, desk: Desk, clock: Clock, terms: Terms, tls: Callable[[], ssl.SSLContext], networks: OutgoingNetworks
+    ) -> None:
         self.terms = terms
         self.tally = Tally()
         self._desk = desk
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._poster = Poster(terms.hook.url, tls)
+        self._poster = Poster(terms.hook.url, tls, networks)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._taker = Subscription(
             terms.queue, CONSUMER, None, terms.hook.concurrency, clock, self._take, self._has_room

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.broker.alarm import Alarm
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadPolicy, QueueError
+from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
@@ -36,11 +37,13 @@ class Webhooks:
         clock: Clock,
         secret: Secret,
         tls: Callable[[], ssl.SSLContext] = ssl.create_default_context,
+        networks: OutgoingNetworks = OutgoingNetworks(),  # noqa: B008  (it is frozen)
     ) -> None:
         self._desk = desk
         self._clock = clock
         self._secret = secret
         self._tls = tls
+        self._networks = networks
         self._pushers: dict[str, Pusher] = {}
         self._ending: list[Pusher] = []
         self._troubles: dict[str, tuple[str, str]] = {}
@@ -99,7 +102,7 @@ class Webhooks:
     def _made(self, terms: Terms) -> "Pusher":
         from yirangmq.doors.webhooks.pusher import Pusher  # a server without webhooks does not load it
 
-        return Pusher(self._desk, self._clock, terms, self._tls)
+        return Pusher(self._desk, self._clock, terms, self._tls, self._networks)
 
     def _terms(self, queue: str, policy: QueuePolicy) -> Terms | None:
         assert policy.webhook is not None
