@@ -13,7 +13,7 @@ from yirangmq.format.envelope import plain
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock
 
-STORE_ERRORS = [StoreError("disk I/O error"), StoreFull("no space"), StoreBusy("locked"), OSError(5, "EIO")]
+STORE_ERRORS = [StoreError("disk I/O error"), StoreFull("no space"), OSError(5, "EIO")]
 
 
 class Bench:
@@ -74,6 +74,19 @@ def test_commit_that_fails_is_told_once_and_the_next_one_works(error: Exception,
     assert issubclass(refused, QueueError)
     assert bench.publish() == ["stored"]
     assert bench.desk.is_idle
+
+
+@pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
+def test_commit_that_finds_the_store_busy_is_repeated_by_a_timer(commit: bool) -> None:
+    bench = Bench()
+    bench.store.fail_at(1, StoreBusy("locked"), commit=commit)
+    assert bench.publish() == []
+    assert bench.store.commits == 0
+    bench.ring()
+    assert bench.publish() == ["stored"]
+    assert bench.desk.is_idle
+    with bench.store.transaction() as transaction:
+        assert transaction.counts("work").ready == 2
 
 
 def test_commit_that_fails_schedules_one_retry_however_many_fail() -> None:
