@@ -1,4 +1,4 @@
-"""Folders written in format 1 and in format 2: they open, and everything in them is what it was."""
+"""Folders written in formats 1, 2 and 3: they open, and everything in them is what it was."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_everything_is_where_it_was(folder: Path) -> None:
     before = tree(folder)
     with open_queues(folder, ManualClock(START + 2_000)) as queues:
         assert list(queues.check()) == []
-        assert tree(folder) == before
+        assert without_totals(folder) == [path for path in before if "/totals/" not in path]
         seen = {
             state: [
                 (look.message.id, look.message.attempt, look.message.consumer) for look in queues.walk("mail", state)
@@ -71,7 +71,7 @@ def test_a_message_gets_its_size_into_its_name_when_it_moves(folder: Path) -> No
 def test_from_then_on_an_older_program_leaves_it_alone(folder: Path) -> None:
     assert document(folder / ".counter")["format"] == 1
     open_queues(folder).close()
-    assert document(folder / ".counter")["format"] == 2
+    assert document(folder / ".counter")["format"] == 3
 
 
 def test_it_goes_on_from_there(folder: Path) -> None:
@@ -86,16 +86,24 @@ def test_it_goes_on_from_there(folder: Path) -> None:
         assert queues.counts("mail").done == 2
 
 
-@pytest.fixture
-def second(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(GOLDEN.parent / "files-v2", tmp_path / "second"))
+def without_totals(folder: Path) -> list[str]:
+    """Format 3 keeps the base of the totals, formats 1 and 2 kept whole ones."""
+    return [path for path in tree(folder) if "/totals/" not in path]
 
 
-def test_everything_of_the_second_format_is_where_it_was(second: Path) -> None:
-    before = tree(second)
+@pytest.fixture(params=["files-v2", "files-v3"])
+def second(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return Path(shutil.copytree(GOLDEN.parent / request.param, tmp_path / "second"))
+
+
+def test_everything_of_the_later_formats_is_where_it_was(second: Path) -> None:
+    before = without_totals(second)
     with open_queues(second, ManualClock(START + 2_000)) as queues:
         assert list(queues.check()) == []
-        assert tree(second) == before
+        assert without_totals(second) == before
+        assert [path for path in tree(second) if "/totals/" in path] == ["mail/meta/totals/1.0.0.1.0.0"]
+        counts = queues.counts("mail")
+        assert (counts.published, counts.acked, counts.failed, counts.dropped) == (9, 1, 1, 0)
         seen = {state: [look.message.id for look in queues.walk("mail", state)] for state in State}
         assert {state: ids for state, ids in seen.items() if ids} == {
             "draft": ["begun"],
@@ -112,7 +120,7 @@ def test_everything_of_the_second_format_is_where_it_was(second: Path) -> None:
         assert queues.read(lambda transaction: transaction.key_holders("mail", ["unique"], START)) == [(9, "raw")]
 
 
-def test_the_second_format_goes_on_from_there(second: Path) -> None:
+def test_the_later_formats_go_on_from_there(second: Path) -> None:
     clock = ManualClock(START + 2_000)
     with open_queues(second, clock) as queues:
         assert queues.publish("mail", NewMessage(payload=0, deduplication_key="k1")).id == "t1"

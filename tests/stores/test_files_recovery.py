@@ -136,10 +136,10 @@ def test_a_counter_that_is_lost_is_found_again_in_the_names(tmp_path: Path, harm
 
 def test_a_store_of_a_later_version_is_not_touched(tmp_path: Path) -> None:
     FilesStore(tmp_path).close()
-    (tmp_path / ".counter").write_text('{"format":3,"reserved":7}')
-    with pytest.raises(StoreTooNew, match="format 3"):
+    (tmp_path / ".counter").write_text('{"format":4,"reserved":7}')
+    with pytest.raises(StoreTooNew, match="format 4"):
         FilesStore(tmp_path)
-    assert (tmp_path / ".counter").read_text() == '{"format":3,"reserved":7}'
+    assert (tmp_path / ".counter").read_text() == '{"format":4,"reserved":7}'
 
 
 MOVES = [

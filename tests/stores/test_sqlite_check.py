@@ -21,6 +21,8 @@ FAULTS = {
     "bodiless": "DELETE FROM message WHERE id = 'm1'",
     "miscounted": "UPDATE queue SET ready = 7, dead = 0",
     "bytes": "UPDATE queue SET bytes = 1",
+    "acked": "UPDATE queue SET acked = 0",
+    "published": "UPDATE queue SET published = 1",
     "misgrouped": "INSERT INTO member VALUES (1, 77, 5, 5)",
     "stuck": "UPDATE life SET state = 'held', grp = 7 WHERE state = 'leased'; "
     "INSERT INTO member SELECT queue, grp, place, seq FROM life WHERE state = 'held'; "
@@ -49,6 +51,7 @@ RUN_FAULTS = {
     "bodiless in hand": "DELETE FROM message WHERE id = 'm2'",
     "nameless": "DELETE FROM name WHERE id = 'm5'",
     "miscounted": "UPDATE queue SET ready = 7, leased = 0",
+    "acked": "UPDATE queue SET acked = 0",
     "payload": "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm5'",
     "payload gone": "DELETE FROM content",
     "payload elsewhere": "UPDATE message SET payload = payload + 33554432 * 99 WHERE id = 'm5'",
@@ -73,7 +76,7 @@ KINDS = {
     "batch over batch": "torn",
     "bodiless in line": "bodiless",
     "payload of a dead one": "unreadable",
-    "bytes": "miscounted",
+    **dict.fromkeys(("bytes", "acked", "published"), "miscounted"),
     **dict.fromkeys(("payload", "json", "header"), "unreadable"),
 }
 

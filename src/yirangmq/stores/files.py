@@ -9,8 +9,7 @@ cannot be trusted (files_recover.py).
 
 What is promised. When ``transaction`` ends without an error its changes are on disk (files_commit.py). Any number of
 processes may have the same folder open; they take turns by a lock (files_lock.py). Counts by state are exact, always:
-after a crash they are counted from the names. Totals (published, acked …) are made durable with each batch; a power
-cut in the middle of a batch may keep them without it, or it without them.
+after a crash they are counted from the names. So are the totals (published, acked …; files_totals.py).
 
 Bare Python is enough: nothing here needs a package."""
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator
 from yirangmq.core.errors import BadPolicy
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_content import Broken, read_failure
-from yirangmq.stores.files_counter import TOTALS, latest_totals, read_totals
 from yirangmq.stores.files_keys import read_key
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import Mender, Problem
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_reading import listdir, read_bytes
+from yirangmq.stores.files_totals import FOLDER as TOTALS
+from yirangmq.stores.files_totals import latest
 from yirangmq.stores.files_walk import FAILURES, walk_failures, walk_keys
 
 _FAILURE_NAME = re.compile(r"([0-9]{12,16})[ab]\.json")
@@ -79,15 +80,12 @@ class Beside:
                 self._made.add_key(file.key)
                 self._made.last = max(self._made.last, file.key.seq)
 
-    def totals(self, counts: dict[str, int]) -> Iterator[Problem]:
-        """Those in force go into ``counts``."""
-        names = listdir(f"{self._folder}/meta/totals")
-        latest = latest_totals(names)
-        if latest is not None:
-            counts.update(zip(TOTALS, read_totals(latest) or (), strict=True))
+    def totals(self) -> Iterator[Problem]:
+        names = listdir(f"{self._folder}/{TOTALS}")
+        in_force = latest(names)
         for name in sorted(names):
-            if name != latest:
-                yield self._mender.unlinked("totals", f"meta/totals/{name}", "is not the latest")
+            if name != in_force:
+                yield self._mender.unlinked("totals", f"{TOTALS}/{name}", "is not the latest")
 
     def policy(self, policies: Policies) -> Iterator[Problem]:
         queue = self._mender.queue

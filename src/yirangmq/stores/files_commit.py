@@ -1,11 +1,12 @@
 """Brings what a transaction changed to the disk, all or nothing, in the order that a power cut cannot harm:
 
-1. contents of new messages, failures and policies into temporary files; synced
+1. contents of new messages, failures and policies into temporary files; synced. The same for what the batch adds to
+   the base of the totals, if it does (files_totals.py)
 2. failures get their names; synced, so that no dead letter is ever without its reason
 3. messages get their names: new ones out of the temporary files, others by a rename from the old name to the new; one
    with another content is there under its new name, synced, before the old one goes
 4. names synced: the folders entered, then the folders left. Only now the caller hears that it is done
-5. the index follows; contents of finished messages are blanked, empty folders removed
+5. the base of the totals and the index follow; contents of finished messages are blanked, empty folders removed
 
 Each message is whole at every moment; a batch that a power cut hits may be there in part. An error takes everything
 back. Knows: the order of work. Does not know: what the changes mean."""
@@ -21,7 +22,7 @@ from yirangmq.format.filenames import DEPTH, PER_FOLDER, Card
 from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_bookkeeping import Bookkeeping, Done
 from yirangmq.stores.files_content import Sort, write_envelope, write_failure, write_results
-from yirangmq.stores.files_counter import AHEAD, TOTALS, latest_totals, totals_name, write_counter
+from yirangmq.stores.files_counter import AHEAD, write_counter
 from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
@@ -33,6 +34,7 @@ from yirangmq.stores.files_policies import FILE as POLICY_FILE
 from yirangmq.stores.files_reading import ends_whole, listdir, read_bytes
 from yirangmq.stores.files_shards import fingerprint
 from yirangmq.stores.files_spares import Spares
+from yirangmq.stores.files_totals import Intent, Move
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import folder_number
@@ -75,16 +77,18 @@ class Commit:
                 self._spots[seq] = f"{card.message.queue}/{card.folder}", card.name
         self._spares.begin()
         self._index.begin()
+        intent = Intent(self._home, self._shares())
         try:
             reserved = self._reserve(last)
             self._books.prepare({seq: folder for seq, (folder, _) in self._spots.items()})
-            self._apply()
+            self._apply(intent)
         except BaseException as error:
-            if self._deeds.undo() and not isinstance(error, FileNotFoundError):
+            if self._deeds.undo() and intent.withdraw() and not isinstance(error, FileNotFoundError):
                 self._books.withdraw()
                 self._index.end()
             raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
-        self._books.finish(reserved, Done(self._thrown, self._untils))
+        if intent.fulfil():
+            self._books.finish(reserved, Done(self._thrown, self._untils))
         return self._clean(hollow)
 
     # -- before anything happens ----------------------------------------------------------------------------------
@@ -97,9 +101,19 @@ class Commit:
         write_counter(self._home, reserved)
         return reserved
 
+    def _shares(self) -> dict[str, list[Move]]:
+        """Of each queue, the messages that change the base of its totals. None in a batch that publishes or acks."""
+        found: defaultdict[str, list[Move]] = defaultdict(list)
+        for seq, share in self._pending.shares.items():
+            before, after = self._before.get(seq), self._pending.after.get(seq)
+            card = after or before or self._pending.before.get(seq)
+            if card is not None and any(share):
+                found[card.message.queue].append(Move(_below_root(before), _below_root(after), share))
+        return found
+
     # -- the deeds ------------------------------------------------------------------------------------------------
 
-    def _apply(self) -> None:
+    def _apply(self, intent: Intent) -> None:
         for queue in sorted(self._pending.deleted):
             self._throw_away(queue)
         for queue in sorted(self._pending.made | set(self._pending.deltas)):
@@ -109,10 +123,10 @@ class Commit:
         for folder in {folder for folder, _ in self._spots.values()}:
             self._deeds.folder(f"{self._root}/{folder}")
         self._write_contents()
+        intent.write()
         self._name_failures()
         self._set_aside()
         self._move()
-        self._count_totals()
         self._write_keys()
         self._name_policies()
         self._remove_replaced()
@@ -266,19 +280,6 @@ class Commit:
     def _note_temp(self, key: str) -> str:
         return f"{self._root}/{NOTES}/{NOTE_TEMP}/{fingerprint(key).hex()}.tmp"
 
-    def _count_totals(self) -> None:
-        """The totals are the name of a file: one rename, as durable as the batch."""
-        for queue, deltas in self._pending.deltas.items():
-            if any(deltas[name] for name in TOTALS):
-                folder = f"{self._root}/{queue}/meta/totals"
-                numbers = self._work.counts(queue)
-                target = f"{folder}/{totals_name(numbers)}"
-                known = latest_totals(listdir(folder))
-                if known is not None:
-                    self._deeds.rename(f"{folder}/{known}", target)
-                else:
-                    self._deeds.create(target)
-
     def _write_keys(self) -> None:
         pending = self._pending
         for queue, file in pending.taken_keys.values():
@@ -370,6 +371,10 @@ class Commit:
 def is_kept(card: Card) -> bool:
     """It lies in the archive."""
     return card.message.state is State.DONE and card.message.body
+
+
+def _below_root(card: Card | None) -> str:
+    return f"{card.message.queue}/{card.folder}/{card.name}" if card else ""
 
 
 def _day(now: int | None) -> str:

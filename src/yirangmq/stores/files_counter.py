@@ -1,25 +1,23 @@
 """The store's own numbers on disk: the counter file, which is ahead of every number given out, so that none is ever
-given twice, and each queue's totals, which are the name of an empty file.
+given twice. (Totals of a queue: files_totals.py.)
 
-Knows: how they are written and read back. Does not know: what is counted when."""
+Knows: how it is written and read back. Does not know: what is counted when."""
 
 import os
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreTooNew
-from yirangmq.core.message import Counts
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.stores.files_deeds import Home
 from yirangmq.stores.files_reading import read_bytes
 
 COUNTER = ".counter"
-FORMAT = 2
+FORMAT = 3
 """Of the folder as a whole. 1 has no groups, no messages for one consumer and no sizes: names without their marks are
-read as before, so that such a folder opens as it is; from then on an older program leaves it alone."""
+read as before, so that such a folder opens as it is; from then on an older program leaves it alone. 2 keeps whole
+totals where 3 keeps their base (files_totals.py)."""
 AHEAD = 10_000
 """Numbers reserved at once in the counter file, so that it need not be written with every batch."""
-TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 
 
 def write_counter(home: Home, reserved: int) -> None:
@@ -57,20 +55,3 @@ def read_counter(root: str) -> Counter | None:
             f"{root} has format {found.format}, this version knows up to {FORMAT}; upgrade yirangmq to open it"
         )
     return found
-
-
-def totals_name(counts: Counts) -> str:
-    return ".".join(str(getattr(counts, name)) for name in TOTALS)
-
-
-def read_totals(name: str) -> list[int] | None:
-    parts = name.split(".")
-    if len(parts) != len(TOTALS) or not all(part.isdecimal() for part in parts):
-        return None
-    return [int(part) for part in parts]
-
-
-def latest_totals(names: Iterable[str]) -> str | None:
-    """Totals only grow, so that of two names the larger is the later."""
-    known = {name: sum(numbers) for name in names if (numbers := read_totals(name))}
-    return max(known, key=lambda name: known[name], default=None)

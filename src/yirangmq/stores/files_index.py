@@ -35,7 +35,7 @@ from yirangmq.stores.files_entries import (
 )
 from yirangmq.stores.files_shards import Shards, writing
 
-MAGIC = b"yrMQidx2"
+MAGIC = b"yrMQidx3"
 _STATE = struct.Struct("<8sIIQQQ40sQQ")
 _DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8

@@ -11,6 +11,7 @@ from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_entries import Key
 from yirangmq.stores.files_keys import KeyFile
+from yirangmq.stores.files_totals import NONE, TOTALS, Numbers, plus, share_of
 
 
 class Reject(NamedTuple):
@@ -48,6 +49,8 @@ class Pending:
         self.duplicates: list[str] = []
         """Dropped files of messages that are known already."""
         self.deltas: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.shares: defaultdict[int, Numbers] = defaultdict(lambda: NONE)
+        """What messages add to the base of their queue's totals, by number (files_totals.py)."""
         self.earliest: int | None = None
         """No message touched here is due before this."""
         self._ids: dict[tuple[str, str], int] = {}
@@ -141,6 +144,7 @@ class Pending:
         mine["bytes"] += weight(message)
 
     def count_gone(self, message: Message) -> None:
+        self.shares[message.seq] = plus(self.shares[message.seq], share_of(message))
         if is_counted(message):
             self.deltas[message.queue][message.state.value] -= 1
             self.deltas[message.queue]["bytes"] -= weight(message)
@@ -157,18 +161,25 @@ class Pending:
             mine["acked"] += 1
         elif now is State.DROPPED and was is not State.DROPPED:
             mine["dropped"] += 1
+            if was is State.DRAFT:  # it was never published
+                self._share(before.seq, "published", -1)
         elif now is State.READY and was in (State.DEAD, State.PARKED):
             mine["redriven"] += 1
+            self._share(before.seq, "redriven", 1)
         elif now is State.READY and was is State.DRAFT:
             mine["published"] += 1
         if failure is not None:
             mine["failed"] += 1
+            self._share(before.seq, "failed", 1)
+
+    def _share(self, seq: int, total: str, step: int) -> None:
+        self.shares[seq] = plus(self.shares[seq], (step if name == total else 0 for name in TOTALS))
 
     # -- a queue and all it has -----------------------------------------------------------------------------------
 
     def delete_queue(self, queue: str) -> None:
         mine = {seq for seq in self.after if self._queue_of(seq) == queue}
-        for table in (self.before, self.after, self.envelopes, self.dropped, self.failures):
+        for table in (self.before, self.after, self.envelopes, self.dropped, self.failures, self.shares):
             for seq in mine & table.keys():
                 del table[seq]
         self.keys = {key: file for key, file in self.keys.items() if key[0] != queue}

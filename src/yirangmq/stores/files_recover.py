@@ -13,6 +13,7 @@ from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_entries import PER_SEGMENT, Record
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_survey import Survey
+from yirangmq.stores.files_totals import clear, put_base
 from yirangmq.stores.files_walk import folder_number
 
 
@@ -60,6 +61,11 @@ class Recovery:
             write_counter(self._home, reserved)
         elif counter.format < FORMAT:
             write_counter(self._home, reserved)
+        if survey.bases:
+            for queue, base in survey.bases.items():
+                put_base(self._home.root, queue, survey.deeds, base)
+            survey.deeds.sync_names()
+        clear(self._home)
         for folder in survey.hollow:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)

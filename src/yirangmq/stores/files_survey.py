@@ -31,6 +31,7 @@ from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_reading import listdir, read_bytes, subfolders
 from yirangmq.stores.files_rivals import age, claim
 from yirangmq.stores.files_spares import FOLDER as SPARES
+from yirangmq.stores.files_totals import NONE, TOTALS, Base, Numbers, base_of, cut_off, minus, plus, share_of, shares_of
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import (
     TEMP,
@@ -59,7 +60,14 @@ class Survey:
         """Files kept to be written again."""
         self.keyless = Keyless(home.root, self._policies, self.deeds, self.made)
         self.reserved = 0
+        self.bases: dict[str, Base] = {}
+        """Of queues whose totals on disk must change."""
         self._counts: dict[str, int] = {}
+        self._states: defaultdict[State, int] = defaultdict(int)
+        """How many messages of the queue are in each state, those without content included."""
+        self._gone: Numbers = NONE
+        """The share of its messages that are set aside."""
+        self._cut_off = cut_off(home.root)
         self._keyed: dict[int, Card] = {}
         self._muster = Muster(self.made.record)
         self._queue = ""
@@ -90,6 +98,8 @@ class Survey:
     def _survey_queue(self, queue: str, contents: bool) -> Iterator[Problem]:
         self._queue, self._mender = queue, Mender(self._root, queue, self.deeds)
         self._counts = dict.fromkeys(Counts._fields, 0)
+        self._states.clear()
+        self._gone = NONE
         self._keyed = {}
         self._muster = Muster(self.made.record)
         self.made.add_queue(queue)
@@ -109,7 +119,7 @@ class Survey:
                 if card is None:
                     yield self._mender.rejected("wrong name", f"{top}/{below}/{name}", "is not the name of a message")
                 elif card.message.group == UNSAID:
-                    yield self._mender.rejected("broken", f"{top}/{below}/{name}", "has not what its name leaves to it")
+                    yield self._reject(card, "broken", f"{top}/{below}/{name}", "has not what its name leaves to it")
                 elif contents or not self._is_plain(card, f"{top}/{below}"):
                     yield from self._survey_card(card, top, f"{top}/{below}", contents)
                 else:
@@ -120,10 +130,26 @@ class Survey:
         yield from beside.failures(contents)
         yield from beside.keys(self._keyed)
         self.keyless.add(self._keyed.values())
-        yield from beside.totals(self._counts)
+        yield from beside.totals()
+        self._count_totals()
         if contents:
             yield from beside.policy(self._policies)
         self.made.counts[queue] = Counts(**self._counts)
+
+    def _count_totals(self) -> None:
+        """What the names say, and the base: the share of messages that are gone, and of a batch that was cut off."""
+        queue, named = self._queue, shares_of(self._states)
+        name, base = base_of(self._root, queue)
+        if base.version == 0 and name is not None:  # format 2: whole totals, which may lag behind the names
+            base = Base(1, tuple(max(0, step) for step in minus(base.numbers, named)))
+        begun, share = self._cut_off.get(queue, ("", NONE))
+        if queue in self._cut_off and begun == (name or "") and any(share):
+            base = base.plus(share)
+        if any(self._gone):
+            base = base.plus(self._gone)
+        if base.name != name and (name is not None or any(base.numbers)):
+            self.bases[queue] = base
+        self._counts.update(zip(TOTALS, plus(base.numbers, named), strict=True))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
@@ -177,7 +203,7 @@ class Survey:
         if contents:
             here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else path_of(card)
             if reason := self._broken(card, here):
-                yield self._mender.rejected("broken", here, reason)
+                yield self._reject(card, "broken", here, reason)
                 return
         yield from self._keep(card, top)
 
@@ -202,7 +228,13 @@ class Survey:
             mend = partial(self._mender.explain, card)
             yield Problem("no reason", self._mender.where(path_of(card)), "its failure is lost", mend)
 
+    def _reject(self, card: Card, kind: str, path: str, text: str) -> Problem:
+        """Set a message aside that was one of the queue's: it stays in the totals."""
+        self._gone = plus(self._gone, share_of(card.message))
+        return self._mender.rejected(kind, path, text)
+
     def _count(self, message: Message, step: int) -> None:
+        self._states[message.state] += step
         if is_counted(message):
             self._counts[message.state.value] += step
             self._counts["bytes"] += step * weight(message)

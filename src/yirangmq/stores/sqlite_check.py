@@ -29,6 +29,15 @@ SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM f
            + ({WEIGHED.format("fresh r", "r.queue = q.n")})
            + ({WEIGHED.format("batch r", "r.queue = q.n AND r.state = 'leased'")})
 FROM queue q WHERE q.n = ?"""
+_LEAST = f"""
+SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM fresh WHERE queue = q.n)
+           + (SELECT count(*) FROM life WHERE queue = q.n AND state NOT IN ('draft', 'dropped'))
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n),
+       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done')
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = 'done'),
+       published, acked, name
+FROM queue q WHERE q.n = ?"""
+"""Messages that are there were published, those that are done were acked; more of both may be forgotten."""
 _LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
 _NARROW = {
     **dict.fromkeys(("queue", "name", "ready", "fresh", "life", "batch", "member", "dedup", "failure", "note"), "*"),
@@ -77,8 +86,7 @@ def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
         return
     db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
     try:
-        looks = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, littered)
-        findings = [finding for look in looks for finding in look(db, repair)]
+        findings = [finding for look in _LOOKS for finding in look(db, repair)]
         db.execute("COMMIT")
     except BaseException:
         db.execute("ROLLBACK")
@@ -186,3 +194,18 @@ def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
                 sets = ", ".join(f"{column} = ?" for column in columns)
                 db.execute(f"UPDATE queue SET {sets} WHERE n = ?", (*found, queue))
             yield Finding("miscounted", name, f"counted {found}, kept {kept}", repair)
+
+
+def _undercounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Totals that are less than the messages that are there."""
+    for (queue,) in list(db.execute("SELECT n FROM queue")):
+        published, acked, *kept, name = next(db.execute(_LEAST, (queue,)))
+        least = [max(published, kept[0]), max(acked, kept[1])]
+        if least != kept:
+            if repair:
+                db.execute("UPDATE queue SET published = ?, acked = ? WHERE n = ?", (*least, queue))
+            text = f"published {kept[0]}, acked {kept[1]}; of messages that are there {published} and {acked}"
+            yield Finding("miscounted", name, text, repair)
+
+
+_LOOKS = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, _undercounted, littered)

@@ -7,7 +7,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
 from yirangmq.core.states import WAITING, State
-from yirangmq.torture.snapshot import Card, Key, Snapshot, miscounts, take
+from yirangmq.torture.snapshot import Card, Key, Snapshot, miscounts, mistotals, take
 from yirangmq.torture.workload import CONSUMERS, QUEUES, NumberedIds, StillClock
 
 LATER_MS = 600_000
@@ -33,6 +33,7 @@ def judge(store: Store, expected: Expected) -> list[str]:
         complaints = [
             *differences(found, expected),
             *miscounts(found),
+            *mistotals(found, expected.before, expected.after),
             *(f"check: {finding.kind} {finding.where}: {finding.text}" for finding in store.check(repair=False)),
         ]
         if not complaints:
