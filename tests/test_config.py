@@ -48,6 +48,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
         "client_memory_bytes": "65MiB", "write_buffer_bytes": "8KiB", "max_frame_bytes": "2048", "node": "north",
         "pair_peer": "127.0.0.1:9", "pair_listen": "127.0.0.1:9", "pair_witness": "file:/w",
         "mq_unique": "true", "stay_awake": "off", "files_by_date_days": "8",
+        "cors_origins": "https://app.example, http://localhost:3000", "http_hosts": "mq.example, *",
         "syslog": "udp:localhost:514", "bridges": '[{"name": "b", "queue": "q"}]',
         "processors": '{"*": {"integrity": "sha256"}}', "hooks": "bank, shop.rules",
         "token": TOKEN, "pair_key": TOKEN, "mq_admin_password": TOKEN,

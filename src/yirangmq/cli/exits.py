@@ -21,8 +21,8 @@ MEANING: dict[int, str] = {
     EMPTY: "there was nothing to consume (only with `consume --fail-empty`)",
     REFUSED: "published, but refused by its schema: it lies among the dead letters",
     8: "an optional package is missing; the text says which",
-    9: "not allowed: a wrong or missing token; or TLS failed: a certificate that does not verify, or only one side "
-    "speaks TLS",
+    9: "not allowed: a wrong or missing token, or a host name that is not in `http_hosts`; or TLS failed: a "
+    "certificate that does not verify, or only one side speaks TLS",
     10: "the server cannot be reached, is the standby of a pair, or takes no more now, or a hook failed; try again "
     "later",
     UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
@@ -57,6 +57,7 @@ EXIT_OF: dict[str, int] = {
     "missing_extra": 8,
     "not_allowed": 9,
     "tls_failed": 9,
+    "misdirected": 9,
     "unavailable": 10,
     "unreachable": 10,
     "timed_out": 10,

@@ -16,6 +16,7 @@ from yirangmq.doors.http.assets import add_dashboard
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
+from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.plain import Pages
 from yirangmq.doors.http.router import Mounts
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
@@ -53,6 +54,13 @@ def _counting(house: House) -> Callable[[str, NotAllowed, str], None] | None:
     return None if refusals is None else lambda peer, error, who: refusals.add("http", peer, error, who)
 
 
+def _policy(config: Config, guard: Guard, house: House) -> OriginPolicy:
+    address = config.http_address
+    hosts = (*config.http_hosts, address[0]) if isinstance(address, tuple) else config.http_hosts
+    is_unix = isinstance(address, str)
+    return OriginPolicy(guard, config.cors_origins, hosts, is_unix=is_unix, tell=_counting(house))
+
+
 def _limits(config: Config) -> Limits:
     return Limits(
         connections=config.http_max_connections,
@@ -74,8 +82,10 @@ class Web:
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None
-        self.door = HttpDoor(mounts(house, guard, self._api, _terms(config), together), _limits(config), admit)
         address = config.http_address
+        self._policy = _policy(config, guard, house)
+        routes = mounts(house, guard, self._api, _terms(config), together)
+        self.door = HttpDoor(routes, _limits(config), admit, self._policy)
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode
         self._tls, self._before = way
@@ -86,7 +96,10 @@ class Web:
         if isinstance(self._address, tuple):
             self._server = await listen_tcp(self.door, self._address, self._tls, self._before)
             scheme = "http" if self._tls is None else "https"
-            return [f"{scheme}://{shown(one.getsockname())}" for one in sockets_of(self._server)]
+            names = [one.getsockname() for one in sockets_of(self._server)]
+            for name in names:
+                self._policy.add_address(name[0])
+            return [f"{scheme}://{shown(name)}" for name in names]
         assert self._address is not None
         self._server = await listen_unix(self.door, self._address, self._mode, self._before)
         return [f"http+unix:{self._address}"]

@@ -26,8 +26,10 @@ from yirangmq.core.settings import (
     byte_size,
     cursors_or_nothing,
     file_mode,
+    host_names,
     module_names,
     one_of,
+    origin_names,
     plain_name,
     processor_rules,
     program_rules,
@@ -95,6 +97,19 @@ class Settings:
         a_text,
         "`HOST:PORT` or `unix:PATH` to serve HTTP at, or `off`; beyond this machine it needs a token and TLS, or "
         "`insecure`",
+    )
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        origin_names,
+        "origins whose pages may use HTTP without a token (docs/security.md), such as `https://app.example`, with "
+        "commas between them; `*`: any page that a browser shows may do everything here",
+        shown="this server's own",
+    )
+    http_hosts: tuple[str, ...] = setting(
+        (),
+        host_names,
+        "host names by which clients without a token reach HTTP (docs/security.md), besides localhost and the "
+        "addresses it listens on, with commas between them; `*`: any, without protection from DNS rebinding",
     )
     http_tokens: tuple[TokenRule, ...] = setting(
         (), token_rules, "what HTTP and STOMP clients may show, and do with it (below); a JSON array", secret=True

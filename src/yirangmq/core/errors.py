@@ -117,6 +117,12 @@ class TlsFailed(QueueError):
     code = "tls_failed"
 
 
+class Misdirected(NotAllowed):
+    """The request names another host than this server's, as one does that reached it by DNS rebinding."""
+
+    code = "misdirected"
+
+
 class Unavailable(QueueError):
     """The server cannot be reached, has too many clients, or is stopping. Asking again later may help."""
 

@@ -21,6 +21,8 @@ MIB = 1024 * 1024
 KEEP_DAYS = 7
 """Of files by date, before today."""
 MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*\]?", re.ASCII)
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[0-9]{1,5})?", re.ASCII)
 UNITS = {"": 1, "k": 1024, "kib": 1024, "m": MIB, "mib": MIB, "g": 1024 * MIB, "gib": 1024 * MIB}
 
 SWITCHES = frozenset(
@@ -155,6 +157,38 @@ def module_names(value: object) -> tuple[str, ...]:
     given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(one, str) and MODULE.fullmatch(one) for one in given):
         raise ValueError(f"must be names of Python modules with commas between them, not {value!r}")
+    return tuple(given)
+
+
+def _names(value: object) -> list[str] | None:
+    """An array of texts, or a text with commas between them. None: neither."""
+    given = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        return None
+    return list(given)
+
+
+def origin_names(value: object) -> tuple[str, ...]:
+    """Origins as browsers write them, or ``*``."""
+    given = _names(value)
+    if given is None:
+        raise ValueError(f"must be origins with commas between them, such as https://app.example, not {value!r}")
+    for one in given:
+        if one != "*" and not ORIGIN.fullmatch(one):
+            raise ValueError(
+                f"must be SCHEME://HOST or SCHEME://HOST:PORT in lower case, without a path, or *, not {one!r}"
+            )
+    return tuple(given)
+
+
+def host_names(value: object) -> tuple[str, ...]:
+    """Names or addresses without a port, or ``*``."""
+    given = _names(value)
+    if given is None:
+        raise ValueError(f"must be host names with commas between them, such as mq.example, not {value!r}")
+    for one in given:
+        if one != "*" and not HOST_NAME.fullmatch(one):
+            raise ValueError(f"must be host names or addresses without a port, or *, not {one!r}")
     return tuple(given)
 
 

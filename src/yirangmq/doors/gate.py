@@ -22,6 +22,15 @@ class Gate:
         return not self._by_token and not self._by_address
 
     @property
+    def takes_tokens(self) -> bool:
+        return bool(self._by_token)
+
+    @property
+    def trusts_addresses(self) -> bool:
+        """Some clients need no token, because of their address."""
+        return bool(self._by_address)
+
+    @property
     def knows_addresses(self) -> bool:
         """Programs are listed: whoever comes without a token may be none of them."""
         return any(grant.name for grant in (*self._by_token.values(), *self._by_address))

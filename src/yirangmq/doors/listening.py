@@ -74,6 +74,12 @@ def prepare_tcp(transport: asyncio.BaseTransport) -> str:
     return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "tcp"
 
 
+def local_host(transport: asyncio.BaseTransport) -> str:
+    """The address of this machine that a TCP client connected to; "" where the system does not tell."""
+    name = transport.get_extra_info("sockname")
+    return str(name[0]) if isinstance(name, tuple) else ""
+
+
 async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") -> asyncio.AbstractServer:
     """A unix socket; whoever may write the file may use it. A socket left behind by a dead server is replaced, one at
     which somebody listens is not."""

@@ -18,6 +18,7 @@ from tests.patience import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
 
 
@@ -110,8 +111,8 @@ class Peer:
 
 def request(method: str, target: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> bytes:
     """As bytes. A body of None is none at all; names in ``headers`` are sent as they are."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    sent = {"Host": "localhost", **(headers or {})}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
@@ -124,10 +125,11 @@ async def serving(
     *,
     desk: Desk | None = None,
     admit: Callable[[Request], None] | None = None,
+    policy: OriginPolicy | None = None,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[HttpDoor, int]]:
     """The routes behind a door on a port of this machine. With ``desk``, answers go out after each of its commits."""
-    door = HttpDoor(routes, limits, admit)
+    door = HttpDoor(routes, limits, admit, policy)
     if desk is not None:
         desk.after_commit.append(door.flush)
     server = await listen_tcp(door, ("127.0.0.1", 0), tls)

@@ -36,7 +36,8 @@ def test_the_page_is_at_the_root_and_lets_nothing_from_elsewhere_in() -> None:
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert page.body == (FOLDER / "index.html").read_bytes()
     assert page.headers["content-security-policy"].startswith("default-src 'self';")
-    assert page.headers["x-content-type-options"] == "nosniff"
+    assert "frame-ancestors 'none'" in page.headers["content-security-policy"]
+    assert page.headers["referrer-policy"] == "no-referrer"
 
 
 def test_the_icon_is_also_where_browsers_look_unasked() -> None:

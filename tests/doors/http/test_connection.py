@@ -58,6 +58,7 @@ def test_a_request_is_what_was_sent() -> None:
         "date": "Thu, 01 Jan 1970 00:00:00 GMT",
         "connection": "keep-alive",
         "keep-alive": "timeout=72",
+        "x-content-type-options": "nosniff",
     }
     assert bench.wire.end == ""
 

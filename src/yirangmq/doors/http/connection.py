@@ -3,15 +3,16 @@
 Knows: which requests are taken in and which refused, what they weigh, when the connection ends. Does not know: sockets,
 clocks, what routes do. Requests of one connection run at the same time; ``line`` has their order."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
-from yirangmq.doors.http.exchange import Request, Route, Routes, new_request
+from yirangmq.doors.http.exchange import Headers, Request, Route, Routes, new_request
 from yirangmq.doors.http.head import Head, Refused
 from yirangmq.doors.http.intake import Intake
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.line import Line, Wire
+from yirangmq.doors.http.origins import CLEAR, PREFLIGHT, OriginPolicy, Verdict
 from yirangmq.doors.http.pace import Pace
 from yirangmq.doors.http.quick import Blocks
 from yirangmq.doors.http.refusals import packed, plain, refusal, too_large
@@ -25,12 +26,14 @@ SMALL_BODY = 64 * 1024
 
 @dataclass(slots=True)
 class Shared:
-    """What every connection of a door shares. ``admit`` sees the head of each request, before its route does."""
+    """What every connection of a door shares. ``admit`` sees the head of each request, before its route does;
+    ``policy`` judges it before a route is looked for."""
 
     routes: Routes
     limits: Limits
     tails: Tails
     admit: Callable[[Request], None] | None = None
+    policy: OriginPolicy | None = None
     blocks: Blocks = field(default_factory=Blocks)
     held: int = field(default=0, init=False)
     """Bytes of requests that are held for all connections."""
@@ -38,7 +41,8 @@ class Shared:
 
 class Connection:
     __slots__ = (
-        "_held", "_intake", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest", "_shared", "_wire", "requests",
+        "_cleared", "_held", "_intake", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest", "_shared", "_wire",
+        "requests",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, wire: Wire, peer: str, now: float) -> None:
@@ -53,6 +57,8 @@ class Connection:
         self._refused: Turn | None = None
         """Answered already; its body is still to come, and is thrown away."""
         self._is_over = False
+        self._cleared: Mapping[str, str] | None = None
+        """Headers that the policy let pass last. ``quick`` gives equal headers as the same object."""
         self.requests = 0
 
     # -- bytes in -------------------------------------------------------------------------------------------------
@@ -106,13 +112,26 @@ class Connection:
     # -- requests, as the intake finds them -----------------------------------------------------------------------
 
     def begin(self, head: Head) -> Turn:
-        route = self._shared.routes.find(head.method, head.path)
+        verdict = self._judge(head)
+        route = PREFLIGHT if verdict.is_preflight else self._shared.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
-        return self._begin(head, route, packed(head) or self._objection(route, request, head.length or 0))
+        error = verdict.error or packed(head) or self._objection(route, request, head.length or 0)
+        return self._begin(head, route, error, verdict.headers)
 
-    def _begin(self, head: Head, route: Route, error: QueueError | None) -> Turn:
+    def _judge(self, head: Head) -> Verdict:
+        policy = self._shared.policy
+        if policy is None or head.headers is self._cleared:
+            return CLEAR
+        verdict = policy.judge(head.method, head.path, head.headers, self._peer)
+        if verdict is CLEAR:
+            self._cleared = head.headers
+        return verdict
+
+    def _begin(self, head: Head, route: Route, error: QueueError | None, extra: Headers) -> Turn:
         line = self._line
         turn = Turn(line, route, head)
+        if extra:
+            turn.extra = extra
         line.turns.append(turn)
         if error is not None:
             self._decline(turn, error, is_read=head.length is not None and head.length <= SMALL_BODY)
@@ -175,13 +194,14 @@ class Connection:
         self._go(begun, begun.route, Request(head.method, head.path, head.query, head.headers, body, self._peer))
 
     def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
+        verdict = CLEAR if head[3] is self._cleared else self._judge(head)
         if route is None:
             route = self._shared.routes.find(head.method, head.path)
         request = new_request((*head[:4], body, self._peer))
         size = len(body)
-        error = self._objection(route, request, size)
-        if error is not None:
-            turn = self._begin(head, route, error)
+        error = verdict.error or self._objection(route, request, size)
+        if error is not None or verdict is not CLEAR:
+            turn = self._begin(head, route, error, verdict.headers)
             self._hold(size)
             self.complete(turn, head, body)
             return route

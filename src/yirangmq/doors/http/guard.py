@@ -4,7 +4,7 @@ is given. Does not know: routes, sockets, where tokens come from.
 A server without tokens is open to everybody who can reach it; ``config`` sees to it that these are programs of this
 machine, unless told otherwise. Whoever comes by a unix socket could open its file, and needs no token."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import sha256
 
 from yirangmq.core.access import Grant
@@ -36,6 +36,26 @@ class Guard:
     @property
     def is_open(self) -> bool:
         return self._gate.is_open
+
+    # -- origins.Access ---------------------------------------------------------------------------------------------
+
+    @property
+    def takes_tokens(self) -> bool:
+        return self._gate.takes_tokens
+
+    @property
+    def trusts_some(self) -> bool:
+        return self._gate.is_open or self._gate.trusts_addresses
+
+    def trusts(self, peer: str) -> bool:
+        return self._gate.is_open or peer.startswith("unix") or self._gate.find("", peer) is not None
+
+    def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        grant = self._gate.find(token.strip(), peer) if scheme.lower() == "bearer" else None
+        return grant is not None and bool(grant.token)
+
+    # -- requests -----------------------------------------------------------------------------------------------------
 
     def check(self, request: Request, scope: str, queue: str | None) -> None:
         """``NotAllowed`` unless this client may do this in this queue, or in the server (None)."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from yirangmq.core.errors import Unavailable
 from yirangmq.doors.http.exchange import Response
 from yirangmq.doors.http.refusals import INTERNAL, refusal
-from yirangmq.doors.http.reply import CONTINUE, LAST_CHUNK, Tails, encode
+from yirangmq.doors.http.reply import CONTINUE, LAST_CHUNK, Tails, encode, with_headers
 from yirangmq.doors.http.turn import Turn, run_each
 from yirangmq.observe.logs import log
 
@@ -133,6 +133,8 @@ class Line:
 
     def _bytes(self, turn: Turn, response: Response) -> bytes:
         tail = self._tails.tail(turn.is_last)
+        if turn.extra:
+            response = with_headers(response, turn.extra)
         try:
             return encode(response, tail, is_head=turn.is_head, is_old=turn.is_old)
         except (ValueError, TypeError):  # of headers that cannot be sent

@@ -16,6 +16,7 @@ METRICS: Headers = (("content-type", CONTENT_TYPE), ("cache-control", "private, 
 ROBOTS = b"User-agent: *\nDisallow: /\n"
 STATUS = {
     "bad_input": 400, "too_large": 413, "packed_body": 415, "not_found": 404, "not_allowed": 403,
+    "misdirected": 421,
     "quota_exceeded": 429, "unavailable": 503,
 }  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Answers to bytes. Knows: status lines, the headers that are the protocol's own, chunks. Does not know: sockets.
 
-``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection`` and ``Keep-Alive`` are written here and nowhere
-else."""
+``Date``, ``Content-Length``, ``Transfer-Encoding``, ``Connection``, ``Keep-Alive`` and ``X-Content-Type-Options`` are
+written here and nowhere else."""
 
 import time
 from collections.abc import Callable
@@ -38,6 +38,7 @@ PHRASES = {
     414: "URI Too Long",
     415: "Unsupported Media Type",
     417: "Expectation Failed",
+    421: "Misdirected Request",
     422: "Unprocessable Content",
     423: "Locked",
     424: "Failed Dependency",
@@ -58,7 +59,9 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 CHUNKED = b"transfer-encoding: chunked\r\n"
 NO_BODY = frozenset({204, 304})
-OURS = frozenset({"date", "content-length", "transfer-encoding", "connection", "keep-alive"})
+OURS = frozenset({"date", "content-length", "transfer-encoding", "connection", "keep-alive", "x-content-type-options"})
+NOSNIFF = "x-content-type-options: nosniff\r\n"
+"""On every response: a browser takes a body for what its ``Content-Type`` says and nothing else."""
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
@@ -76,7 +79,7 @@ class Tails:
         now = int(self._clock())
         if now != self._second:
             self._second = now
-            line = f"date: {http_date(now)}\r\n"
+            line = f"date: {http_date(now)}\r\n{NOSNIFF}"
             self._keep = (line + self._stays).encode()
             self._close = f"{line}connection: close\r\n\r\n".encode()
         return self._close if is_last else self._keep
@@ -98,6 +101,13 @@ def encode(response: Response, tail: bytes, *, is_head: bool, is_old: bool) -> b
     if body is None or response.status in NO_BODY:
         return opening + tail
     return b"%bcontent-length: %d\r\n%b%b" % (opening, len(body), tail, b"" if is_head else body)
+
+
+def with_headers(response: Response, extra: Headers) -> Response:
+    """``extra`` besides its own headers, but for lines that it has already."""
+    own = {(name.lower(), value.lower()) for name, value in response.headers}
+    added = tuple((name, value) for name, value in extra if (name.lower(), value.lower()) not in own)
+    return response._replace(headers=response.headers + added)
 
 
 @lru_cache(maxsize=1024)

@@ -24,7 +24,7 @@ from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.errors import BadInput, NotAllowed, QueueError
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route, Routes, Stem, new_route
 from yirangmq.doors.http.head import METHODS
 
@@ -137,8 +137,12 @@ class Api:
         return Route(lambda request, exchange: answer(request, exchange, params), 0, self._refuse)
 
     def _always(self, response: Response) -> Route:
-        """The answer, whatever body comes with the question."""
-        return Route(lambda request, exchange: exchange.answer(response), 0, lambda error: response)
+        """The answer, whatever body comes with the question; not for a client that may not ask."""
+
+        def refuse(error: QueueError) -> Response:
+            return self._refuse(error) if isinstance(error, NotAllowed) else response
+
+        return Route(lambda request, exchange: exchange.answer(response), 0, refuse)
 
 
 def _handle(handler: Handler, params: Params, request: Request, exchange: Exchange) -> None:
@@ -235,5 +239,5 @@ class Mounts:
 
 
 def _plain_refusal(error: QueueError) -> Response:
-    status = {"too_large": 413, "packed_body": 415}.get(error.code, 400)
+    status = {"too_large": 413, "packed_body": 415, "not_allowed": 403, "misdirected": 421}.get(error.code, 400)
     return Response(status, f"{error}\n".encode(), (("content-type", "text/plain; charset=utf-8"),))

@@ -14,9 +14,18 @@ from typing import Any, cast
 from yirangmq.doors.http.connection import Connection, Shared
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits
+from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.refusals import plain
 from yirangmq.doors.http.reply import Tails, encode
-from yirangmq.doors.listening import Guard, open_to_all, peer_process, prepare_tcp, tcp_server, unix_server
+from yirangmq.doors.listening import (
+    Guard,
+    local_host,
+    open_to_all,
+    peer_process,
+    prepare_tcp,
+    tcp_server,
+    unix_server,
+)
 
 BUFFER = 64 * 1024
 """Bytes read at once. One buffer serves all connections: what was read is taken in before anybody else reads."""
@@ -29,10 +38,14 @@ class HttpDoor:
     """Every open connection, and those with something to send."""
 
     def __init__(
-        self, routes: Routes, limits: Limits | None = None, admit: Callable[[Request], None] | None = None
+        self,
+        routes: Routes,
+        limits: Limits | None = None,
+        admit: Callable[[Request], None] | None = None,
+        policy: OriginPolicy | None = None,
     ) -> None:
         self.limits = limits or Limits()
-        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit)
+        self.shared = Shared(routes, self.limits, Tails(self.limits.idle_seconds), admit, policy)
         self.connections: set[Socket] = set()
         self.dirty: set[Socket] = set()
         self.buffer = memoryview(mmap(-1, BUFFER))
@@ -131,6 +144,9 @@ class Socket(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._since = self._progress_at = self._loop.time()
         self._peer = peer_process(transport) if self._is_local else prepare_tcp(transport)
+        policy = door.shared.policy
+        if policy is not None and policy.learns_addresses and not self._is_local:
+            policy.add_address(local_host(transport))
         self.http = Connection(door.shared, self, self._peer, self._since)
         if door.is_stopping or len(door.connections) >= door.limits.connections:
             self._turn_away()

@@ -5,7 +5,7 @@ Knows: whether it is answered, who must be told if the client leaves. Does not k
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from yirangmq.doors.http.exchange import Response, Route, Stream
+from yirangmq.doors.http.exchange import Headers, Response, Route, Stream
 from yirangmq.doors.http.head import Head
 from yirangmq.doors.http.reply import chunk
 from yirangmq.observe.logs import log
@@ -45,6 +45,8 @@ class Turn:
     """The connection ends after it."""
     waits_to_go_on = False
     is_started = is_ended = is_chunked = wants_drained = False
+    extra: Headers = ()
+    """Headers added to the response, whatever it is: those that let a page of another origin read it."""
     counted = seen = 0
     """Pieces its stream has written; how many of them there were at ``seen_at``."""
     seen_at = 0.0

@@ -21,6 +21,7 @@ from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
+from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.plain import refuse
 from yirangmq.doors.http.router import Api, Mounts
 from yirangmq.doors.paged import Pages
@@ -146,6 +147,7 @@ async def staged(
     defaults: Defaults | None = None,
     terms: Terms | None = None,
     grants: tuple[Grant, ...] = (),
+    origins: tuple[str, ...] = (),
 ) -> AsyncIterator[Stage]:
     loop = asyncio.get_running_loop()
     store = store or MemoryStore()
@@ -156,10 +158,12 @@ async def staged(
     pages = Pages(store, desk, hours.clock, ids, loop.call_soon_threadsafe)
     house = House(desk, hours.clock, ids, Calls(verbs, pages), Introduction("test", "here", "none", 1 << 20))
     mounts = Mounts(fallback=Api(refuse))
-    api = MqApi(house, Guard(grants), terms or Terms(admin_password=PASSWORD))
+    guard = Guard(grants)
+    api = MqApi(house, guard, terms or Terms(admin_password=PASSWORD))
     for prefix in PREFIXES:
         mounts.mount(prefix, api)
-    async with serving(mounts, desk=desk) as (_, port):
+    policy = OriginPolicy(guard, origins, ["x"])
+    async with serving(mounts, desk=desk, policy=policy) as (_, port):
         queues = Queues(store, hours.clock, ids, "tester", verbs=verbs)
         try:
             yield Stage(desk, house, hours, port, await dial(port), queues)

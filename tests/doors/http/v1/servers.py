@@ -1,4 +1,5 @@
-"""The whole API on a real loop and a real socket, in a thread of the test's process; the test holds store and clock."""
+"""The whole HTTP server, every API of it, on a real loop and a real socket, in a thread of the test's process; the test
+holds store and clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.crossing import Means
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
+from yirangmq.cli.web import mounts
 from yirangmq.clock import SteadyClock, TimeOrderedIds
+from yirangmq.core.access import Grant
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.ports import Clock, Ids, Store
@@ -22,7 +25,11 @@ from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.health import Health
 from yirangmq.doors.house import House, Introduction
+from yirangmq.doors.http.guard import Guard
+from yirangmq.doors.http.mq.api import Terms
+from yirangmq.doors.http.origins import OriginPolicy
 from yirangmq.doors.http.server import HttpDoor, listen_tcp
+from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1.api import Api
 from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
@@ -48,7 +55,13 @@ class HttpServer:
         ids: Ids | None = None,
         folder: Path | None = None,
         settings: Settings | None = None,
+        *,
+        grants: tuple[Grant, ...] = (),
+        origins: tuple[str, ...] = (),
+        hosts: tuple[str, ...] = (),
     ) -> None:
+        self._guard = Guard(grants)
+        self.policy = OriginPolicy(self._guard, origins, hosts)
         self._store = store
         self._clock = clock
         self._ids = ids or TimeOrderedIds()
@@ -115,11 +128,13 @@ class HttpServer:
             topics=self.topics,
             batches=None if batches is None else lambda: batches,
         )
-        self.api = Api(house, observing.feed)
+        together = Together(desk)
+        self.api = Api(house, observing.feed, guard=self._guard.check, together=together)
+        self.mounts = mounts(house, self._guard, self.api, Terms(admin_password="secret"), together)
         webhooks = Webhooks(desk, self._clock, lambda name: name.encode())
         webhooks.begin(table, house.consumers)
         webhooks.start()
-        door = HttpDoor(self.api)
+        door = HttpDoor(self.mounts, policy=self.policy)
         desk.after_commit.append(door.flush)
         if self.topics is not None:
             self.topics.after_turn.append(door.flush)

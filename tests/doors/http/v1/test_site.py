@@ -104,15 +104,6 @@ def test_asking_for_a_head_changes_nothing(web: Web) -> None:
 # -- who may --------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_another_site_changes_nothing(web: Web) -> None:
-    path, foreign = "/v1/queues/mail/messages", {"host": "127.0.0.1:8080", "origin": "https://evil.example"}
-    assert web.refused("POST", path, 1, **foreign) == (403, "not_allowed", "origin")
-    assert web.refused("POST", path, 1, host="127.0.0.1:8080", origin="null") == (403, "not_allowed", "origin")
-    assert web.good("GET", "/v1/queues", **foreign) == {"queues": []}
-    web.good("POST", path, 1, host="127.0.0.1:8080", origin="http://127.0.0.1:8080")
-    web.good("POST", path, 1, **foreign, authorization="Bearer x")
-
-
 def test_a_guard_sees_scope_and_queue_before_the_body() -> None:
     seen: list[tuple[str, str | None]] = []
 

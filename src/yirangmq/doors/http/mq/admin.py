@@ -13,7 +13,7 @@ from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.exchange import Response
 from yirangmq.doors.http.mq import coercion
 from yirangmq.doors.http.mq.accept import ARRAY
-from yirangmq.doors.http.mq.answers import JSON
+from yirangmq.doors.http.mq.answers import COMMON, JSON
 from yirangmq.doors.http.mq.call import READ, Call
 from yirangmq.doors.http.mq.lists import Listing, queues_page
 from yirangmq.doors.http.mq.spaces import is_hashed
@@ -41,7 +41,7 @@ class Admin:
                 route(call)
             else:
                 body = dumps({"error": f"{refusal} authorization header"})
-                call.answer(Response(401, body, (*call.headers, ("www-authenticate", "Bearer"), JSON)))
+                call.answer(Response(401, body, (*COMMON, ("www-authenticate", "Bearer"), JSON)))
 
         return entry
 

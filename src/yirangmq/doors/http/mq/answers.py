@@ -15,12 +15,8 @@ from yirangmq.format.jsontext import dumps
 VERSION = (0, 6, 2)
 """Of the document's API, as its clients ask for it with Accept-Version."""
 COMMON: Headers = (("cache-control", "private, no-cache"), ("vary", "Origin"))
-EXPOSED = ("access-control-expose-headers", "X-MQ-Priority, X-MQ-State")
-ANYBODY: Headers = (("access-control-allow-origin", "*"), EXPOSED)
-"""To a client of whom no more is known than that it sent too much."""
 TEXT = ("content-type", "text/plain; charset=utf-8")
 JSON = ("content-type", "application/json; charset=utf-8")
-METHODS = "GET,HEAD,PUT,PATCH,POST,DELETE"
 EMPTY_ONES = frozenset({404, 409})
 
 WORDS: dict[State, str] = {
@@ -46,21 +42,13 @@ class WrongVersion(BadInput):
     """The client asks for another version of the API."""
 
 
-def headers_for(request: Request) -> Headers:
-    """Those of every answer to this request."""
-    origin = request.headers.get("origin")
-    if origin is None:
-        return COMMON
-    return (*COMMON, ("access-control-allow-origin", origin), EXPOSED)
-
-
 def check_version(request: Request) -> None:
     asked = request.headers.get("accept-version")
     if asked is not None and not satisfies(VERSION, asked):
         raise WrongVersion("this is version 0.6.2", field="accept-version")
 
 
-def refusal(error: QueueError, headers: Headers = (*COMMON, *ANYBODY)) -> Response:
+def refusal(error: QueueError, headers: Headers = COMMON) -> Response:
     if isinstance(error, WrongVersion):
         return Response(400, b"", headers)
     status = STATUS_OF.get(error.code, 500)
@@ -80,7 +68,7 @@ def refusal(error: QueueError, headers: Headers = (*COMMON, *ANYBODY)) -> Respon
 def nowhere(method: str, path: str, allowed: tuple[str, ...]) -> Response:
     """No such route. A method that is not for this path is no route either."""
     about = {"message": f"Route {method}:{path} not found", "error": "Not Found", "statusCode": 404}
-    return Response(404, dumps(about), (*COMMON, *ANYBODY, JSON))
+    return Response(404, dumps(about), (*COMMON, JSON))
 
 
 def priority(rank: int) -> str:

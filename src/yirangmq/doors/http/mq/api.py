@@ -13,7 +13,7 @@ from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.admin import SETTINGS, Admin
-from yirangmq.doors.http.mq.answers import COMMON, METHODS, TEXT, check_version, headers_for, nowhere, refusal
+from yirangmq.doors.http.mq.answers import COMMON, TEXT, check_version, nowhere, refusal
 from yirangmq.doors.http.mq.call import Call
 from yirangmq.doors.http.mq.messages import Messages
 from yirangmq.doors.http.mq.ordering import Ordering
@@ -138,17 +138,9 @@ class MqApi:
                 self._guard.check(request, scope, queue)
             route(Call(self._house, request, exchange, namespace or "", queue or ""))
         except QueueError as error:
-            exchange.answer(refusal(error, headers_for(request)))
+            exchange.answer(refusal(error))
 
 
 def _preflight(request: Request, exchange: Exchange, params: Params) -> None:
-    """What a browser asks before it lets a page of another origin in: everybody may do everything."""
-    wanted = request.headers.get("access-control-request-method")
-    if request.headers.get("origin") is None or wanted is None:
-        exchange.answer(Response(400, b"Invalid Preflight Request", (*COMMON, TEXT)))
-        return
-    allowed = [("access-control-allow-methods", METHODS)]
-    asked = request.headers.get("access-control-request-headers")
-    if asked is not None:
-        allowed += [("access-control-allow-headers", asked)]
-    exchange.answer(Response(204, None, (*headers_for(request), *allowed)))
+    """A preflight never comes here: ``doors.http.origins`` answers or refuses it."""
+    exchange.answer(Response(400, b"Invalid Preflight Request", (*COMMON, TEXT)))

@@ -9,12 +9,14 @@ from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response, Stream
-from yirangmq.doors.http.mq.answers import JSON, TEXT, WrongMedia, headers_for, refusal
+from yirangmq.doors.http.mq.answers import COMMON, JSON, TEXT, WrongMedia, refusal
 from yirangmq.doors.http.mq.coercion import read_json
 from yirangmq.format.jsontext import dumps
 
 Answer = TypeVar("Answer")
 JSON_BODY = "application/json"
+NO_CONTENT = Response(204, None, COMMON)
+PLAIN_TEXT: Headers = (*COMMON, TEXT)
 READ = (JSON_BODY, "text/plain", "application/x-www-form-urlencoded")
 
 
@@ -36,7 +38,7 @@ def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
 class Call:
     """``queue``: that of the namespace in the path."""
 
-    __slots__ = ("exchange", "headers", "house", "namespace", "queue", "request")
+    __slots__ = ("exchange", "house", "namespace", "queue", "request")
 
     def __init__(self, house: House, request: Request, exchange: Exchange, namespace: str, queue: str) -> None:
         self.house = house
@@ -44,7 +46,6 @@ class Call:
         self.exchange = exchange
         self.namespace = namespace
         self.queue = queue
-        self.headers: Headers = headers_for(request)
 
     # -- what was sent --------------------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class Call:
         self.house.methods.find(name)(self.house.desk, given, self.changed)
 
     def refuse(self, error: QueueError) -> None:
-        self.exchange.answer(refusal(error, self.headers))
+        self.exchange.answer(refusal(error))
 
     # -- the way back ---------------------------------------------------------------------------------------------
 
@@ -95,15 +96,15 @@ class Call:
         self.exchange.answer(response)
 
     def no_content(self) -> Response:
-        return Response(204, None, self.headers)
+        return NO_CONTENT
 
     def text(self, body: bytes | None) -> Response:
-        return Response(200, body, (*self.headers, TEXT))
+        return Response(200, body, PLAIN_TEXT)
 
     def json(self, document: object) -> Response:
-        return Response(200, dumps(document), (*self.headers, JSON))
+        return Response(200, dumps(document), (*COMMON, JSON))
 
     def stream(self, media_type: str, stream: Stream) -> Response:
         """A body in pieces, of which whoever asks for the head alone gets none."""
-        headers = (*self.headers, ("content-type", media_type))
+        headers = (*COMMON, ("content-type", media_type))
         return Response(200, None, headers) if self.is_head else Response(200, b"", headers, stream)

@@ -11,10 +11,11 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.doors.http.exchange import Headers, Response
-from yirangmq.doors.http.mq.answers import WORDS, priority, with_charset
+from yirangmq.doors.http.mq.answers import COMMON, WORDS, priority, with_charset
 from yirangmq.doors.http.mq.call import JSON_BODY, Call, media_of, read_document
 from yirangmq.doors.http.mq.coercion import rank_of
 from yirangmq.doors.http.mq.spaces import is_hashed
+from yirangmq.doors.http.payloads import payload_headers
 from yirangmq.doors.http.together import Together
 from yirangmq.format.content import check_type, type_of
 
@@ -81,13 +82,14 @@ def _done(call: Call, answer: None) -> None:
 def _show(call: Call, found: Fetched) -> None:
     message, envelope = found
     about = _about(type_of(envelope), message[4], message[3])
-    call.answer(Response(200, envelope[8], (*call.headers, *about)))
+    call.answer(Response(200, envelope[8], about))
 
 
 @lru_cache(maxsize=256)
 def _about(media_type: str, rank: int, state: State) -> Headers:
     return (
-        ("content-type", with_charset(media_type)),
+        *COMMON,
+        *payload_headers(with_charset(media_type)),
         ("x-mq-priority", priority(rank)),
         ("x-mq-state", WORDS[state]),
     )

@@ -28,6 +28,7 @@ STATUS_OF: dict[str, int] = {
     "lease_mismatch": 409,
     "not_allowed": 403,
     "tls_failed": 502,
+    "misdirected": 421,
     "unavailable": 503,
     "cannot_listen": 503,
     "replaced": 409,

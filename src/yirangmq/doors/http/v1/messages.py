@@ -3,6 +3,7 @@
 from typing import Any
 
 from yirangmq.core.errors import NotFound, PayloadDamaged
+from yirangmq.doors.http.payloads import ATTACHMENT, SANDBOX
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.cloud import EVENT_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
@@ -13,13 +14,6 @@ from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Look
 from yirangmq.format.digest import damage
 from yirangmq.wire.calls import error_of
-
-SAFE = (
-    ("content-disposition", "attachment"),
-    ("content-security-policy", "sandbox"),
-    ("x-content-type-options", "nosniff"),
-)
-"""A payload is somebody else's: a browser must not take it for a page of ours."""
 
 
 def list_messages(ask: Ask) -> None:
@@ -62,7 +56,7 @@ def show_payload(ask: Ask) -> None:
         if wrong:
             raise PayloadDamaged(f"message {sent.id} is not handed out: {wrong}")
         kind = cloudevents.content_type(sent) or "application/octet-stream"
-        ask.respond(sent.payload, (("content-type", kind), *SAFE))
+        ask.respond(sent.payload, (("content-type", kind), *SANDBOX, *ATTACHMENT))
 
     ask.call("show", ask.values(), reply)
 

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NoReturn
-from urllib.parse import urlsplit
 
 from yirangmq.core.duty import check
-from yirangmq.core.errors import BadInput, NotAllowed, NotFound
+from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
 from yirangmq.doors.http.router import decoded
@@ -127,7 +126,6 @@ class Way:
 
     def admit(self, request: Request) -> None:
         """Before the body is read."""
-        refuse_foreign(request)
         if self._guard is not let_all:
             path = self._path or self._checked()
             self._guard(request, self._endpoint.scope, path.get("queue", path.get("topic")))
@@ -158,16 +156,6 @@ def path_field(endpoint: Endpoint, name: str) -> Field:
     if endpoint.path.startswith("/v1/alerts/"):
         return ALERT
     return CONSUMER if "/consumers/" in endpoint.path else ID
-
-
-def refuse_foreign(request: Request) -> None:
-    """A page of another site must not use a visitor's browser to reach a server that trusts its own machine. Whoever
-    shows a token is no such page."""
-    origin = request.headers.get("origin")
-    if origin is None or request.method in ("GET", "HEAD") or "authorization" in request.headers:
-        return
-    if urlsplit(origin).netloc != request.headers.get("host", ""):
-        raise NotAllowed(f"a page of {origin[:100]} may not do this", field="origin")
 
 
 def _lost(path: str) -> NoReturn:
