@@ -104,11 +104,10 @@ class Commit:
     def _shares(self) -> dict[str, list[Move]]:
         """Of each queue, the messages that change the base of its totals. None in a batch that publishes or acks."""
         found: defaultdict[str, list[Move]] = defaultdict(list)
-        for seq, share in self._pending.shares.items():
-            before, after = self._before.get(seq), self._pending.after.get(seq)
-            card = after or before or self._pending.before.get(seq)
-            if card is not None and any(share):
-                found[card.message.queue].append(Move(_below_root(before), _below_root(after), share))
+        for (queue, seq), share in self._pending.shares.items():
+            if any(share):
+                paths = _below_root(self._before.get(seq)), _below_root(self._pending.after.get(seq))
+                found[queue].append(Move(*paths, share))
         return found
 
     # -- the deeds ------------------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ class Pending:
         self.duplicates: list[str] = []
         """Dropped files of messages that are known already."""
         self.deltas: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-        self.shares: defaultdict[int, Numbers] = defaultdict(lambda: NONE)
-        """What messages add to the base of their queue's totals, by number (files_totals.py)."""
+        self.shares: defaultdict[tuple[str, int], Numbers] = defaultdict(lambda: NONE)
+        """What messages add to the base of their queue's totals, by queue and number (files_totals.py)."""
         self.earliest: int | None = None
         """No message touched here is due before this."""
         self._ids: dict[tuple[str, str], int] = {}
@@ -144,7 +144,8 @@ class Pending:
         mine["bytes"] += weight(message)
 
     def count_gone(self, message: Message) -> None:
-        self.shares[message.seq] = plus(self.shares[message.seq], share_of(message))
+        key = message.queue, message.seq
+        self.shares[key] = plus(self.shares[key], share_of(message))
         if is_counted(message):
             self.deltas[message.queue][message.state.value] -= 1
             self.deltas[message.queue]["bytes"] -= weight(message)
@@ -162,29 +163,32 @@ class Pending:
         elif now is State.DROPPED and was is not State.DROPPED:
             mine["dropped"] += 1
             if was is State.DRAFT:  # it was never published
-                self._share(before.seq, "published", -1)
+                self._share(before, "published", -1)
         elif now is State.READY and was in (State.DEAD, State.PARKED):
             mine["redriven"] += 1
-            self._share(before.seq, "redriven", 1)
+            self._share(before, "redriven", 1)
         elif now is State.READY and was is State.DRAFT:
             mine["published"] += 1
         if failure is not None:
             mine["failed"] += 1
-            self._share(before.seq, "failed", 1)
+            self._share(before, "failed", 1)
 
-    def _share(self, seq: int, total: str, step: int) -> None:
-        self.shares[seq] = plus(self.shares[seq], (step if name == total else 0 for name in TOTALS))
+    def _share(self, message: Message, total: str, step: int) -> None:
+        key = message.queue, message.seq
+        self.shares[key] = plus(self.shares[key], (step if name == total else 0 for name in TOTALS))
 
     # -- a queue and all it has -----------------------------------------------------------------------------------
 
     def delete_queue(self, queue: str) -> None:
         mine = {seq for seq in self.after if self._queue_of(seq) == queue}
-        for table in (self.before, self.after, self.envelopes, self.dropped, self.failures, self.shares):
+        for table in (self.before, self.after, self.envelopes, self.dropped, self.failures):
             for seq in mine & table.keys():
                 del table[seq]
         self.keys = {key: file for key, file in self.keys.items() if key[0] != queue}
         self.old_keys = {key: old for key, old in self.old_keys.items() if old[0] != queue}
         self.taken_keys = {key: old for key, old in self.taken_keys.items() if old[0] != queue}
+        for key in [key for key in self.shares if key[0] == queue]:
+            del self.shares[key]
         self.rewritten -= mine
         self.rejects = [reject for reject in self.rejects if reject.queue != queue]
         self._ids = {name: seq for name, seq in self._ids.items() if name[0] != queue}
