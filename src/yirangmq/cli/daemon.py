@@ -39,6 +39,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
 from yirangmq.core.health import HealthReason
 from yirangmq.core.ports import Store, Transaction
+from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.calls import Calls, Site
 from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk, Health, Room
@@ -140,6 +141,7 @@ class Daemon:
     def _furnished(self, calls: Calls, clock: SystemClock, ids: TimeOrderedIds) -> House:
         """What the sessions of all doors share."""
         config, secrets = self._config, self._secrets
+        attempts = Attempts(time.monotonic, self._desk.later)
         return House(
             self._desk,
             clock,
@@ -152,7 +154,8 @@ class Daemon:
             feed=self._observing.feed,
             batches=self._batching.batches,
             greet=self._greet if config.pair_peer else None,
-            gate=Gate(secrets.programs),
+            gate=Gate(secrets.programs, attempts),
+            attempts=attempts,
             refusing=self._refusals,
         )
 

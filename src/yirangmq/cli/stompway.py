@@ -40,7 +40,7 @@ class StompWay:
         self._tls, self._guard = way
         self._server: asyncio.AbstractServer | None = None
         self._closings = 0
-        self.parlour = Parlour(house, Access(grants), Hub(house.topics), f"yirangmq/{__version__}")
+        self.parlour = Parlour(house, Access(grants, house.attempts), Hub(house.topics), f"yirangmq/{__version__}")
         self.door = Door(house, limits, self._speak, refusal)
         if house.topics is not None:
             house.topics.after_turn.append(self.door.flush)

@@ -72,6 +72,9 @@ class Telling:
             "yirangmq_clients_refused_total": [
                 ({"door": door, "reason": why}, n) for (door, why), n in sorted(parts.refusals.counts.items())
             ],
+            "yirangmq_delayed_attempts_total": [
+                ({}, 0 if parts.house.attempts is None else parts.house.attempts.delayed)
+            ],
             "yirangmq_deliveries_total": [
                 ({"queue": queue, "status": status}, n)
                 for (queue, status), n in sorted(parts.desk.verbs.happened.deliveries.totals.items())

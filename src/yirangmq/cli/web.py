@@ -13,6 +13,7 @@ from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.house import House
 from yirangmq.doors.http.assets import add_dashboard
+from yirangmq.doors.http.connection import Delays
 from yirangmq.doors.http.guard import Guard, Rate
 from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.mq.api import PREFIXES, MqApi, Terms
@@ -78,7 +79,7 @@ class Web:
     """From ``listen`` to ``close``."""
 
     def __init__(self, config: Config, house: House, grants: Iterable[Grant], way: WayIn) -> None:
-        guard = Guard(grants, _rate(config), _counting(house))
+        guard = Guard(grants, _rate(config), _counting(house), house.attempts)
         together = Together(house.desk)
         self._api = Api(house, guard=guard.check, together=together)
         admit = guard.admit if config.http_rate else None
@@ -86,6 +87,8 @@ class Web:
         self._policy = _policy(config, guard, house)
         routes = mounts(house, guard, self._api, _terms(config), together)
         self.door = HttpDoor(routes, _limits(config), admit, self._policy)
+        if house.attempts is not None and (config.mq_admin_password or not guard.is_open):
+            self.door.shared.delays = Delays(guard.delay, house.attempts.wait)
         self._address = Path(address).absolute() if isinstance(address, str) else address
         self._mode = config.socket_mode
         self._tls, self._before = way

@@ -2,18 +2,20 @@
 
 Knows: grants. Does not know: protocols, sockets. Without grants it is open to everybody who can reach it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
-from hmac import compare_digest
 from ipaddress import ip_address
 
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
+from yirangmq.doors.attempts import Attempts
 
 
 class Gate:
-    def __init__(self, grants: Iterable[Grant] = ()) -> None:
+    def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
+        """``attempts``: the server's limiter of wrong tokens, the same for all its doors."""
         found = tuple(grants)
+        self.attempts = attempts
         self._by_token = {_digest(grant.token): grant for grant in found if grant.token}
         self._by_address = [grant for grant in found if not grant.token]
 
@@ -37,12 +39,36 @@ class Gate:
 
     def find(self, token: str, address: str) -> Grant | None:
         """Found by its digest, so that the time it takes says nothing about the tokens there are. One whose address is
-        not its own is nobody."""
+        not its own is nobody. Counts as an attempt (``Attempts``), unless the address alone is enough."""
         digest = _digest(token) if token else b""
         grant = self._by_token.get(digest)
-        if grant is not None and compare_digest(digest, _digest(grant.token)):
-            return grant if is_from(grant, address) else None
-        return next((one for one in self._by_address if is_from(one, address)), None)
+        found = grant if grant is not None and is_from(grant, address) else None
+        if grant is None and self._by_address:
+            found = next((one for one in self._by_address if is_from(one, address)), None)
+        if self.attempts is not None and token and (grant is not None or found is None):
+            self.attempts.tried(host_of(address), digest, found is not None)
+        return found
+
+    def look_up(self, token: str, address: str) -> Grant | None:
+        """The grant of a token, and no attempt is counted."""
+        grant = self._by_token.get(_digest(token)) if token else None
+        return grant if grant is not None and is_from(grant, address) else None
+
+    def delay(self, token: str, address: str) -> float:
+        """Seconds to wait before this token is looked at: too many wrong ones came from its address."""
+        if self.attempts is None or self.attempts.is_quiet or not token or address.startswith("unix"):
+            return 0.0
+        return self.attempts.delay(host_of(address), _digest(token))
+
+    def wait(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call back when such a delay is over."""
+        if self.attempts is not None:
+            self.attempts.wait(seconds, act)
+
+    def tried(self, token: str, address: str, is_right: bool) -> None:
+        """A secret that was compared elsewhere."""
+        if self.attempts is not None and token and not address.startswith("unix"):
+            self.attempts.tried(host_of(address), _digest(token), is_right)
 
 
 def is_from(grant: Grant, address: str) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from yirangmq.broker.desk import Desk
 from yirangmq.core.ports import Clock, Ids
+from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.gate import Gate
 from yirangmq.doors.health import Disk
@@ -49,6 +50,8 @@ class House:
     """What a welcome says of this node's place in a pair."""
     gate: Gate = field(default_factory=Gate)
     """Programs that may come, where only these may."""
+    attempts: Attempts | None = None
+    """The limiter of wrong tokens, for the doors that have grants of their own."""
     refusing: Refusals | None = None
     """Who was refused, with names and addresses, where somebody keeps that."""
 

@@ -71,7 +71,7 @@ def prepare_tcp(transport: asyncio.BaseTransport) -> str:
         with contextlib.suppress(OSError, AttributeError):
             raw.setsockopt(level, getattr(socket, name), value)
     peer = transport.get_extra_info("peername")
-    return f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "tcp"
+    return shown(peer) if isinstance(peer, tuple) else "tcp"
 
 
 def local_host(transport: asyncio.BaseTransport) -> str:

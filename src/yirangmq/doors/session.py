@@ -55,6 +55,7 @@ class Session:
         self._send = send
         self._close = close
         self.is_greeted = trusted or not (house.token or not house.gate.is_open)
+        self._was_delayed = False
         """It may ask for things: it has shown its token, or needs none."""
         self._reader = FrameReader(house.welcome.max_frame if self.is_greeted else LARGEST_GREETING)
         self.consuming: Consuming = Consuming(self, house.desk, house.clock, house.consumers)
@@ -120,7 +121,7 @@ class Session:
         self._close()
 
     def _handle(self, frame: Frame) -> None:
-        if not self.is_greeted and frame.kind != Kind.HELLO:
+        if not self.is_greeted and (self._was_delayed or frame.kind != Kind.HELLO):
             raise NotAllowed("the first frame must be HELLO with the token", field="token")
         try:
             act = _ACTS.get(frame.kind)
@@ -210,15 +211,38 @@ class Session:
     # -- frames: producing ----------------------------------------------------------------------------------------
 
     def _hello(self, request: int, body: calls.Hello) -> None:
-        if not self.is_greeted and not (self._house.token and _same(body.token, self._house.token)):
-            self.grant = self._house.gate.find(body.token, self._peer())
-            if self.grant is None:
-                raise Stranger(NOT_OURS if body.token else NO_TOKEN, field="token")
+        if not self.is_greeted:
+            delay = 0.0 if self._was_delayed else self._house.gate.delay(body.token, self._peer())
+            if delay:
+                self._was_delayed = True
+                self._house.gate.wait(delay, lambda: self._hello_late(request, body))
+                return
+            self._identify(body.token)
         self.is_greeted = True
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
         greet, welcome = self._house.greet, self._house.welcome
         self.answer(Kind.WELCOME, request, calls.Welcome(*(welcome if greet is None else greet(welcome))))
+
+    def _hello_late(self, request: int, body: calls.Hello) -> None:
+        """Too many wrong tokens came from its address: its HELLO had to wait."""
+        if self.closed:
+            return
+        try:
+            self._hello(request, body)
+        except NotAllowed as error:
+            self._count(error)
+            self.refuse(error, request)
+
+    def _identify(self, token: str) -> None:
+        """``Stranger``, unless it is the server's token, or a program's."""
+        gate, peer = self._house.gate, self._peer()
+        if self._house.token and _same(token, self._house.token):
+            gate.tried(token, peer, is_right=True)
+            return
+        self.grant = gate.find(token, peer)
+        if self.grant is None:
+            raise Stranger(NOT_OURS if token else NO_TOKEN, field="token")
 
     def _publish(self, request: int, body: calls.Publish) -> None:
         queue = names.check_queue(body.queue)

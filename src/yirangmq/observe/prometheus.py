@@ -87,6 +87,10 @@ METRICS: dict[str, tuple[str, str]] = {
         "counter",
         "programs not let in, or not allowed what they asked",
     ),
+    "yirangmq_delayed_attempts_total": (
+        "counter",
+        "tokens that were looked at late, after too many wrong ones from their address",
+    ),
     "yirangmq_deliveries_total": ("counter", "deliveries that ended, by queue and status, where there is a strategy"),
     "yirangmq_sent_away_total": ("counter", "clients refused or closed, by reason"),
     "yirangmq_store_used_bytes": ("gauge", "bytes of the store in use, where it can tell"),

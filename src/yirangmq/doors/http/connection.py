@@ -5,8 +5,9 @@ clocks, what routes do. Requests of one connection run at the same time; ``line`
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from yirangmq.core.errors import BadInput, QueueError, Unavailable
+from yirangmq.core.errors import BadInput, QueueError, QuotaExceeded, Unavailable
 from yirangmq.doors.http.exchange import Headers, Request, Route, Routes, new_request
 from yirangmq.doors.http.head import Head, Refused
 from yirangmq.doors.http.intake import Intake
@@ -35,8 +36,16 @@ class Shared:
     admit: Callable[[Request], None] | None = None
     policy: OriginPolicy | None = None
     blocks: Blocks = field(default_factory=Blocks)
+    delays: "Delays | None" = None
     held: int = field(default=0, init=False)
     """Bytes of requests that are held for all connections."""
+
+
+class Delays(NamedTuple):
+    """Requests that wait before anything is done for them: ``of`` says how many seconds, ``wait`` calls back then."""
+
+    of: Callable[[Request], float]
+    wait: Callable[[float, Callable[[], None]], Any]
 
 
 class Connection:
@@ -115,8 +124,12 @@ class Connection:
         verdict = self._judge(head)
         route = PREFLIGHT if verdict.is_preflight else self._shared.routes.find(head.method, head.path)
         request = Request(head.method, head.path, head.query, head.headers, b"", self._peer)
-        error = verdict.error or packed(head) or self._objection(route, request, head.length or 0)
-        return self._begin(head, route, error, verdict.headers)
+        delay = self._delay(request)
+        size = SMALL_BODY + 1 if delay and head.length is None else head.length or 0
+        error = verdict.error or packed(head) or self._objection(route, request, size, delay)
+        turn = self._begin(head, route, error, verdict.headers)
+        turn.delay = delay
+        return turn
 
     def _judge(self, head: Head) -> Verdict:
         policy = self._shared.policy
@@ -139,9 +152,16 @@ class Connection:
             line.tell_to_go_on()
         return turn
 
-    def _objection(self, route: Route, request: Request, size: int) -> QueueError | None:
-        """Why this request is refused before its body is read. ``size``: of that, if it is known."""
+    def _delay(self, request: Request) -> float:
+        delays = self._shared.delays
+        return 0.0 if delays is None else delays.of(request)
+
+    def _objection(self, route: Route, request: Request, size: int, delay: float) -> QueueError | None:
+        """Why this request is refused before its body is read. ``size``: of that, if it is known. ``delay``: its route
+        sees it only after so many seconds, and nothing large is kept until then."""
         shared = self._shared
+        if delay and size > SMALL_BODY:
+            return QuotaExceeded(f"too many wrong tokens came from this address; try again in {delay:.3f} s")
         if size > route.max_body:
             return too_large(route)
         if shared.held + size > shared.limits.total_memory:
@@ -152,7 +172,7 @@ class Connection:
         try:
             if everybody is not None:
                 everybody(request)
-            if those_here is not None:
+            if those_here is not None and not delay:
                 those_here(request)
         except QueueError as error:
             return error
@@ -199,15 +219,20 @@ class Connection:
             route = self._shared.routes.find(head.method, head.path)
         request = new_request((*head[:4], body, self._peer))
         size = len(body)
-        error = verdict.error or self._objection(route, request, size)
+        delays = self._shared.delays
+        delay = 0.0 if delays is None else delays.of(request)
+        error = verdict.error or self._objection(route, request, size, delay)
         if error is not None or verdict is not CLEAR:
             turn = self._begin(head, route, error, verdict.headers)
+            turn.delay = delay
             self._hold(size)
             self.complete(turn, head, body)
             return route
         turn = Turn(self._line, route, head)
         self._line.turns.append(turn)
         turn.is_complete = True
+        if delay:
+            turn.delay = delay
         if size:
             turn.size = size
             self._hold(size)
@@ -216,6 +241,12 @@ class Connection:
 
     def _go(self, turn: Turn, route: Route, request: Request) -> None:
         self.requests += 1
+        if turn.delay and self._shared.delays is not None:
+            seconds, turn.delay = turn.delay, 0.0
+            turn.is_last, self._intake.is_open = True, False  # one a connection
+            timer = self._shared.delays.wait(seconds, lambda: self._go_late(turn, route, request))
+            turn.when_gone(timer.cancel)
+            return
         try:
             route.handle(request, turn)
         except QueueError as error:
@@ -223,6 +254,16 @@ class Connection:
         except Exception:
             log.exception("a route failed")
             turn.answer(refusal(route, QueueError("internal error")))
+
+    def _go_late(self, turn: Turn, route: Route, request: Request) -> None:
+        """A request that was delayed; its route has not admitted it yet."""
+        try:
+            if route.admit is not None:
+                route.admit(request)
+        except QueueError as error:
+            turn.answer(refusal(route, error))
+            return
+        self._go(turn, route, request)
 
     def _refuse(self, refused: Refused) -> None:
         """The last answer of a connection that cannot be understood, or takes too long."""

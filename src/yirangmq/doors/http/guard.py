@@ -10,6 +10,7 @@ from hashlib import sha256
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed, QuotaExceeded, Stranger
 from yirangmq.doors import gate
+from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.http.exchange import Request
 
 UNKNOWN = "authorization"
@@ -27,8 +28,9 @@ class Guard:
         grants: Iterable[Grant] = (),
         rate: "Rate | None" = None,
         refused: Callable[[str, NotAllowed, str], None] | None = None,
+        attempts: Attempts | None = None,
     ) -> None:
-        self._gate = gate.Gate(grants)
+        self._gate = gate.Gate(grants, attempts)
         self._rate = rate
         self._tell = refused
         """Told the address, the error, and who it was, if that is known."""
@@ -61,7 +63,7 @@ class Guard:
         """``NotAllowed`` unless this client may do this in this queue, or in the server (None)."""
         if self._gate.is_open or request.peer.startswith("unix"):
             return
-        grant = self._grant_of(request)
+        grant = self._gate.find(_token_of(request), request.peer)
         try:
             if grant is None:
                 raise Stranger("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
@@ -77,17 +79,27 @@ class Guard:
         if self._tell is not None:
             self._tell(request.peer, error, "" if grant is None else grant.name)
 
+    def delay(self, request: Request) -> float:
+        """Seconds that this request waits before anything is done for it, because too many wrong tokens came from its
+        address; 0 almost always."""
+        return self._gate.delay(_token_of(request), request.peer) if "authorization" in request.headers else 0.0
+
+    def tried(self, request: Request, is_right: bool) -> None:
+        """A route has compared the token of this request itself."""
+        self._gate.tried(_token_of(request), request.peer, is_right)
+
     def admit(self, request: Request) -> None:
         """``QuotaExceeded`` for a client that asks too often."""
         if self._rate is None:
             return
-        grant = None if self._gate.is_open else self._grant_of(request)
+        grant = self._gate.look_up(_token_of(request), request.peer)
         is_by_token = grant is not None and grant.token
         self._rate.take(_digest(grant.token) if grant and is_by_token else request.peer.rpartition(":")[0])
 
-    def _grant_of(self, request: Request) -> Grant | None:
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        return self._gate.find(token.strip() if scheme.lower() == "bearer" else "", request.peer)
+
+def _token_of(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 def _digest(token: str) -> bytes:

@@ -35,6 +35,8 @@ class Turn:
 
     # Most turns change few of these, so they stand in the class.
     response: Response | None = None
+    delay = 0.0
+    """Seconds to wait before its route sees it; until then its route has not admitted it."""
     size = 0
     """Bytes of the request that are held for it."""
     is_complete = False

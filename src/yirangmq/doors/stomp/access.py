@@ -3,30 +3,35 @@ and queues as over HTTP.
 
 Knows: grants. Does not know: frames. A server without tokens is open to everybody who can reach it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import Stranger
 from yirangmq.doors import gate
+from yirangmq.doors.attempts import Attempts
 
 
 class Access:
-    def __init__(self, grants: Iterable[Grant] = ()) -> None:
-        self._gate = gate.Gate(grants)
+    def __init__(self, grants: Iterable[Grant] = (), attempts: Attempts | None = None) -> None:
+        self._gate = gate.Gate(grants, attempts)
 
     @property
     def is_open(self) -> bool:
         return self._gate.is_open
 
+    def delay(self, login: str, passcode: str, address: str) -> float:
+        """Seconds to wait before they are looked at."""
+        return self._gate.delay(passcode or login, address)
+
+    def wait(self, seconds: float, act: Callable[[], None]) -> None:
+        self._gate.wait(seconds, act)
+
     def grant(self, login: str, passcode: str, address: str = "") -> Grant | None:
         """None: everything is allowed."""
         if self._gate.is_open:
             return None
-        for shown in (passcode, login):
-            found = self._gate.find(shown, address) if shown else None
-            if found is not None:
-                return found
-        found = self._gate.find("", address)
+        is_login = not passcode or self._gate.look_up(login, address) is not None
+        found = self._gate.find(login if is_login else passcode, address)
         if found is None:
             raise Stranger("CONNECT with a token of this server as the header passcode", field="passcode")
         return found

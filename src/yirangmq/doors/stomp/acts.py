@@ -52,7 +52,12 @@ def connect(session: "StompSession", headers: Headers, body: bytes) -> None:
         session.fail(error, version=",".join(VERSIONS))
         return
     asked = beats.read(headers.get("heart-beat"))
-    session.grant = session.parlour.access.grant(headers.get("login", ""), headers.get("passcode", ""), session.peer())
+    shown = headers.get("login", ""), headers.get("passcode", ""), session.peer()
+    delay = session.parlour.access.delay(*shown)
+    if delay and not session.was_delayed:
+        session.delay_greeting(delay, lambda: connect(session, headers, body))
+        return
+    session.grant = session.parlour.access.grant(*shown)
     client = headers.get("client-id", "")
     session.client = client[:64]
     plain = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in client)

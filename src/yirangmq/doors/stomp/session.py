@@ -75,6 +75,8 @@ class StompSession:
         self.client = ""
         self.grant: Grant | None = None
         self.is_greeted = False
+        self.was_delayed = False
+        """Too many wrong tokens came from its address: its CONNECT waits, or has waited."""
         self.closed = False
         self.frames = 0
         self.pending = 0
@@ -136,7 +138,7 @@ class StompSession:
             if act is None:
                 known = ", ".join(acts.ACTS)
                 raise BadInput(f"{command!r} is no frame of a client; known: {known}", field="command")
-            if not self.is_greeted and command not in acts.GREETINGS:
+            if not self.is_greeted and (self.was_delayed or command not in acts.GREETINGS):
                 raise NotAllowed("the first frame must be CONNECT or STOMP", field="command")
             if body and command != "SEND":
                 raise BadInput(f"{command} has no body", field="body")
@@ -162,6 +164,20 @@ class StompSession:
         self.version = self._reader.version = version
         self._reader.most_body = self.house.welcome.max_frame
         self._beats = Beats(asked, self.house.desk.later, lambda: self._send(BEAT), self._lost)
+
+    def delay_greeting(self, seconds: float, greet: Callable[[], None]) -> None:
+        """Look at its CONNECT later. A frame that comes before is one too many, as any before CONNECTED."""
+
+        def late() -> None:
+            if self.closed or self._last is not None:
+                return
+            try:
+                greet()
+            except QueueError as error:
+                self.fail(error)
+
+        self.was_delayed = True
+        self.parlour.access.wait(seconds, late)
 
     def _lost(self, silent_ms: int) -> bool:
         if self.is_full:  # it is we who do not listen

@@ -10,7 +10,7 @@ from yirangmq.broker.policies import readable
 from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.http.exchange import Response
+from yirangmq.doors.http.exchange import Request, Response
 from yirangmq.doors.http.mq import coercion
 from yirangmq.doors.http.mq.accept import ARRAY
 from yirangmq.doors.http.mq.answers import COMMON, JSON
@@ -31,8 +31,10 @@ SETTINGS: Mapping[str, tuple[str, Read]] = {
 
 
 class Admin:
-    def __init__(self, password: str) -> None:
+    def __init__(self, password: str, tried: Callable[[Request, bool], None]) -> None:
+        """``tried`` is told of every password shown."""
         self._password = password.encode()
+        self._tried = tried
 
     def guarded(self, route: Callable[[Call], None]) -> Callable[[Call], None]:
         def entry(call: Call) -> None:
@@ -51,7 +53,9 @@ class Admin:
             return "missing"
         scheme, _, shown = said.partition(" ")
         is_it = compare_digest(shown.strip().encode("latin-1"), self._password)  # as it came over the wire
-        return None if is_it and self._password and scheme.lower() == "bearer" else "invalid"
+        is_right = bool(is_it and self._password and scheme.lower() == "bearer")
+        self._tried(call.request, is_right)
+        return None if is_right else "invalid"
 
     # -- routes ---------------------------------------------------------------------------------------------------
 

@@ -53,7 +53,7 @@ class MqApi:
         orders = Orders(house.desk.verbs, house.clock)
         self._add_messages(orders, terms.set_limit)
         self._add_queues(orders)
-        self._add_admin(Admin(terms.admin_password))
+        self._add_admin(Admin(terms.admin_password, guard.tried))
 
     # -- the table ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,189 @@
+"""Wrong tokens are slowed down by address, through every protocol, and nobody is locked out."""
+
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable, Iterator
+from http.client import HTTPConnection
+
+import pytest
+
+from tests.patience import PATIENCE
+from tests.scenarios.daemons import Daemon, daemon
+from tests.tokens import TOKEN
+from yirangmq.client.open import connect
+from yirangmq.core.access import Grant
+from yirangmq.core.errors import NotAllowed
+from yirangmq.doors.attempts import BURST, LONGEST_SECONDS, MOST, Attempts, network_of
+from yirangmq.doors.gate import Gate
+
+WRONG = [f"wrong-token-{number:06}" for number in range(1000)]
+
+
+class Seconds:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def never(seconds: float, act: Callable[[], None]) -> None:
+    """Nothing waits here."""
+
+
+@pytest.fixture
+def seconds() -> Seconds:
+    return Seconds()
+
+
+@pytest.fixture
+def gate(seconds: Seconds) -> Gate:
+    return Gate([Grant(TOKEN)], Attempts(seconds, never))
+
+
+def guess(gate: Gate, count: int, address: str = "10.0.0.1:5") -> None:
+    for token in WRONG[:count]:
+        assert gate.find(token, address) is None
+
+
+def test_attempts_below_the_burst_are_not_delayed(gate: Gate) -> None:
+    guess(gate, int(BURST) - 1)
+    assert gate.delay("another-wrong-token", "10.0.0.1:6") == 0
+
+
+def test_attempts_past_the_burst_are_delayed_whether_right_or_wrong(gate: Gate) -> None:
+    """A guesser cannot tell a wrong token by its delay, and a client with the right one is let in after it."""
+    guess(gate, int(BURST))
+    assert gate.delay("another-wrong-token", "10.0.0.1:6") == gate.delay(TOKEN, "10.0.0.1:7") == 1
+    guess(gate, 100)
+    assert gate.delay(TOKEN, "10.0.0.1:7") == LONGEST_SECONDS
+    assert gate.find(TOKEN, "10.0.0.1:7") is not None
+    assert gate.delay(TOKEN, "10.0.0.1:8") == 0
+
+
+def test_attempts_of_others_do_not_delay_a_client_whose_token_was_right_before(gate: Gate) -> None:
+    assert gate.find(TOKEN, "10.0.0.1:4") is not None
+    guess(gate, 500)
+    assert gate.delay(TOKEN, "10.0.0.1:9") == 0
+    assert gate.delay("another-wrong-token", "10.0.0.1:9") == LONGEST_SECONDS
+
+
+def test_attempts_are_counted_by_address_and_forgiven_with_time(gate: Gate, seconds: Seconds) -> None:
+    guess(gate, 500)
+    assert gate.delay(TOKEN, "10.0.0.2:5") == 0
+    seconds.now += 2
+    assert gate.delay(TOKEN, "10.0.0.1:5") == LONGEST_SECONDS - 2
+    seconds.now += LONGEST_SECONDS
+    assert gate.delay(TOKEN, "10.0.0.1:5") == 0
+
+
+def test_attempts_without_a_token_or_by_a_unix_socket_or_a_known_address_do_not_count(seconds: Seconds) -> None:
+    from ipaddress import ip_network
+
+    program = Grant("", name="A", addresses=(ip_network("10.0.0.1/32"),))
+    gate = Gate([Grant(TOKEN), program], Attempts(seconds, never))
+    for _ in range(50):
+        assert gate.find("", "10.0.0.9:1") is None
+        assert gate.find("guest", "10.0.0.1:1") is program
+        gate.tried("wrong-password", "unix:77", is_right=False)
+    assert all(gate.delay("x", address) == 0 for address in ("10.0.0.9:1", "10.0.0.1:1", "unix:77"))
+
+
+@pytest.mark.parametrize(
+    ("host", "network"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("tcp", "tcp"),
+    ],
+)
+def test_attempts_from_ipv6_count_by_their_network(host: str, network: str) -> None:
+    assert network_of(host) == network
+
+
+def test_attempts_from_any_number_of_addresses_take_bounded_memory(seconds: Seconds) -> None:
+    attempts = Attempts(seconds, never)
+    for number in range(MOST + 100):
+        attempts.tried(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"wrong", is_right=False)
+        attempts.tried(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}", b"right", is_right=True)
+    assert len(attempts._left) == len(attempts._right) == MOST
+
+
+# -- through every protocol -----------------------------------------------------------------------------------------
+
+Try = Callable[[Daemon, str], bool]
+
+
+def by_socket(server: Daemon, token: str) -> bool:
+    with contextlib.suppress(NotAllowed), connect(_address(server, "tcp"), token=token, retries=0) as client:
+        client.publish("mail", 1)
+        return True
+    return False
+
+
+def by_http(server: Daemon, token: str) -> bool:
+    return _status(server, "/v1/queues", token) == 200
+
+
+def by_admin_password(server: Daemon, token: str) -> bool:
+    return _status(server, "/admin/mq-with-config", token) == 200
+
+
+def by_stomp(server: Daemon, token: str) -> bool:
+    host, _, port = _address(server, "stomp").removeprefix("stomp://").rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE) as line:
+        line.sendall(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0".encode())
+        return line.recv(4096).startswith(b"CONNECTED")
+
+
+def _address(server: Daemon, scheme: str) -> str:
+    return str(next(one for one in server.ready["addresses"] if one.startswith(f"{scheme}:")))
+
+
+def _status(server: Daemon, path: str, token: str) -> int:
+    host = _address(server, "http").removeprefix("http://")
+    with contextlib.closing(HTTPConnection(host, timeout=PATIENCE)) as line:
+        line.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return line.getresponse().status
+
+
+def delayed(server: Daemon) -> int:
+    with connect(server.address) as client:
+        page: str = client.call("metrics")
+    return int(page.partition("\nyirangmq_delayed_attempts_total ")[2].split()[0])
+
+
+WAYS: dict[str, Try] = {
+    "socket": by_socket, "http": by_http, "admin": by_admin_password, "stomp": by_stomp,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    ways = ("--http", "127.0.0.1:0", "--tcp", "127.0.0.1:0", "--stomp", "127.0.0.1:0")
+    with daemon(tmp_path_factory.mktemp("server"), *ways, "--token", TOKEN, "--mq-admin-password", TOKEN) as running:
+        yield running
+
+
+@pytest.mark.process
+def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_let_in(server: Daemon) -> None:
+    """On the version before 10,000 wrong tokens a second were answered."""
+    wrong = iter(WRONG)
+    for way in itertools.islice(itertools.cycle(WAYS.values()), int(BURST)):
+        assert not way(server, next(wrong))
+    for way in WAYS.values():
+        before = delayed(server)
+        assert not way(server, next(wrong))
+        assert delayed(server) == before + 1
+    before = delayed(server)
+    assert by_socket(server, TOKEN)
+    assert delayed(server) == before + 1
+    for way in WAYS.values():  # known here from now on
+        assert way(server, TOKEN)
+    assert delayed(server) == before + 1
+    assert [one["address"] for one in server.events() if one["event"] == "wrong_tokens_delayed"] == ["127.0.0.1"]
