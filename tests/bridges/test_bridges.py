@@ -460,7 +460,7 @@ def test_events_that_cannot_be_told_are_counted_and_told_later(
 # -- what is told of them ---------------------------------------------------------------------------------------------
 
 
-def test_health_names_those_that_wait_or_lag_and_metrics_count_them(make_house: MakeHouse) -> None:
+def test_health_bridge_is_degraded_while_it_waits_and_metrics_count_it(make_house: MakeHouse) -> None:
     house = make_house()
     calls = BridgeCalls(house.bridges, lag_limit=3)
     house.add("b", "mail")

@@ -61,7 +61,7 @@ class Bench:
         return waiting
 
 
-def fail(*_: object) -> bool:
+def fail(*_: object) -> Any:
     raise ZeroDivisionError("a planted fault")
 
 

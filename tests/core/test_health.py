@@ -1,5 +1,8 @@
 """The definition of health: levels, reason codes, the status that follows, and the table in the documents."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tools import health_docs
@@ -31,6 +34,14 @@ def test_health_reasons_have_levels_a_meaning_and_an_action() -> None:
         assert set(row.levels) <= set(LEVELS[1:]), code
         assert row.meaning, code
         assert row.action, code
+
+
+def test_health_reasons_each_have_a_test_that_brings_them_about() -> None:
+    """Its name begins with ``test_health_`` and the code; it may stand anywhere."""
+    named = re.findall(
+        r"def test_health_(\w+)\(", "".join(file.read_text() for file in Path(__file__).parents[1].rglob("test_*.py"))
+    )
+    assert [code for code in REASONS if not any(name.startswith(f"{code}_") for name in named)] == []
 
 
 def test_health_table_of_the_documents_is_current() -> None:

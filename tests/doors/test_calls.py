@@ -9,9 +9,6 @@ import pytest
 
 from tests.doors.parts import Client, Server
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError, WrongState
-from yirangmq.doors.health import Disk
-from yirangmq.stores.memory import MemoryStore
-from yirangmq.testing import FailingStore
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.looks import unpack
@@ -270,66 +267,6 @@ def test_long_work_ends_with_a_word_when_the_server_stops(server: Server, client
     server.turn()
     [answer] = client.heard(number)
     assert (answer.kind, answer.value.code) == (Kind.ERROR, "unavailable")
-
-
-# -- health ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_server_that_works_is_ok(client: Client) -> None:
-    assert client.call("health") == {"status": "ok", "reasons": []}
-
-
-def test_a_store_that_cannot_be_written_fails() -> None:
-    store = FailingStore(MemoryStore())
-    client = Server(store).client()
-    store.fail_at(1)
-    health = client.call("health")
-    assert health["status"] == "fail"
-    assert [reason["code"] for reason in health["reasons"]] == ["store_full"]
-    assert client.call("health")["status"] == "ok"
-
-
-def test_a_store_without_room_for_messages_fails_though_it_has_room_for_our_look() -> None:
-    store = FailingStore(MemoryStore())
-    server = Server(store)
-    client = server.client()
-    store.fail_at(1)
-    refused = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"1", False)]))
-    assert (refused.kind, refused.value.code) == (Kind.ERROR, "store_full")
-    for _ in range(2):
-        health = client.call("health")
-        assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("fail", ["store_full"])
-    server.clock.advance(60_000)
-    health = client.call("health")
-    assert health["status"] == "degraded"
-    assert health["reasons"][0]["text"].startswith("60 s ago a write was refused, and nothing was published since")
-    client.publish("mail", b"1")
-    assert client.call("health") == {"status": "ok", "reasons": []}
-
-
-def test_a_backlog_past_its_limit_and_late_leases_degrade(server: Server, client: Client) -> None:
-    client.publish("mail", b"1", b"2", b"3", b"4")
-    assert [reason["code"] for reason in client.call("health")["reasons"]] == ["backlog"]
-    client.ask(Kind.LEASE, calls.Lease("mail", 1, 0, 1000))
-    server.clock.advance(60_000)
-    health = client.call("health")
-    assert health["status"] == "degraded"
-    assert [reason["code"] for reason in health["reasons"]] == ["overdue"]
-
-
-def test_a_disk_below_its_mark_refuses_publishing_and_nothing_else(tmp_path: Path) -> None:
-    disk = Disk(tmp_path, low_bytes=2**60)
-    client = Server(disk=disk).client()
-    client.publish("mail", b"1")
-    health = client.call("health")
-    assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("fail", ["disk_low"])
-    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"2", False)]))
-    assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_full")
-    [message] = client.lease("mail")
-    assert client.ask(Kind.ACK, calls.Settle([message.lease])).value.errors == {}
-    disk.low_bytes = 0
-    assert client.call("health")["status"] == "ok"
-    assert client.publish("mail", b"2")
 
 
 # -- consumers ------------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
     run("asyncio", main())
 
 
-def test_a_subscriber_too_far_behind_is_a_reason_to_look(tmp_path: Path) -> None:
+def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) -> None:
     async def main() -> None:
         settings = Settings(buffer_bytes=100_000, lag_limit=100)
         late: list[tuple[str, int]] = []

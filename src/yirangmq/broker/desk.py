@@ -14,6 +14,7 @@ from yirangmq.broker.busy import BUSY_SECONDS, BusyWait
 from yirangmq.broker.gate import Uncleared, Verdicts
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
+from yirangmq.broker.probe import StoreProbe
 from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
 from yirangmq.broker.serving import Served, Serving
 from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
@@ -85,7 +86,9 @@ class Desk:
         self.is_answering = False
         """Answers are being given, and ``after_commit`` follows in this same turn of the loop."""
         self.trouble: Exception | None = None
-        """Why the latest commit failed; None if it did not."""
+        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
+        self._wrote_at = float("-inf")
+        self.probe = StoreProbe(self)
         self.duty: Duty = Always()
         """Whether anything may be changed or handed out now."""
         self._clearing: Clearing | None = None
@@ -198,7 +201,10 @@ class Desk:
         if served is None:
             self._wait_for_lock(batch)
             return
-        self.busy.free()
+        if self.busy.since is not None:
+            self.busy.free()
+            if isinstance(self.trouble, StoreBusy):
+                self.trouble = None
         if is_on and not self.duty.is_on:
             served = self._too_late(batch)
         self.is_answering = True
@@ -257,6 +263,9 @@ class Desk:
             self._long.appendleft(job)
             self._wait_for_lock([])
             return
+        if isinstance(job.error, StoreError):
+            self.trouble = job.error
+            self._retry_later()
         job.error = job.error or error or (None if self.duty.is_on else self.duty.refusal())
         if needed is not None and job.error is None:
             self._put_aside(job, needed)
@@ -339,6 +348,7 @@ class Desk:
         self.verbs.happened.forget()
         self.verbs.dispatching.attending.doubt()
         self.verbs.touched.clear()
+        self.probe.is_written = False
 
     def _look(self, batch: list[Task]) -> Served | None:
         """A standby: what only looks is answered, nothing is changed and nobody served. None: the store is busy."""
@@ -430,8 +440,9 @@ class Desk:
                 self._set_alarm(transaction)
                 worked = self._seconds()
             requests = self._crowd = sum([job.requests for job in batch]) + len(served)
-            happened.committed(requests, worked - begun, self._seconds() - worked)
-            self.trouble = None
+            ended = self._seconds()
+            if happened.committed(requests, worked - begun, ended - worked) or self.probe.is_written:
+                self._wrote(ended)
             return served
         except StoreBusy:
             self._forget()
@@ -443,19 +454,43 @@ class Desk:
         except Exception as error:
             happened.forget()
             self.verbs.dispatching.attending.doubt()
-            self.trouble = error
+            self.trouble, self.probe.is_written = error, False
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
             self.serving.hungry.update(self.serving.takers)
-            if not self._will_retry:
-                self._will_retry = True
-                self.later(RETRY_SECONDS, self._retry)
+            self._retry_later()
             return []
 
+    def _retry_later(self) -> None:
+        if not self._will_retry:
+            self._will_retry = True
+            self.later(RETRY_SECONDS, self._retry)
+
     def _retry(self) -> None:
-        """Waiting consumers and timers are served again after a commit that failed."""
+        """Waiting consumers and timers are served again after a commit that failed, and a probe finds out whether the
+        store can be written again."""
         self._will_retry = False
+        if self.trouble is not None:
+            self.probe.begin()
         self._plan()
+
+    def _wrote(self, at: float) -> None:
+        """A commit that changed something is on disk: the store can be written. (One that changes nothing writes
+        nothing, and proves nothing.)"""
+        self._wrote_at, self.trouble, self.probe.is_written = at, None, False
+
+    @property
+    def seconds_since_write(self) -> float:
+        """Since the latest commit that changed something."""
+        return self._seconds() - self._wrote_at
+
+    @property
+    def seconds_busy(self) -> float:
+        """Since another process was found to hold the store's lock; 0: none does."""
+        return 0.0 if self.busy.since is None else self._seconds() - self.busy.since
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
 
     def _alone(self, job: Task, known: Exception | None) -> None:
         happened = self.verbs.happened
@@ -468,7 +503,9 @@ class Desk:
                 self._uncleared.pop(job, None)
                 self._perform(job, transaction)
                 worked = self._seconds()
-            happened.committed(job.requests, worked - begun, self._seconds() - worked)
+            ended = self._seconds()
+            if happened.committed(job.requests, worked - begun, ended - worked) or self.probe.is_written:
+                self._wrote(ended)
         except QueueError as error:
             happened.forget()
             job.error = error

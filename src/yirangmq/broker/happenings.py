@@ -61,13 +61,15 @@ class Happenings:
         self._events.clear()
         self.deliveries.forget()
 
-    def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> None:
-        """It is on disk, to be told as soon as those who asked for it have their answers."""
+    def committed(self, requests: int, work_seconds: float, sync_seconds: float) -> bool:
+        """It is on disk, to be told as soon as those who asked for it have their answers; whether messages changed."""
         self._true += self.deliveries.committed()
-        if self._events:
-            self._true += self._events
-            self._true.append(Committed(requests, moved(self._events), work_seconds, sync_seconds))
-            self._events = []
+        if not self._events:
+            return False
+        self._true += self._events
+        self._true.append(Committed(requests, moved(self._events), work_seconds, sync_seconds))
+        self._events = []
+        return True
 
     def tell(self) -> None:
         """A listener that fails harms neither the others nor the commit."""

@@ -10,7 +10,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
 from yirangmq.clock import SystemClock
-from yirangmq.core.errors import QueueError, Unavailable
+from yirangmq.core.errors import Unavailable
 from yirangmq.doors.health import Health
 
 COLUMNS = (
@@ -44,11 +44,7 @@ def _health(queues: Queues) -> dict[str, Any]:
     """What the server says of itself; of a store without one, whether it can be written."""
     if remote.address_of(queues) is not None:
         return dict(remote.call(queues, "health"))
-    health = Health(SystemClock(), None)
-    try:
-        return health.judged(queues.run(health.signs), None)
-    except QueueError as error:
-        return health.judged(None, error)
+    return Health(SystemClock(), None).of_store(queues)
 
 
 def run_connections(args: argparse.Namespace, screen: Screen) -> int:

@@ -49,24 +49,23 @@ REASONS: dict[str, ReasonCode] = {
         "the store's files are damaged",
         "stop the server, run `yirangmq check`, then `yirangmq repair`",
     ),
-    "store_too_new": ReasonCode(
-        (FAIL,), "a later version has changed the store while this server was running", "upgrade yirangmq"
-    ),
     "store_busy": ReasonCode(
         (DEGRADED, FAIL),
         "another process holds the store's lock, and requests wait; fail once requests were refused for it",
         "find the process that holds the lock (`fuser`, `lslocks`) and end its transaction",
     ),
+    "store_slow": ReasonCode(
+        (DEGRADED,),
+        "a write to the store was not done within 500 ms: a long commit is under way, or the disk is slow",
+        "look at `yirangmq_commit_sync_seconds` and the disk",
+    ),
     "internal_error": ReasonCode(
         (FAIL,), "the latest write failed for a reason that has no code", "see the log, and report it"
-    ),
-    "unavailable": ReasonCode(
-        (FAIL,), "the store cannot be reached (etcd)", "see that etcd runs and has a leader: `yirangmq cluster status`"
     ),
     "overdue": ReasonCode(
         (DEGRADED,),
         "delays and leases end more than 10 s late",
-        "see whether the server is short of processor time, and whether commits are slow (`yirangmq_commit_seconds`)",
+        "see whether the server is short of processor time, or commits are slow (`yirangmq_commit_sync_seconds`)",
     ),
     "backlog": ReasonCode(
         (DEGRADED,), "a queue has a backlog above `backlog_limit`", "add consumers, or raise `backlog_limit`"
@@ -89,6 +88,11 @@ REASONS: dict[str, ReasonCode] = {
         "see whether the subscriber runs: `yirangmq topic subscribers`",
     ),
     "bridge": ReasonCode((DEGRADED,), "a bridge waits or was stopped", "see `yirangmq bridge list`"),
+    "no_active_node": ReasonCode(
+        (FAIL,),
+        "this node is the standby of a pair, or does not lead its cluster, and no node is known that does the work",
+        "see `yirangmq pair status`, or whether etcd runs and has a leader",
+    ),
     "peer_silent": ReasonCode(
         (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
     ),

@@ -1,18 +1,23 @@
-"""Is the server well? ``ok``, ``degraded`` (it works, but somebody should look) or ``fail`` (it does not), each with
-its reasons. Knows: what the store and its disk say. Does not know: who asks."""
+"""Health of this server: what the store, its disk and the parts of the server report, judged by ``core.health``.
+
+An answer is cheap and never waits for the store: see ``broker.probe``."""
 
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.desk import Desk
-from yirangmq.core.errors import NotActive, QueueError, StoreFull
+from yirangmq.broker.probe import PROBE_SECONDS, Probed, write_probe
+from yirangmq.core.errors import NotActive, QueueError, StoreBusy, StoreFull
 from yirangmq.core.events import Event, Published
 from yirangmq.core.health import DEGRADED, FAIL, REASONS, HealthReason, health_reason, status_of
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.quota import store_refusal
+
+if TYPE_CHECKING:
+    from yirangmq.broker.queues import Queues
 
 LATE_MS = 10_000
 """Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
@@ -78,14 +83,12 @@ class Room:
         self._clock = clock
         self._refused: StoreFull | None = None
         self._at = 0
-        self.own: QueueError | None = None
-        """Why our own look was refused, which tells itself."""
         desk.after_commit.append(self._look)
         desk.verbs.happened.listen(self._hear)
 
     def _look(self) -> None:
         trouble = self._desk.trouble
-        if isinstance(trouble, StoreFull) and trouble is not self.own:
+        if isinstance(trouble, StoreFull) and trouble is not self._desk.probe.error:
             self._refused, self._at = trouble, self._clock.now_ms()
 
     def _hear(self, events: Sequence[Event]) -> None:
@@ -117,9 +120,24 @@ class Health:
     """What else belongs to it: the pair, where there is one."""
     room: Room | None = None
 
+    def ask(self, desk: Desk, done: Callable[[dict[str, Any]], None]) -> None:
+        """``done`` is called within ``PROBE_SECONDS``, also while the store does not answer."""
+        desk.probe.ask(lambda probed: done(self._told(self._of_server(desk, probed))))
+
+    def of_store(self, queues: "Queues") -> dict[str, Any]:
+        """Of a store that no server has open."""
+
+        def look(transaction: Transaction) -> Signs:
+            write_probe(transaction, self.clock.now_ms())
+            return self.signs(transaction)
+
+        try:
+            return self._told(self._of_signs(queues.run(look)))
+        except QueueError as error:
+            return self._told([_unwritable(error)])
+
     def signs(self, transaction: Transaction) -> Signs:
-        """Inside a commit that really writes: a number given out and not used."""
-        transaction.places(1)
+        """What a look into the store shows; it changes nothing."""
         due = transaction.next_due()
         late = 0 if due is None else max(0, self.clock.now_ms() - due)
         backlogs: list[tuple[str, int]] = []
@@ -130,28 +148,34 @@ class Health:
                     backlogs.append((queue, counts.ready + counts.delayed))
         return Signs(late, backlogs)
 
-    def judged(self, signs: Signs | None, error: QueueError | None) -> dict[str, Any]:
-        reasons = [*self._of_store(signs, error), *self._of_disk(), *(one for other in self.others for one in other())]
+    def _told(self, of_store: list[HealthReason]) -> dict[str, Any]:
+        reasons = [*of_store, *self._of_disk(), *(one for other in self.others for one in other())]
         return {"status": status_of(reasons), "reasons": [reason._asdict() for reason in reasons], **self.about()}
 
-    def _of_store(self, signs: Signs | None, error: QueueError | None) -> list[HealthReason]:
-        if isinstance(error, NotActive):
-            return []  # a standby writes nothing, and is well
-        if self.room is not None:
-            self.room.own = error
-        if signs is None or error is not None:
-            return [self._unwritable(error)]
+    def _of_server(self, desk: Desk, probed: Probed) -> list[HealthReason]:
+        if isinstance(probed.error, NotActive):
+            return [] if probed.error.active else [health_reason("no_active_node", str(probed.error))]
+        if probed.error is not None:
+            return [_unwritable(probed.error)]
+        found = [_late(desk)] if probed.is_late else []
+        if probed.is_late and desk.trouble is not None and not isinstance(desk.trouble, StoreBusy):
+            found.append(_unwritable(desk.trouble))
+        try:
+            found += self._of_signs(desk.read(self.signs))
+        except StoreBusy:
+            pass  # by a request of the moment; one that lasts is told above
+        except QueueError as error:
+            found.append(_unwritable(error))
+        return found if self.room is None else [*found, *self.room.reasons()]
+
+    def _of_signs(self, signs: Signs) -> list[HealthReason]:
         found: list[HealthReason] = []
         if signs.late_ms > LATE_MS:
             found.append(health_reason("overdue", f"delays and leases end {signs.late_ms / 1000:.0f} s late"))
         for queue, count in signs.backlogs[:SHOWN_QUEUES]:
             text = f"{count} messages wait in queue {queue}, more than {self.backlog_limit}"
             found.append(health_reason("backlog", text))
-        return found if self.room is None else [*found, *self.room.reasons()]
-
-    def _unwritable(self, error: QueueError | None) -> HealthReason:
-        code = "store_error" if error is None else error.code
-        return health_reason(code if code in REASONS else "store_error", f"the store cannot be written: {error}", FAIL)
+        return found
 
     def _of_disk(self) -> list[HealthReason]:
         if self.disk is None:
@@ -167,3 +191,18 @@ class Health:
         if free < 2 * self.disk.low_bytes:
             return [health_reason("disk_low", f"{free >> 20} MiB left on the disk of {self.disk.folder}", DEGRADED)]
         return []
+
+
+def _unwritable(error: Exception) -> HealthReason:
+    code = error.code if isinstance(error, QueueError) else "internal_error"
+    return health_reason(code if code in REASONS else "store_error", f"the store cannot be written: {error}", FAIL)
+
+
+def _late(desk: Desk) -> HealthReason:
+    """The store has not answered in time."""
+    if desk.busy.since is None:
+        return health_reason("store_slow", f"a write to the store takes longer than {PROBE_SECONDS:g} s")
+    text = f"another process has held the lock of the store for {desk.seconds_busy:.1f} s"
+    if not desk.busy.refused:
+        return health_reason("store_busy", f"{text}; requests wait")
+    return health_reason("store_busy", f"{text}; {desk.busy.refused} requests were refused", FAIL)

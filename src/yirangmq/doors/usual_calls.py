@@ -73,7 +73,7 @@ def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
     def health(desk: Desk, given: Given, done: Done) -> None:
         """Answers also when the store does not."""
         reading(given, lambda values: None)
-        desk.submit(site.health.signs, lambda signs, error: done(site.health.judged(signs, error), None))
+        site.health.ask(desk, lambda found: done(found, None))
 
     def programs(desk: Desk, given: Given, done: Done) -> None:
         """A server that has a list of them puts its own in this place."""
