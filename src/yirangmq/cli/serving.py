@@ -193,6 +193,12 @@ def _tls(chosen: Config) -> ssl.SSLContext | None:
         context.load_cert_chain(chosen.tls_cert, chosen.tls_key)
     except (OSError, ssl.SSLError) as error:
         raise BadInput(f"{chosen.tls_cert} and {chosen.tls_key} cannot be used: {error}", field="tls_cert") from None
+    if chosen.tls_client_ca:
+        try:
+            context.load_verify_locations(cafile=chosen.tls_client_ca)
+        except (OSError, ssl.SSLError) as error:
+            raise BadInput(f"{chosen.tls_client_ca} cannot be used: {error}", field="tls_client_ca") from None
+        context.verify_mode = ssl.CERT_OPTIONAL  # a client without one shows a token; a wrong one ends the handshake
     return context
 
 

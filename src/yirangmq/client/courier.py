@@ -204,8 +204,11 @@ class Courier:
             return None
         cause = error.__cause__ if isinstance(error, Lost) else error
         if address.tls:
-            from yirangmq.client.tls import permanent_failure
+            from yirangmq.client.tls import permanent_failure, refused_certificate
 
+            is_cut_off = isinstance(error, Lost) and isinstance(cause, ConnectionError)
+            if is_cut_off and address.cert and await self._answers(replace(address, cert="", key="", token="")):
+                return refused_certificate(address)
             return permanent_failure(address, cause)
         if not isinstance(error, Lost) or not isinstance(cause, ConnectionError):
             return None
@@ -214,6 +217,20 @@ class Courier:
         from yirangmq.client.tls import speaks_tls
 
         return speaks_tls(address)
+
+    async def _answers(self, address: Address) -> bool:
+        """Whether the server says anything to a client at this address, be it a refusal. With TLS 1.3 a server refuses
+        a certificate after the handshake, and may close without an alert."""
+        try:
+            line = await self._wires.dial(address, min(self.quiet, PROBE_SECONDS), self.terms.timeout)
+            try:
+                slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, ""))
+                await line.answer(slot, min(self.quiet, PROBE_SECONDS))
+            finally:
+                await line.close()
+        except (OSError, Lost):
+            return False
+        return True
 
     async def _greet(self, address: Address, seconds: float) -> Line:
         """``seconds`` for each step: the connection, and the server's answer to HELLO."""

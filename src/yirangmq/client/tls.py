@@ -66,11 +66,16 @@ def permanent_failure(address: Address, error: BaseException | None) -> TlsFaile
             f"{address}: no TLS is spoken at this port; use tcp://HOST:PORT if the server has no certificate (tls_cert)"
         )
     if any(reason.endswith(one) for one in CERTIFICATE_REASONS):
-        return TlsFailed(
-            f"{address}: the server refused the client's certificate ({reason.lower().replace('_', ' ')}); give one "
-            "that its tls_client_ca signed, with --cert FILE and --key FILE"
-        )
+        return refused_certificate(address)
     return None
+
+
+def refused_certificate(address: Address) -> TlsFailed:
+    """The error for a client whose certificate the server does not accept."""
+    return TlsFailed(
+        f"{address}: the server refused the client's certificate; give one that its tls_client_ca signed, with --cert "
+        "FILE and --key FILE"
+    )
 
 
 def speaks_tls(address: Address) -> TlsFailed:

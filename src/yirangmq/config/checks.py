@@ -21,6 +21,10 @@ def checked(config: Config) -> Config:
     _check_secrets(config)
     if bool(config.tls_cert) != bool(config.tls_key):
         raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
+    if config.tls_client_ca and not config.tls_cert:
+        raise BadInput("certificates of clients need TLS: set tls_cert and tls_key", field="tls_client_ca")
+    if any(program.certificate for program in config.programs) and not config.tls_client_ca:
+        raise BadInput("a program is known by its certificate: name the authority in tls_client_ca", field="programs")
     if config.write_buffer_bytes > config.client_memory_bytes:
         raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
     if not config.topics_folder and (config.feed_path or config.feed_address):

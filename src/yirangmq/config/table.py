@@ -138,6 +138,12 @@ class Settings:
     )
     tls_cert: str = setting("", a_path(), "certificate chain for TCP, HTTP and STOMP, a PEM file; with `tls_key`")
     tls_key: str = setting("", a_path(), "its private key, a PEM file")
+    tls_client_ca: str = setting(
+        "",
+        a_path(),
+        "authority that signed the certificates of clients, a PEM file: `programs` may be known by them "
+        "(docs/security.md)",
+    )
     node: str = setting("", plain_name, "the name of this server in replies and logs", shown="the name of the host")
     max_frame_bytes: int = setting(
         16 * MIB, byte_size(1024, 1024 * MIB), "largest frame a client may send; refused by its head", shown="16MiB"

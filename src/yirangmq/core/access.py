@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from ipaddress import IPv4Network, IPv6Network
 
+from yirangmq.core.certificates import Attributes
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind
 
@@ -28,6 +29,8 @@ class Grant:
     name: str = ""
     addresses: tuple[IPv4Network | IPv6Network, ...] = ()
     sends: tuple[str, ...] | None = None
+    certificate: Attributes = frozenset()
+    """What the subject of the client's certificate must have; empty: no certificate is asked for."""
 
     def allows(self, scope: str, queue: str | None) -> bool:
         """``queue`` None is the server as a whole: for those who may do this in all queues, but for looking."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from yirangmq.core import names
 from yirangmq.core.access import CONSUME, PUBLISH, Grant, check_token
+from yirangmq.core.certificates import Attributes, read_subject, show_subject
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind
 
@@ -33,12 +34,14 @@ class Program:
     token_file: str = ""
     addresses: tuple[Network, ...] = ()
     """Where it comes from; none: from anywhere, if it shows its token."""
+    certificate: Attributes = frozenset()
+    """What the subject of its client certificate must have; empty: none is asked for."""
     queues: tuple[str, ...] = ()
     """Its own: it takes from them, and others send to it by them."""
 
 
 def read_programs(given: object, name: str) -> tuple[Program, ...]:
-    """A list of ``{"name", "token" or "tokenFile", "addresses", "queues"}``."""
+    """A list of ``{"name", "token" or "tokenFile", "addresses", "certificate", "queues"}``."""
     found: dict[str, Program] = {}
     for place, one in enumerate(_listed(given, name)):
         program = _program(Fields(one, f"{name}[{place}]"))
@@ -52,15 +55,19 @@ def _program(part: Fields) -> Program:
     called = names.check_consumer(part.take("name", None), part.name("name"))
     token, file = part.take("token", ""), part.take("tokenFile", "")
     addresses = tuple(_network(one, part.name("addresses")) for one in _listed(part.take("addresses", []), "addresses"))
+    certificate = part.take("certificate", None)
+    subject = frozenset() if certificate is None else read_subject(certificate, part.name("certificate"))
     queues = _texts(part.take("queues", [called]), part.name("queues"))
     part.done()
     if not isinstance(token, str) or not isinstance(file, str) or (token and file):
         raise BadInput("may have token or tokenFile, as a string, not both", field=part.name("token"))
     if token:
         check_token(token, part.name("token"))
-    if not (token or file or addresses):
-        raise BadInput("needs a token, a tokenFile or addresses to be known by", field=part.name("addresses"))
-    return Program(called, token, file, addresses, queues)
+    if not (token or file or addresses or subject):
+        raise BadInput(
+            "needs a token, a tokenFile, addresses or a certificate to be known by", field=part.name("addresses")
+        )
+    return Program(called, token, file, addresses, subject, queues)
 
 
 def read_routes(given: object, name: str) -> tuple[Route, ...]:
@@ -101,7 +108,9 @@ def grants(programs: Sequence[Program], routes: Sequence[Route], tokens: Mapping
         sends = [queue for target in targets_of(program.name, programs, routes) for queue in queues[target]]
         token = tokens.get(program.name, program.token)
         scopes = frozenset({PUBLISH, CONSUME})
-        found.append(Grant(token, scopes, program.queues, program.name, program.addresses, tuple(sends)))
+        found.append(
+            Grant(token, scopes, program.queues, program.name, program.addresses, tuple(sends), program.certificate)
+        )
     return tuple(found)
 
 
@@ -112,6 +121,7 @@ def show(programs: Sequence[Program], routes: Sequence[Route]) -> list[dict[str,
             "name": program.name,
             "addresses": [str(address) for address in program.addresses],
             "hasToken": bool(program.token or program.token_file),
+            "certificate": show_subject(program.certificate) or None,
             "queues": list(program.queues),
             "sendsTo": targets_of(program.name, programs, routes),
         }

@@ -7,6 +7,7 @@ from hashlib import sha256
 from ipaddress import ip_address
 
 from yirangmq.core.access import Grant
+from yirangmq.core.certificates import Attributes
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.attempts import Attempts
 
@@ -71,8 +72,22 @@ class Gate:
             self.attempts.tried(host_of(address), _digest(token), is_right)
 
 
+class CertifiedPeer(str):
+    """The address of a client that showed a certificate which TLS verified; ``subject`` holds its attributes."""
+
+    __slots__ = ("subject",)
+    subject: Attributes
+
+    def __new__(cls, address: str, subject: Attributes) -> "CertifiedPeer":
+        made = super().__new__(cls, address)
+        made.subject = subject
+        return made
+
+
 def is_from(grant: Grant, address: str) -> bool:
-    """``address``: a host, or a host and a port."""
+    """``address``: a host, or a host and a port; of a client with a certificate a ``CertifiedPeer``."""
+    if grant.certificate and not (isinstance(address, CertifiedPeer) and grant.certificate <= address.subject):
+        return False
     if not grant.addresses:
         return True
     try:

@@ -14,7 +14,9 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from yirangmq.core.certificates import subject_of
 from yirangmq.core.errors import BadInput, CannotListen
+from yirangmq.doors.gate import CertifiedPeer
 from yirangmq.observe.occupant import CREDENTIALS, cannot_listen, in_use, who_listens
 
 UNIX_ROOM = 1024 * 1024
@@ -65,13 +67,16 @@ def give_room(transport: asyncio.BaseTransport) -> None:
 
 
 def prepare_tcp(transport: asyncio.BaseTransport) -> str:
-    """A TCP connection that answers at once, and whose end is noticed; who it is."""
+    """Sets the options of a TCP connection; returns the peer's address, a ``CertifiedPeer`` if it showed a
+    certificate."""
     raw = transport.get_extra_info("socket")
     for level, name, value in TCP_OPTIONS:
         with contextlib.suppress(OSError, AttributeError):
             raw.setsockopt(level, getattr(socket, name), value)
     peer = transport.get_extra_info("peername")
-    return shown(peer) if isinstance(peer, tuple) else "tcp"
+    address = shown(peer) if isinstance(peer, tuple) else "tcp"
+    certificate = transport.get_extra_info("peercert")
+    return CertifiedPeer(address, subject_of(certificate)) if certificate else address
 
 
 def local_host(transport: asyncio.BaseTransport) -> str:
