@@ -57,7 +57,9 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     }  # fmt: skip
     value = given.get(name, "7")
     pair = {"pair_key": TOKEN, "node": "north"}
-    other = {"tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}, "pair_peer": pair}.get(name, {})
+    other = {
+        "tls_cert": {"tls_key": "k"}, "tls_key": {"tls_cert": "c"}, "tls_client_ca": TLS, "pair_peer": pair
+    }.get(name, {})  # fmt: skip
     by_file = load({name: value, **other}, {}, {})
     by_variable = load(other, {variable(name): value}, {})
     by_flag = load(other, {}, {name: value})
@@ -127,7 +129,7 @@ def test_what_makes_no_sense_is_refused_by_name(
 
 
 PATHS = {
-    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "topics", "feed_socket", "pair_key_file",
+    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "tls_client_ca", "topics", "feed_socket", "pair_key_file",
     "pair_data", "files_by_date",
 }  # fmt: skip
 HAVE_OFF = {"socket", "topics", "feed_socket", "files_by_date"}
