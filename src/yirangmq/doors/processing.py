@@ -9,6 +9,7 @@ from typing import Any
 from yirangmq.broker import trial
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
@@ -32,6 +33,13 @@ def put(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str, Any] 
     """Check a processor and put it in force; the rest of the policy stays. Null takes it away."""
     queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
     return trial.put(transaction, verbs, queue, document)
+
+
+def put_paged(queues: Queues, given: Given) -> dict[str, Any] | None:
+    """The same in a thread of its own: there schemas are compiled, so that the commit finds them in the cache."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    queues.check_policy(queue, {} if document is None else {"processor": document})
+    return queues.run(lambda transaction: trial.put(transaction, queues.verbs, queue, document))
 
 
 def check(desk: Desk, given: Given, done: Done) -> None:

@@ -24,6 +24,12 @@ def put_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[str
     return full
 
 
+def check_policy(queues: Queues, given: Given) -> dict[str, Any]:
+    """The full form of a policy document, without setting it. Its schemas are compiled in this thread."""
+    queue, document = reading(given, lambda values: (values.queue(), values.take("document", None)))
+    return queues.check_policy(queue, document)
+
+
 def set_policy(queues: Queues, given: Given) -> dict[str, Any]:
     """Check a policy document and put it in force, page by page for messages that are there; null goes back to the
     defaults."""

@@ -42,7 +42,9 @@ def fill(calls: "Calls", verbs: Verbs, pages: Pages | None, site: "Site | None")
 
 
 def _add_long_ones(calls: "Calls", pages: Pages) -> None:
+    calls.add_paged(pages, "check_policy", steering.check_policy)
     calls.add_paged(pages, "set_policy", steering.set_policy)
+    calls.add_paged(pages, "processor_set", processing.put_paged)
     calls.add_paged(pages, "queue_configure", steering.configure)
     calls.add_paged(pages, "queue_clear", steering.clear)
     calls.add_paged(pages, "failed_renew", steering.renew_failed)

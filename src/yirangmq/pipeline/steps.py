@@ -23,6 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from yirangmq.core.errors import BadInput, MissingExtra
+from yirangmq.format.schema_limits import check_limits
 from yirangmq.pipeline.source.complaints import MAX_REASON, NOT_JSON, NULL, Complaints
 
 Made = TypeVar("Made")
@@ -88,7 +89,9 @@ def validate(frame: DataFrame, schema: Mapping[str, Any], *, column: str = "valu
     """Each value against a JSON Schema; what it complains of goes to ``errors``. Needs the extra ``schema``, on the
     machines of the executors too."""
     _need(frame, column)
-    judge = Complaints(json.dumps(schema))
+    text = json.dumps(schema)
+    check_limits(schema, len(text), "schema", BadInput)
+    judge = Complaints(text)
     try:
         judge.ready()  # a bad schema is told of here, and not by a task
     except ImportError:

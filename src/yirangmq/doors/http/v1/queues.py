@@ -108,7 +108,7 @@ ENDPOINTS = (
              content=POLICY, refusals=("bad_policy", "missing_extra")),
     Endpoint("DELETE", f"{ONE}/policy", "Go back to the defaults", reset_policy, "policies", "admin", IN_FORCE),
     Endpoint("POST", f"{ONE}/policy/check", "What a policy would be, without putting it in force", check_policy,
-             "policies", "look", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
+             "policies", "admin", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
     Endpoint("POST", f"{ONE}/pause", "Hand nothing out until it is resumed; publishing goes on",
              _pausing("queue_pause", True), "queues", "admin", PAUSED, refusals=("not_found",)),
     Endpoint("POST", f"{ONE}/resume", "Hand out again", _pausing("queue_resume", False), "queues", "admin", PAUSED,

@@ -1,0 +1,245 @@
+"""Limits of a JSON Schema before it is compiled: references stay inside the document, and size, depth, patterns and
+the number of subschemas that apply to one value are bounded.
+
+A schema is input of a client. A reference to another document would make the compiler read a file or call a URL, so
+that every reference is looked at here; the compiler itself has no way out either (``schemas.compiled``). The other
+limits bound the time of a compilation and of a validation.
+
+Pure: a document in, an error or nothing out. The cost is linear in the size of the document."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urldefrag, urljoin
+
+from yirangmq.core.errors import BadInput
+
+MOST_BYTES = 256 * 1024
+"""Of a schema as JSON text. Compiling that much takes about 50 ms."""
+MOST_DEPTH = 100
+"""Objects and arrays inside each other; the compiler itself stops at 255."""
+MOST_PATTERNS = 200
+"""``pattern`` keywords and names in ``patternProperties``: each costs up to 0.2 ms and 100 KB when it is compiled."""
+MOST_APPLIED = 10_000
+"""Subschemas that apply to one and the same value, references followed. Twenty definitions that each refer twice to
+the next one are a million."""
+MOST_REFERENCES = 2000
+"""In one schema: a chain of so many takes 0.15 s to compile, and the time grows with the square of its length."""
+MOST_EXPANDED = 20_000
+"""Subschemas that the compiler makes of embedded resources (those with an ``$id``). It makes a resource again for every
+path of references by which it is reached: eight that refer to each other are 100,000 paths and 5 s, twenty do not
+end."""
+
+DRAFTS = frozenset(
+    {
+        "https://json-schema.org/draft/2020-12/schema",
+        "https://json-schema.org/draft/2019-09/schema",
+        "http://json-schema.org/draft-07/schema",
+        "http://json-schema.org/draft-06/schema",
+        "http://json-schema.org/draft-04/schema",
+    }
+)
+"""What ``$schema`` may say, with or without an empty fragment. It names the draft; nothing is loaded."""
+REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are no schemas, whatever they look like."""
+BY_NAME = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
+)  # fmt: skip
+"""Keywords whose values are objects of schemas, so that their members are names and not keywords."""
+IN_PLACE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+"""Keywords whose subschemas apply to the value itself, and not to a part of it."""
+
+
+class Place(NamedTuple):
+    """A subschema, its JSON pointer, the base URI at which it stands, and how deep."""
+
+    schema: Mapping[str, Any]
+    pointer: str
+    base: str
+    depth: int
+
+
+def check_limits(schema: Any, size: int, field: str, error: type[BadInput]) -> None:
+    """``BadInput`` naming the pointer of a reference that leaves the document; ``error`` for the other limits.
+    ``size``: bytes of the schema as JSON text."""
+    if size > MOST_BYTES:
+        raise error(f"has {size} bytes; a schema may have {MOST_BYTES}", field=field)
+    places = []
+    patterns = 0
+    for place in _places(schema, field, error):
+        places.append(place)
+        patterns += "pattern" in place.schema
+        named = place.schema.get("patternProperties")
+        patterns += len(named) if isinstance(named, Mapping) else 0
+        if patterns > MOST_PATTERNS:
+            raise error(f"has more than {MOST_PATTERNS} patterns", field=field)
+    references = _References(places)
+    _check_references(references, field, error)
+    _check_expanded(references, field, error)
+    _check_applied(references, field, error)
+
+
+def _places(schema: Any, field: str, error: type[BadInput]) -> Iterator[Place]:
+    """Every object in which keywords stand."""
+    is_old = isinstance(schema, Mapping) and urldefrag(str(schema.get("$schema")))[0].endswith("/draft-04/schema")
+    identifier = "id" if is_old else "$id"
+    waiting: list[tuple[Any, str, str, int, bool]] = [(schema, "#", "", 1, False)]
+    while waiting:
+        value, pointer, base, depth, are_names = waiting.pop()
+        if depth > MOST_DEPTH:
+            raise error(f"is nested deeper than {MOST_DEPTH} levels at {pointer[:200]}", field=field)
+        if isinstance(value, list | tuple):
+            waiting += [(one, f"{pointer}/{n}", base, depth + 1, False) for n, one in enumerate(value)]
+            continue
+        if not isinstance(value, Mapping):
+            continue
+        if not are_names:
+            own = value.get(identifier)
+            base = _joined(base, own) if isinstance(own, str) else base
+            yield Place(value, pointer, base, depth)
+        for name, part in value.items():
+            inner = f"{pointer}/{_escaped(str(name))}"
+            if are_names:
+                waiting.append((part, inner, base, depth + 1, False))
+            elif name not in DATA:
+                waiting.append((part, inner, base, depth + 1, name in BY_NAME))
+
+
+class _References:
+    """Where the references of a document lead: to subschemas by their JSON pointers."""
+
+    def __init__(self, places: list[Place]) -> None:
+        self.places = {place.pointer: place for place in places}
+        self._resources = {"": "#"}
+        self._anchors: dict[tuple[str, str], str] = {}
+        for place in places:
+            resource, anchor = urldefrag(place.base)
+            self._resources.setdefault(resource, place.pointer)
+            names = [anchor, *(place.schema.get(name) for name in ("$anchor", "$dynamicAnchor"))]
+            for name in names:
+                if isinstance(name, str) and name:
+                    self._anchors.setdefault((resource, name), place.pointer)
+
+    def is_inside(self, place: Place, target: str) -> bool:
+        return urldefrag(_joined(place.base, target))[0] in self._resources
+
+    def find(self, place: Place, target: str) -> str | None:
+        """The pointer of the subschema it refers to; None if there is none."""
+        resource, fragment = urldefrag(_joined(place.base, target))
+        root = self._resources.get(resource)
+        if root is None or not fragment:
+            found = root
+        elif fragment.startswith("/"):
+            found = root + unquote(fragment)
+        else:
+            found = self._anchors.get((resource, unquote(fragment)))
+        return found if found in self.places else None
+
+
+def _check_references(references: _References, field: str, error: type[BadInput]) -> None:
+    count = 0
+    for place in references.places.values():
+        for keyword in REFERENCES:
+            target = place.schema.get(keyword)
+            if not isinstance(target, str):
+                continue
+            count += 1
+            if count > MOST_REFERENCES:
+                raise error(f"has more than {MOST_REFERENCES} references", field=field)
+            if not references.is_inside(place, target):
+                raise BadInput(
+                    f"the reference at {place.pointer[:200]}/{keyword} leaves the document; only references inside "
+                    "the schema are resolved: put what it refers to under $defs",
+                    field=field,
+                )
+        draft = place.schema.get("$schema")
+        if isinstance(draft, str) and draft.removesuffix("#") not in DRAFTS:
+            raise BadInput(
+                f"{place.pointer[:200]}/$schema names no published draft; known are 4, 6, 7, 2019-09 and 2020-12",
+                field=field,
+            )
+
+
+def _check_expanded(references: _References, field: str, error: type[BadInput]) -> None:
+    """Walks every simple path from the document's own resource through those it refers to, until the limit."""
+    sizes: dict[str, int] = {}
+    edges: dict[str, set[str]] = {}
+    for place in references.places.values():
+        own = urldefrag(place.base)[0]
+        sizes[own] = sizes.get(own, 0) + 1
+        targets = [place.schema.get(keyword) for keyword in REFERENCES]
+        found = {urldefrag(_joined(place.base, one))[0] for one in targets if isinstance(one, str)}
+        edges.setdefault(own, set()).update(found - {own})
+    if len(sizes) < 3:
+        return
+    expanded = 0
+    waiting: list[tuple[str, ...]] = [(own,) for own in sizes]
+    while waiting:
+        path = waiting.pop()
+        expanded += sizes.get(path[-1], 0)
+        if expanded > MOST_EXPANDED:
+            raise error(
+                f"has resources with an $id that refer to each other by too many ways (more than {MOST_EXPANDED} "
+                "subschemas when compiled); refer by JSON pointers under one $id",
+                field=field,
+            )
+        waiting += [(*path, one) for one in edges.get(path[-1], ()) if one not in path]
+
+
+def _check_applied(references: _References, field: str, error: type[BadInput]) -> None:
+    known: dict[str, int] = {}
+    for start in references.places:
+        _applied(start, references, known)
+        if known[start] > MOST_APPLIED:
+            raise error(
+                f"applies more than {MOST_APPLIED} subschemas to one value at {start[:200]}; "
+                "let definitions refer to each other less often",
+                field=field,
+            )
+
+
+def _applied(start: str, references: _References, known: dict[str, int]) -> None:
+    """Depth first without recursion. A reference back to a subschema under way counts as nothing: the compiler does
+    not follow it either."""
+    waiting = [(start, False)]
+    while waiting:
+        pointer, is_left = waiting.pop()
+        if pointer in known and not is_left:
+            continue
+        parts = list(_targets(references.places[pointer], references))
+        if is_left:
+            known[pointer] = min(MOST_APPLIED + 1, 1 + sum(known.get(part, 0) for part in parts))
+            continue
+        known[pointer] = 0
+        waiting.append((pointer, True))
+        waiting += [(part, False) for part in parts if part not in known]
+
+
+def _targets(place: Place, references: _References) -> Iterator[str]:
+    """Subschemas that apply to the same value as this one."""
+    for keyword in IN_PLACE:
+        part = place.schema.get(keyword)
+        inner = f"{place.pointer}/{keyword}"
+        if isinstance(part, list | tuple):
+            found = [f"{inner}/{n}" for n in range(len(part))]
+        elif keyword in BY_NAME and isinstance(part, Mapping):
+            found = [f"{inner}/{_escaped(str(name))}" for name in part]
+        else:
+            found = [inner]
+        yield from (one for one in found if one in references.places)
+    for keyword in REFERENCES:
+        target = place.schema.get(keyword)
+        pointer = references.find(place, target) if isinstance(target, str) else None
+        if pointer is not None:
+            yield pointer
+
+
+def _joined(base: str, reference: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError:  # no URI at all
+        return reference
+
+
+def _escaped(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
