@@ -254,6 +254,8 @@ def test_health_and_connections(tmp_path: Path) -> None:
         sick = run_command(tmp_path, "health", store)
         assert sick.returncode == 11
         assert sick.stdout.startswith("fail\nfail: disk_low: ")
-    assert run_command(tmp_path, "health", store, "--json").returncode == 0
+    down = run_command(tmp_path, "health", store, "--json")
+    assert (down.returncode, json.loads(down.stdout)["status"]) == (10, "down"), "a server served this store"
+    assert run_command(tmp_path, "health", store, "--direct").stdout == "ok\n"
     assert run_command(tmp_path, "connections", store).returncode == 10
     assert run_command(tmp_path, "health", "--store", server.address).returncode == 10

@@ -23,8 +23,8 @@ MEANING: dict[int, str] = {
     8: "an optional package is missing; the text says which",
     9: "not allowed: a wrong or missing token, or a host name that is not in `http_hosts`; or TLS failed: a "
     "certificate that does not verify, or only one side speaks TLS",
-    10: "the server cannot be reached, is the standby of a pair, or takes no more now, or a hook failed; try again "
-    "later",
+    10: "the server cannot be reached (of `health`: down), is the standby of a pair, or takes no more now, or a hook "
+    "failed; try again later",
     UNWELL: "the server or the store is not well (of `health`), or a sink did not take a notice (of `alert test`)",
     12: "a server cannot listen: an address is in use, or not to be had; the text names the setting, and who has it",
     INTERRUPTED: "interrupted with Ctrl-C",

@@ -14,7 +14,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.core.errors import BadInput, NotFound, Unavailable
 from yirangmq.core.settings import module_names
-from yirangmq.stores.holder import who_serves
+from yirangmq.stores.holder import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
@@ -142,6 +142,17 @@ def server_of(place: Place, args: argparse.Namespace) -> str:
         return _leader_of(place.url)
     found = who_serves(place.url)
     return "" if found is None else found.address
+
+
+def expects_server(place: Place, args: argparse.Namespace) -> bool:
+    """A server is expected where its address was given, and where a server has served the store before: its lock file
+    lies beside the store, also after a server has stopped or was killed. ``--direct`` asks for the store itself."""
+    if place.is_server:
+        return True
+    if args.direct or os.environ.get("YIRANGMQ_DIRECT", "") not in ("", "0"):
+        return False
+    lock = lock_path(place.url)
+    return place.is_file and lock is not None and lock.exists()
 
 
 def _leader_of(url: str) -> str:

@@ -3,15 +3,16 @@
 import argparse
 from typing import Any
 
-from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
 from yirangmq.clock import SystemClock
-from yirangmq.core.errors import Unavailable
+from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
+from yirangmq.core.health import DOWN, FAIL
 from yirangmq.doors.health import Health
+from yirangmq.stores.holder import who_serves
 
 COLUMNS = (
     Column("peer"),
@@ -28,23 +29,51 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.store(parser)
 
 
+def add_health_options(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+    parser.add_argument("--data", metavar="FOLDER", help="the data folder of a server, as `serve --data` has it")
+
+
 def run_health(args: argparse.Namespace, screen: Screen) -> int:
-    with place.existing(args) as queues:
-        found = _health(queues)
-        value = {"server": remote.address_of(queues), **found}
+    found = _health(args)
     text = "\n".join([found["status"], *(f"{one['level']}: {one['code']}: {one['text']}" for one in found["reasons"])])
     if screen.json:
-        screen.document({"ok": found["status"] != "fail", **value})
+        screen.document({"ok": found["status"] not in (FAIL, DOWN), **found})
     else:
         screen.say(text)
-    return exits.UNWELL if found["status"] == "fail" else exits.OK
+    return {FAIL: exits.UNWELL, DOWN: exits.exit_code(Unreachable.code)}.get(found["status"], exits.OK)
 
 
-def _health(queues: Queues) -> dict[str, Any]:
-    """What the server says of itself; of a store without one, whether it can be written."""
-    if remote.address_of(queues) is not None:
-        return dict(remote.call(queues, "health"))
-    return Health(SystemClock(), None).of_store(queues)
+def _health(args: argparse.Namespace) -> dict[str, Any]:
+    """What the server says of itself; ``down`` where one is expected and none answers; of a store without a server,
+    whether it can be written."""
+    if args.data is not None:
+        _choose_data(args)
+    where = place.of(args)
+    if where.exists and place.expects_server(where, args) and not (where.is_server or place.server_of(where, args)):
+        return _down(f"no server holds {where.path}; start it, or ask for the store itself with --direct")
+    try:
+        with place.existing(args) as queues:
+            address = remote.address_of(queues)
+            if address is not None:
+                return {"server": address, **remote.call(queues, "health")}
+            return {"server": None, **Health(SystemClock(), None).of_store(queues)}
+    except (NotActive, NotFound):
+        raise
+    except Unavailable as error:
+        return _down(str(error))
+
+
+def _choose_data(args: argparse.Namespace) -> None:
+    """The server of this folder: the holder of its store, or at the folder's socket."""
+    if any(getattr(args, name) is not None for name in ("store", "backend", "db", "path")):
+        raise BadInput("says which server already; give no other store", field="--data")
+    holder = who_serves(f"sqlite:{args.data}/queue.db")
+    args.store = f"unix:{args.data}/yirangmq.sock" if holder is None else holder.address
+
+
+def _down(text: str) -> dict[str, Any]:
+    return {"server": None, "status": DOWN, "reasons": [{"level": DOWN, "code": Unreachable.code, "text": text}]}
 
 
 def run_connections(args: argparse.Namespace, screen: Screen) -> int:
@@ -75,15 +104,16 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 
 COMMANDS = {
     "health": Command(
-        about="Is the server well? ok, degraded (it works, but somebody should look) or fail, with the reasons: the "
-        "store cannot be written, it had no room for the last message, its disk is nearly full, delays and leases end "
-        "late, a queue has more waiting than backlog_limit allows. Exits with 11 on fail, with 10 if the server cannot "
-        "be reached.",
+        about="Is the server well? ok, degraded (it works, but somebody should look) or fail, each with its reasons "
+        "(docs/guarantees.md lists them); or down: a server is expected and does not answer. One is expected where "
+        "its address or its data folder was given, and where one has served the store before; --direct asks for the "
+        "store itself, whether it can be written. Exits with 11 on fail, with 10 on down.",
         examples=(
             ("the server of this folder", "yirangmq health"),
             ("another, for programs", "yirangmq health --store tcp://127.0.0.1:7411 --json"),
+            ("the store itself", "yirangmq health --direct"),
         ),
-        options=add_options,
+        options=add_health_options,
         run=run_health,
     ),
     "connections": Command(
