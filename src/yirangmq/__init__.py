@@ -90,11 +90,19 @@ if not TYPE_CHECKING:  # or a misspelt name would be of any type
         return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
-def open(url: str, *, durability: str = "full", consumer: str | None = None, hooks: Sequence[str] = ()) -> "Queues":
+def open(
+    url: str,
+    *,
+    durability: str = "full",
+    consumer: str | None = None,
+    hooks: Sequence[str] = (),
+    read_only: bool = False,
+) -> "Queues":
     """Open the queues kept at ``url``: ``sqlite:queue.db`` or ``files:./queues``. Use it with ``with``.
 
     ``durability="os"`` survives a killed process but not a power cut; the default survives both. ``hooks`` are modules
-    and packages whose functions the queues' processors may run."""
+    and packages whose functions the queues' processors may run. ``read_only`` writes nothing to the store, and refuses
+    every call that would with ``store_read_only``."""
     from yirangmq.broker.queues import Queues
     from yirangmq.broker.verbs import Verbs
     from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -102,7 +110,7 @@ def open(url: str, *, durability: str = "full", consumer: str | None = None, hoo
     from yirangmq.stores.open import open_roster, open_store
 
     clock, ids = SystemClock(), TimeOrderedIds()
-    store = open_store(url, durability=durability)
+    store = open_store(url, durability=durability, read_only=read_only)
     verbs = Verbs(clock, ids, Defaults(hooks=tuple(hooks)))
     return Queues(store, clock, ids, consumer, roster=open_roster(url, clock), verbs=verbs)
 

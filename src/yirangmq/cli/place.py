@@ -12,7 +12,7 @@ from yirangmq.cli import remote
 from yirangmq.cli.folders import make_folder
 from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
-from yirangmq.core.errors import BadInput, NotFound, Unavailable
+from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
 from yirangmq.core.settings import module_names
 from yirangmq.stores.holder import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES
@@ -107,7 +107,7 @@ def seen(args: argparse.Namespace, screen: Screen, *, itself: bool = False) -> Q
     """For a command that only looks: a store that is not there yet is an empty one, and stays away."""
     place = of(args)
     if place.exists:
-        return _open(place, args, itself)
+        return _open(place, args, itself, screen)
     screen.note(f"there is no store at {place.path} yet")
     return yirangmq.open("memory:")
 
@@ -120,8 +120,9 @@ def existing(args: argparse.Namespace, *, itself: bool = False) -> Queues:
     return _open(place, args, itself)
 
 
-def _open(place: Place, args: argparse.Namespace, itself: bool) -> Queues:
-    """Through the server that holds the store, if one does; otherwise the store itself."""
+def _open(place: Place, args: argparse.Namespace, itself: bool, screen: Screen | None = None) -> Queues:
+    """Through the server that holds the store, if one does; otherwise the store itself. One that is there and cannot be
+    written is opened for reading: commands that look at it work, others are refused by the store."""
     consumer = getattr(args, "consumer_id", None)
     address = place.url if place.is_server else "" if itself else server_of(place, args)
     if address:
@@ -131,7 +132,15 @@ def _open(place: Place, args: argparse.Namespace, itself: bool) -> Queues:
             if place.is_server or server_of(place, args):
                 raise
     hooks = module_names(os.environ.get("YIRANGMQ_HOOKS", ""))
-    return yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks)
+    try:
+        return yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks)
+    except StoreReadOnly:
+        if not place.is_file or not place.exists:
+            raise
+        queues = yirangmq.open(place.url, durability=args.durability, consumer=consumer, hooks=hooks, read_only=True)
+    if screen is not None:
+        screen.note(f"{place.path} cannot be written; it is read only")
+    return queues
 
 
 def server_of(place: Place, args: argparse.Namespace) -> str:

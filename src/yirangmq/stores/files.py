@@ -30,7 +30,7 @@ from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import subfolders
+from yirangmq.stores.files_reading import read_bytes, subfolders
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
@@ -45,8 +45,15 @@ class FilesStore:
     """``core.ports.Store`` on one folder."""
 
     def __init__(
-        self, path: Path, *, durability: str = "full", disk: Disk | None = None, busy_seconds: float = 30
+        self,
+        path: Path,
+        *,
+        durability: str = "full",
+        disk: Disk | None = None,
+        busy_seconds: float = 30,
+        index_folder: str = "",
     ) -> None:
+        """``index_folder``: elsewhere, to read a store that cannot be written; then nothing is written to it."""
         if durability not in DURABILITIES:
             raise StoreError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
         self._path = path
@@ -56,10 +63,13 @@ class FilesStore:
         self._closed = False
         self._hollow: set[str] = set()
         with translated(path):
-            self._make_root()
+            if not index_folder:
+                self._make_root()
             read_counter(self._root)  # refuses a later version before anything is touched
-            self._lock = RootLock(f"{self._root}/.lock", busy_seconds)
-            self._index = Index(self._root)
+            self._lock = RootLock(f"{self._root}/.lock", busy_seconds, read_only=bool(index_folder))
+            self._reads_only = bool(index_folder)
+            self._made_from = b""
+            self._index = Index(self._root, index_folder)
             self._calendar = Calendar(f"{self._index.folder}/due")
             self._policies = Policies(self._root)
             self._spares = Spares(self._root)
@@ -88,7 +98,9 @@ class FilesStore:
         if self._closed:
             raise StoreError("the store is closed")
         with translated(self._path), self._locked(shared=not write):
-            if not self._index.load():
+            if self._reads_only:
+                self._trust()
+            elif not self._index.load():
                 self._lock.change(shared=False)
                 self._trust()
             view = View(self._root, self._index, self._calendar)
@@ -121,7 +133,12 @@ class FilesStore:
 
     def _trust(self) -> None:
         """With the lock held: an index that can be believed, and a disk in order."""
-        if not self._index.load():
+        if self._reads_only:
+            state = read_bytes(f"{self._root}/.index/state") or b""
+            if not self._index.load() or state != self._made_from:
+                self._recovery().look()
+                self._made_from = state
+        elif not self._index.load():
             self._recovery().run()
 
     def _recovery(self) -> Recovery:

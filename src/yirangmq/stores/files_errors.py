@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+from yirangmq.core.errors import StoreError, StoreFull
+from yirangmq.stores.unwritable import unwritable
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -25,5 +26,5 @@ def as_store_error(error: OSError, root: Path) -> StoreError:
     if error.errno in FULL:
         return StoreFull(f"no space left for {root}; free some and try again: nothing was stored")
     if error.errno in REFUSED:
-        return StoreReadOnly(f"{where} cannot be written: {error.strerror}")
+        return unwritable(where, error.strerror)
     return StoreError(f"{where}: {error.strerror or error}")

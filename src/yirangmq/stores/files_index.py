@@ -46,9 +46,9 @@ _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
 class Index:
     """One per opening of a store; used under the store's lock only."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, folder: str = "") -> None:
         self._root = root
-        self.folder = f"{root}/.index"
+        self.folder = folder or f"{root}/.index"
         self._fd = -1
         self._inode = -1
         self._boot = boot_id()

@@ -20,11 +20,15 @@ TURN_SECONDS = 0.05
 class RootLock:
     """One per opening of a store. Threads of this process take turns, for reading too."""
 
-    def __init__(self, path: str, busy_seconds: float) -> None:
+    def __init__(self, path: str, busy_seconds: float, *, read_only: bool = False) -> None:
+        """``read_only``: the file is not made; where there is none, the folder is locked, which no writer does."""
+        if read_only and not os.path.exists(path):
+            path = os.path.dirname(path)
         self._path = path
+        self._flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._busy_seconds = self._turn_seconds = busy_seconds
         self._turn = threading.RLock()
-        self._fd = _open(path)
+        self._fd = self._open()
         self._pid = os.getpid()
         self._held = False
 
@@ -70,7 +74,10 @@ class RootLock:
 
     def _reopen(self) -> None:
         os.close(self._fd)
-        self._fd = _open(self._path)
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        return os.open(self._path, self._flags | os.O_CLOEXEC, 0o666)
 
     def _is_the_lock(self) -> bool:
         """If somebody removed the file, others lock another one."""
@@ -97,7 +104,3 @@ class RootLock:
             if self._fd >= 0:
                 os.close(self._fd)
                 self._fd = -1
-
-
-def _open(path: str) -> int:
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

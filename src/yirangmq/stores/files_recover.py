@@ -35,6 +35,14 @@ class Recovery:
             survey.deeds.discard(path)  # a power cut may have given one another name as well
         self._settle(survey)
 
+    def look(self) -> None:
+        """The index from the names as they are, for a store that cannot be written: nothing is mended."""
+        self._index.begin()
+        survey = Survey(self._home)
+        for _ in survey.problems(contents=False):
+            pass
+        self._index_anew(survey, max(survey.reserved, survey.made.last), survey.reserved)
+
     def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
         """Everything that is wrong, contents included. ``trusted``: the index claims to be right."""
         survey = Survey(self._home)
@@ -69,6 +77,9 @@ class Recovery:
         for folder in survey.hollow:
             if folder_number(folder) < last // PER_FOLDER:
                 survey.deeds.remove_empty(folder)
+        self._index_anew(survey, last, reserved)
+
+    def _index_anew(self, survey: Survey, last: int, reserved: int) -> None:
         made = survey.made
         self._index.replace(made.counts, made.segments, made.ids(), made.keys, made.groups)
         self._calendar.clear()

@@ -10,8 +10,9 @@ from yirangmq.core.roster import Roster
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 
 
-def open_store(url: str, *, durability: str = "full", served: bool = False) -> Store:
-    """``served``: by a server, which holds its lock and is the only one to write to it."""
+def open_store(url: str, *, durability: str = "full", served: bool = False, read_only: bool = False) -> Store:
+    """``served``: by a server, which holds its lock and is the only one to write to it. ``read_only``: nothing is
+    written to it, and every write is refused."""
     scheme, colon, place = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER, etcd://HOSTS or memory:", field="store")
@@ -25,6 +26,10 @@ def open_store(url: str, *, durability: str = "full", served: bool = False) -> S
         from yirangmq.stores.etcd import open_etcd
 
         return open_etcd(url)
+    if read_only:
+        from yirangmq.stores.read_only import open_read_only
+
+        return open_read_only(scheme, place, durability)
     if scheme == "sqlite":
         if served:
             from yirangmq.stores.sqlite_served import ServedSqliteStore

@@ -4,6 +4,7 @@ is what a consumer says of itself, ``ID.wish`` what an operator asks of it.
 Knows: cards, a folder. Does not know: queues. These files may be lost at any time and come again within seconds, so
 they are renamed into place but never synced."""
 
+import contextlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +50,8 @@ class RosterFolder:
             if card is None:
                 continue
             if is_forgotten(card, now):
-                self._leave(card.id)
+                with contextlib.suppress(OSError):  # whoever may write there removes it
+                    self._leave(card.id)
                 continue
             wished = self._wished(card.id)
             found.append(show_card(card if wished is None else heard(wished, card), now))

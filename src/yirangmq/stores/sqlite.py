@@ -2,7 +2,7 @@
 when ``transaction`` ends without an error, its changes are on disk. The schema is in ``schema/*.sql``."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -22,15 +22,23 @@ done sooner, one that takes long is not waited for."""
 
 
 class SqliteStore:
-    """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts."""
+    """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts; ``connect``
+    opens the file in another way (read_only.py)."""
 
     def __init__(
-        self, path: Path, *, durability: str = "full", busy_seconds: float = 30, vfs: str | None = None
+        self,
+        path: Path,
+        *,
+        durability: str = "full",
+        busy_seconds: float = 30,
+        vfs: str | None = None,
+        connect: Callable[[], apsw.Connection] | None = None,
     ) -> None:
         self._path = path
         self._durability = durability
         self._busy_seconds = busy_seconds
         self._vfs = vfs
+        self._connect = connect
         self._redo = redo_path(path)
         self._open()
         self._lock = threading.RLock()
@@ -44,7 +52,10 @@ class SqliteStore:
 
     def _open(self) -> None:
         with translated(None, self._path):
-            self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
+            if self._connect is not None:
+                self._db = self._connect()
+            else:
+                self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
 
     def transaction(self, *, write: bool = True) -> "_Work":
         return _Work(self, write)

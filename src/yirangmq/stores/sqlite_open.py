@@ -11,7 +11,8 @@ from pathlib import Path
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
-from yirangmq.stores.sqlite_redo import take_in
+from yirangmq.stores.sqlite_redo import has_left, redo_path, take_in
+from yirangmq.stores.unwritable import unwritable
 
 APPLICATION_ID = 0x79724D51
 """Marks the file as ours: "yrMQ"."""
@@ -58,6 +59,25 @@ def open_connection(
 def set_busy_handler(db: apsw.Connection, busy_seconds: float) -> None:
     """How long SQLite waits for a lock of another process, asleep; 0: it raises ``BusyError`` at once."""
     db.set_busy_handler(Patience(busy_seconds) if busy_seconds > 0 else None)
+
+
+def open_reading(uri: str, path: Path) -> apsw.Connection:
+    """A connection that writes nothing, not even the index of the WAL. Raises where it would not show everything that
+    was confirmed, or nothing at all."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    db = apsw.Connection(uri, flags=flags, statementcachesize=STATEMENTS)
+    try:
+        _refuse_foreign(db, path)
+        if db.pragma("user_version") != steps()[-1][0]:
+            raise StoreReadOnly(f"{path} has an earlier schema")
+        if has_left(db, path):
+            raise StoreReadOnly(f"{redo_path(path)} has changes that are not in the file yet")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        db.close()
+        raise
+    return db
 
 
 class Patience:
@@ -154,10 +174,12 @@ def translation(error: BaseException, db: apsw.Connection | None, path: Path) ->
         case apsw.FullError() | apsw.IOError():
             return _of_disk(error, db.system_errno if db is not None else 0, path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():
-            return StoreReadOnly(f"{path} cannot be written: {error}")
+            return unwritable(path, error)
         case apsw.CantOpenError():
             if _is_on_read_only_disk(path):
-                return StoreReadOnly(f"{path} cannot be opened: its disk is read-only")
+                return unwritable(path, "its disk is read-only")
+            if path.parent.is_dir() and not os.access(path.parent, os.W_OK, effective_ids=True):
+                return unwritable(path, f"this user may not write to {path.parent.absolute()}")
             return StoreError(f"{path} cannot be opened: {error}; does its folder exist, and may you write there?")
         case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
             return _damaged(error, path)
@@ -175,7 +197,7 @@ def _of_disk(error: BaseException, code: int, path: Path) -> StoreError:
     if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
         return StoreFull(f"no space left for {path}; free some and try again: nothing was stored")
     if code == errno.EROFS:
-        return StoreReadOnly(f"{path} cannot be written: its disk is read-only now")
+        return unwritable(path, "its disk is read-only now")
     return StoreError(f"{path}: {error} (system error {code})")
 
 

@@ -160,6 +160,12 @@ def take_in(db: apsw.Connection, path: Path) -> None:
             db.execute("ROLLBACK")
 
 
+def has_left(db: apsw.Connection, path: Path) -> bool:
+    """Whether a server that is gone has left changes that are not in the file."""
+    place = redo_path(path)
+    return _is_left(place, mark_of(db)) and not is_held(place)
+
+
 def take_in_here(db: apsw.Connection, place: Path) -> bool:
     """The same inside a transaction that may write, where nobody holds it; whether there was something."""
     mark = mark_of(db)

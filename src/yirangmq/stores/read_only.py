@@ -1,0 +1,103 @@
+"""Stores that this process may read and not write: a read-only file system, files of another user, an immutable file.
+
+SQLite: the file is opened read-only where that shows every confirmed message. That is not so while the WAL cannot be
+read without writing its index, while a redo log is not applied yet, or where the schema is of an earlier version: then
+the file, its WAL and its redo log are copied to a temporary folder and opened there. Files: an index is made from the
+names in a temporary folder. Nothing is written to the store itself, and every write is refused with
+``store_read_only``."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import apsw
+
+from yirangmq.core.errors import StoreDamaged, StoreError, StoreReadOnly
+from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.stores.files import FilesStore
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_open import open_reading
+from yirangmq.stores.unwritable import unwritable
+
+COPIED = ("", "-wal", "-redo")
+
+
+class ReadOnlyStore:
+    """``core.ports.Store`` that refuses every write. ``stack`` closes what was opened for it."""
+
+    def __init__(self, place: str, store: Store, stack: ExitStack, *, is_copy: bool = False) -> None:
+        self._place = place
+        self._store = store
+        self._stack = stack
+        self.is_copy = is_copy
+        """What is shown is a copy, made when it was opened."""
+
+    def transaction(self, *, write: bool = True) -> AbstractContextManager[Transaction]:
+        if write:
+            raise unwritable(self._place, "it is open for reading only")
+        return self._store.transaction(write=False)
+
+    def wait(self, timeout: float) -> None:
+        self._store.wait(timeout)
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        if repair:
+            raise unwritable(self._place, "it is open for reading only")
+        return self._store.check(repair=False)
+
+    def durability(self) -> str:
+        return self._store.durability()
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+def open_read_only(scheme: str, place: str, durability: str) -> Store:
+    """``scheme``: sqlite or files."""
+    if not Path(place).exists():
+        raise StoreReadOnly(f"there is no store at {place}, and none can be made to be read only")
+    with ExitStack() as stack:
+        if scheme == "files":
+            folder = stack.enter_context(_temporary())
+            made: Store = FilesStore(Path(place), durability=durability, index_folder=f"{folder}/index")
+            is_copy = False
+        else:
+            made, is_copy = _sqlite(Path(place), durability, stack)
+        stack.callback(made.close)
+        return ReadOnlyStore(place, made, stack.pop_all(), is_copy=is_copy)
+
+
+def _sqlite(path: Path, durability: str, stack: ExitStack) -> tuple[SqliteStore, bool]:
+    ways = ["mode=ro"] if _size(Path(f"{path}-wal")) else ["mode=ro", "immutable=1"]
+    for way in ways:
+        uri = f"file:{quote(str(path.absolute()))}?{way}"
+        try:
+            return SqliteStore(path, durability=durability, connect=partial(open_reading, uri, path)), False
+        except (StoreDamaged, StoreReadOnly, StoreError, apsw.Error):
+            continue  # the copy shows why, if there is no other reason than that it cannot be written
+    folder = stack.enter_context(_temporary())
+    copy = Path(folder) / path.name
+    try:
+        for suffix in COPIED:
+            if Path(f"{path}{suffix}").exists():
+                shutil.copyfile(f"{path}{suffix}", f"{copy}{suffix}")
+    except OSError as error:
+        text = f"{path} has changes that only a copy can show, and none can be made in {folder}: {error.strerror}"
+        raise StoreError(f"{text}; name another folder with the environment variable TMPDIR") from error
+    return SqliteStore(copy, durability=durability), True
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def _temporary() -> "tempfile.TemporaryDirectory[str]":
+    return tempfile.TemporaryDirectory(prefix="yirangmq-look-", ignore_cleanup_errors=True)
