@@ -100,6 +100,10 @@ bench-cluster: setup etcd ## how fast queues on etcd are, about eight minutes (B
 bench-peers: setup $(PEERS) ## our server beside Redis and RabbitMQ, about half an hour (BENCH_FLAGS=--quick: two minutes)
 	$(BIN)/python benchmarks/peers.py $(BENCH_FLAGS)
 
+.PHONY: bench-turns
+bench-turns: setup ## this tree beside an earlier revision, in turns (BENCH_FLAGS="--before REV --rounds 6")
+	$(BIN)/python benchmarks/turns.py $(BENCH_FLAGS)
+
 bench-gateway: setup $(ACTIVEMQ) ## our STOMP beside ActiveMQ's: rates, memory, delay (BENCH_FLAGS=--quick: a tenth)
 	$(BIN)/python benchmarks/gateway.py $(BENCH_FLAGS)
 

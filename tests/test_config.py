@@ -129,8 +129,8 @@ def test_what_makes_no_sense_is_refused_by_name(
 
 
 PATHS = {
-    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "tls_client_ca", "topics", "feed_socket", "pair_key_file",
-    "pair_data", "files_by_date",
+    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "topics", "feed_socket", "pair_key_file",
+    "pair_data", "files_by_date", "tls_client_ca",
 }  # fmt: skip
 HAVE_OFF = {"socket", "topics", "feed_socket", "files_by_date"}
 
