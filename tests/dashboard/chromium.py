@@ -33,7 +33,9 @@ FLAGS = (
     "--no-proxy-server",
     "--force-color-profile=srgb",
     "--hide-scrollbars",
+    "--host-resolver-rules=MAP evil.test 127.0.0.1",
 )
+"""The last one: a name of an attacker that leads to this machine, as by DNS rebinding."""
 ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 """The name of a reference to an element, as the standard has it."""
 KEYS = {
@@ -158,7 +160,10 @@ class Browser:
         options = {
             "binary": find_program("chromium", "chromium-browser"),
             "args": [*flags, f"--force-device-scale-factor={scale}"],
-            "prefs": {"download.default_directory": str(self.downloads)},
+            "prefs": {
+                "download.default_directory": str(self.downloads),
+                "profile.default_content_setting_values.automatic_downloads": 1,  # more than one of a page
+            },
         }
         wanted = {
             "browserName": "chrome",

@@ -159,7 +159,7 @@ def test_a_crowd_of_blocked_orders_is_served_in_order_of_arrival(crowd: int, tmp
         lines = []
         for _ in range(count):
             line = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE))
-            line.sendall(b"GET /mq/q/messages HTTP/1.1\r\nHost: x\r\n\r\n")
+            line.sendall(b"GET /mq/q/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
             lines.append(line)
         queues = stack.enter_context(connect(server.address))
         until(lambda: pending(queues) == count)
@@ -171,8 +171,8 @@ def test_a_crowd_of_blocked_orders_is_served_in_order_of_arrival(crowd: int, tmp
         first = [hear(lines[number]) for number in (0, 2, 3)]
         assert [answer.status for answer in first] == [200] * 3
         assert not select.select(lines[4:5], [], [], 0)[0], "the next one still waits"
-        lines[0].sendall(f"GET /mq/q/messages/{first[0].body.decode()} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        lines[0].sendall(f"GET /mq/q/messages/{first[0].body.decode()} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert hear(lines[0]).body == b"one"
-        lines[0].sendall(b"DELETE /mq/q HTTP/1.1\r\nHost: x\r\n\r\n")
+        lines[0].sendall(b"DELETE /mq/q HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert hear(lines[0]).status == 204
         assert {hear(line) for line in lines[4:]} == {Answer(404, b"")}
