@@ -18,6 +18,7 @@ from tests.doors.http.v1.servers import HttpServer
 from tests.doors.turning import run
 from tests.patience import PATIENCE
 from yirangmq.core.access import ADMIN, Grant
+from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.http.exchange import Response
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.origins import CLEAR, OriginPolicy, canonical
@@ -338,6 +339,22 @@ def test_a_program_known_by_its_address_is_as_one_without_a_token() -> None:
             assert (answer.status, answer.headers["access-control-allow-origin"]) == (204, EVIL)
     finally:
         server.stop()
+
+
+def test_wrong_tokens_of_a_page_are_slowed_down_as_those_of_other_clients() -> None:
+    """Or a page in the browser of a trusted machine could guess tokens by what the policy refuses."""
+    grants = (Grant("", addresses=(ip_network("127.0.0.0/8"),)), Grant(TOKEN), Grant("another-token-of-it"))
+    attempts = Attempts(lambda: 0.0, lambda seconds, act: None)
+    policy = OriginPolicy(Guard(grants, attempts=attempts))
+
+    def is_served(token: str) -> bool:
+        headers = {"host": "localhost", "origin": EVIL, "authorization": f"Bearer {token}"}
+        return policy.judge("GET", "/v1/queues", headers, "127.0.0.1:1").error is None
+
+    assert is_served(TOKEN)
+    assert not any(is_served(f"guess-{number}") for number in range(20))
+    assert not is_served("another-token-of-it")
+    assert is_served(TOKEN)  # as before: who showed it already is not delayed
 
 
 # -- unix sockets, and every address --------------------------------------------------------------------------------

@@ -53,9 +53,14 @@ class Guard:
         return self._gate.is_open or peer.startswith("unix") or self._gate.find("", peer) is not None
 
     def shows_token(self, headers: Mapping[str, str], peer: str) -> bool:
-        scheme, _, token = headers.get("authorization", "").partition(" ")
-        grant = self._gate.find(token.strip(), peer) if scheme.lower() == "bearer" else None
-        return grant is not None and bool(grant.token)
+        """While wrong tokens of this address are delayed the answer is no, at once: a page must not learn more quickly
+        than other clients whether it guessed one."""
+        token = _bearer(headers)
+        if not token or self._gate.delay(token, peer):
+            return False
+        is_right = self._gate.look_up(token, peer) is not None
+        self._gate.tried(token, peer, is_right)
+        return is_right
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -98,7 +103,11 @@ class Guard:
 
 
 def _token_of(request: Request) -> str:
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return _bearer(request.headers)
+
+
+def _bearer(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
