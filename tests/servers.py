@@ -112,7 +112,7 @@ class RunningServer:
         desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
         pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
         self.observing = Observing(self._clock)
-        rates = self.observing.metrics.rates
+        rates = self.observing.metrics.rates_of
         health = Health(self._clock, None)
         site = Site(self._clock, health, self._facts, lambda: self._door.describe(), Consumers(self._clock), rates)
         table = Calls(verbs, pages, site)

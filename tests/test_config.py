@@ -246,7 +246,7 @@ def test_http_is_at_port_8080_of_this_machine_unless_told_otherwise() -> None:
 
 
 def test_the_document_s_variables_and_their_defaults() -> None:
-    assert load({}, {}, {}).inherited == Defaults()
+    assert load({}, {}, {}).inherited == Defaults(max_queues=10_000)
     plain = load({}, {}, {})
     assert (plain.mq_admin_password, plain.mq_payload_limit, plain.data) == ("", 1_048_576, "yirang-data")
     env = {
@@ -254,7 +254,7 @@ def test_the_document_s_variables_and_their_defaults() -> None:
         "MQ_CONCURRENCY": "4", "MQ_PAYLOAD_LIMIT": "100", "MQ_ADMIN_PASSWORD": TOKEN, "MQ_DATA": "here", "MQ_HOST": "",
     }  # fmt: skip
     config = load({"mq_concurrency": 7}, env, {})
-    assert config.inherited == Defaults(True, 1_500, 2_000, 3_000, 4, 100)
+    assert config.inherited == Defaults(True, 1_500, 2_000, 3_000, 4, 100, max_queues=10_000)
     assert (config.mq_admin_password, config.mq_payload_limit, config.data) == (TOKEN, 100, "here")
     assert load({}, {**env, "MQ_SET_PAYLOAD_LIMIT": "5"}, {}).inherited.set_body == 5
     assert load({}, {**env, "YIRANGMQ_MQ_CONCURRENCY": "9"}, {}).mq_concurrency == 9

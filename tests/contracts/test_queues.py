@@ -1,6 +1,7 @@
 """Queues, policies and several openers of one place."""
 
 import threading
+from contextlib import suppress
 
 import pytest
 
@@ -164,3 +165,81 @@ def test_a_closed_store_says_so(store: Store) -> None:
     with pytest.raises(StoreError), store.transaction():
         pass
     store.close()
+
+
+# -- many queues ------------------------------------------------------------------------------------------------------
+
+
+def test_queue_names_are_read_a_page_at_a_time(store: Store) -> None:
+    names = [f"{kind}-{n:02}" for kind in ("a", "b", "c") for n in range(4)]
+    with store.transaction() as transaction:
+        for name in names[:8]:
+            transaction.set_policy(name, "{}")
+    with store.transaction() as transaction:
+        for name in names[8:]:
+            transaction.set_policy(name, "{}")
+        pages, after = [], ""
+        while page := transaction.queues(after, 5):
+            pages.append(page)
+            after = page[-1]
+        assert pages == [names[:5], names[5:10], names[10:]]
+        assert transaction.queues(prefix="b-") == names[4:8]
+        assert transaction.queues("b-01", 1, "b-") == ["b-02"]
+        assert transaction.queues("b-03", 9, "b-") == transaction.queues(prefix="d") == []
+        assert transaction.queue_count() == 12
+        transaction.delete_queue("b-00")
+        assert transaction.queue_count() == 11
+        assert not transaction.has_queue("b-00")
+        assert transaction.has_queue("b-01")
+    with store.transaction(write=False) as transaction:
+        assert transaction.queue_count() == 11
+        assert transaction.queues(limit=5) == [*names[:4], "b-01"]
+
+
+def test_queue_count_follows_a_transaction_that_failed(store: Store) -> None:
+    put(store, envelope("a"))
+    with suppress(KeyError), store.transaction() as transaction:
+        transaction.set_policy("post", "{}")
+        assert transaction.queue_count() == 2
+        raise KeyError
+    with store.transaction(write=False) as transaction:
+        assert (transaction.queue_count(), transaction.has_queue("post")) == (1, False)
+
+
+def test_queues_with_a_policy_of_their_own_are_known(store: Store, place: Place) -> None:
+    put(store, envelope("a"))
+    with store.transaction() as transaction:
+        assert transaction.policied() == []
+        transaction.set_policy("post", "{}")
+        transaction.set_policy(QUEUE, "{}")
+        assert transaction.policied() == sorted([QUEUE, "post"])
+    with store.transaction() as transaction:
+        assert transaction.policied() == sorted([QUEUE, "post"])
+        transaction.set_policy("post", None)
+        assert transaction.policied() == [QUEUE]
+    with place.reopen().transaction(write=False) as transaction:
+        assert transaction.policied() == [QUEUE]
+
+
+def test_totals_of_all_queues_follow_every_change(store: Store, place: Place) -> None:
+    def summed() -> Counts:
+        with store.transaction(write=False) as transaction:
+            each = [transaction.counts(queue) for queue in transaction.queues()]
+            assert transaction.totals() == Counts(*map(sum, zip(Counts(), *each, strict=True)))
+            return transaction.totals()
+
+    assert summed() == Counts()
+    put(store, envelope("a"), envelope("b"))
+    assert (summed().ready, summed().published) == (2, 2)
+    with store.transaction() as transaction:
+        transaction.add([envelope("c", queue="post")], NOW, NOW)
+        assert transaction.totals().ready == 3
+    assert summed().ready == 3
+    with store.transaction() as transaction:
+        transaction.delete_queue("post")
+        assert transaction.totals().ready == 2
+    assert summed().ready == 2
+    with place.open().transaction() as transaction:  # another process
+        transaction.add([envelope("d", queue="post")], NOW, NOW)
+    store = place.reopen()
+    assert summed().ready == 3

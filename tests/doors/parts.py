@@ -96,7 +96,7 @@ class Server:
             lambda: {"node": "here"},
             lambda: [],
             Consumers(self.clock),
-            self.observing.metrics.rates,
+            self.observing.metrics.rates_of,
         )
         self.calls = Calls(self.verbs, self.pages, site)
         self.observing.begin(self.verbs.happened, self.calls)

@@ -6,6 +6,7 @@ from tests.doors.http.v1.parts import Web
 from tests.doors.parts import Server
 from yirangmq.core.errors import StoreError
 from yirangmq.observe.trends import EVERY_MS, KEPT, METRICS, Trends
+from yirangmq.stores.memory_transaction import MemoryTransaction
 
 
 def row(queue: str, ready: int = 0, age: float | None = None, **totals: int) -> dict[str, Any]:
@@ -35,7 +36,9 @@ def test_a_queue_that_is_gone_is_told_no_more() -> None:
     trends.add([row("mail"), row("old")], 1_000)
     trends.add([row("mail")], 6_000)
     assert trends.document()["queues"].keys() == {"mail"}
-    assert Trends().document() == {"at": [], "queues": {}}
+    nothing = Trends().document()
+    assert (nothing["at"], nothing["queues"]) == ([], {})
+    assert not any(nothing["all"].values())
 
 
 def test_old_samples_make_room_and_many_queues_are_looked_at_less_often() -> None:
@@ -60,23 +63,30 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     assert trends.document()["at"] == ["1970-01-01T00:00:10.000+00:00", "1970-01-01T00:00:12.000+00:00"]
 
 
+def look(server: Server) -> None:
+    """A sample is taken in slices, each in a turn of its own."""
+    server.observing.look(server.desk)
+    server.turns.turn()
+
+
 def test_a_server_takes_samples_and_tells_them(monkeypatch: Any) -> None:
     web = Web()
     server: Server = web.server
     web.good("POST", "/v1/queues/mail/messages", ["a", "b", "c"])
-    server.observing.look(server.desk)
+    look(server)
     web.good("POST", "/v1/queues/mail/lease", {"max": 2})
-    server.observing.look(server.desk)
+    look(server)
     server.turns.advance(EVERY_MS)
-    server.observing.look(server.desk)
+    look(server)
     told = web.good("GET", "/v1/trends?queue=mail")["queues"]["mail"]
     assert (told["waiting"], told["leased"], told["published"]) == ([3, 1], [0, 2], [3, 3])
     assert web.good("GET", "/v1/trends?queue=other")["queues"] == {}
 
-    def refuse(work: Any) -> None:
+    def refuse(transaction: Any, after: str = "", limit: int | None = None, prefix: str = "") -> None:
         raise StoreError("no disk")
 
-    monkeypatch.setattr(type(server.desk), "read", lambda desk, work: refuse(work))
     server.turns.advance(EVERY_MS)
-    server.observing.look(server.desk)
+    with monkeypatch.context() as broken:
+        broken.setattr(MemoryTransaction, "queues", refuse)
+        look(server)
     assert len(web.good("GET", "/v1/trends")["at"]) == 2

@@ -6,7 +6,7 @@ checked before anything is written, because a verb that is refused does not undo
 from dataclasses import dataclass, field
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
-from yirangmq.broker.room import make_room, newcomers
+from yirangmq.broker.room import check_new_queues, make_room, newcomers
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core.errors import TooLarge
@@ -54,6 +54,7 @@ class Bundle:
         """All of it; or it raises, and none of it happened."""
         self._check_leases(transaction, now)
         queues = self.queues()
+        check_new_queues(transaction, queues, verbs.defaults.max_queues)
         for queue, envelopes in queues.items():
             _check_room(transaction, queue, envelopes, now)
         verbs.gate.check_all(transaction, queues, now)

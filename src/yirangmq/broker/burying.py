@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from yirangmq.broker.groups import swap
+from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
 from yirangmq.core.message import Envelope
@@ -11,6 +12,7 @@ from yirangmq.core.ports import Change, Transaction
 
 def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tuple[Envelope, str]], now: int) -> None:
     """New, and at once among the dead letters, each for its reason."""
+    check_new_queues(transaction, [queue], verbs.defaults.max_queues)
     policy = transaction.policy(queue)
     stored = transaction.add([envelope for envelope, _ in found], now, now)
     changes = []

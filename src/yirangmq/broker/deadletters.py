@@ -16,6 +16,7 @@ from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
 from yirangmq.core.filter import parse
 from yirangmq.core.filter_nodes import Node, names_state
 from yirangmq.core.message import Message
+from yirangmq.core.policy import DLQ_LONGEST, DLQ_SUFFIX
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
@@ -70,7 +71,12 @@ class DeadLetters:
         names.check_queue(queue)
 
         def work(transaction: Transaction) -> list[str]:
-            return [name for name in transaction.queues() if queue in (name, _shown_as(transaction, name))]
+            """Without a policy of its own a queue's dead letters have the usual name: few queues are looked at."""
+            likely = {queue, queue.removesuffix(DLQ_SUFFIX)} - {""}
+            known = {*transaction.policied(), *(name for name in likely if transaction.has_queue(name))}
+            if len(queue) >= DLQ_LONGEST:  # the usual name of one whose own was too long
+                known |= {*transaction.queues(prefix=queue.removesuffix(DLQ_SUFFIX))}
+            return [name for name in sorted(known) if queue in (name, _shown_as(transaction, name))]
 
         return self._queues.read(work)
 

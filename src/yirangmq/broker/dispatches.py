@@ -55,7 +55,7 @@ def deregister(verbs: Verbs, transaction: Transaction, queue: str, who: str, now
 
 
 def _check(transaction: Transaction, queue: str) -> None:
-    if names.check_queue(queue) not in transaction.queues():
+    if not transaction.has_queue(names.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from yirangmq.broker.gate import Admitted
 from yirangmq.broker.leases import Results
 from yirangmq.broker.offers import MOST_SWEEPS
-from yirangmq.broker.room import check_growth
+from yirangmq.broker.room import check_growth, check_new_queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide, names
 from yirangmq.core import orders as rules
@@ -59,6 +59,7 @@ class Drafts:
         """Places for messages whose content is still to come: id and rank of each. ``namespace``: what the queue is
         called where it cannot be called by its own name."""
         now = self._clock.now_ms()
+        check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
         self._found(transaction, queue, namespace)
         until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
         members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]

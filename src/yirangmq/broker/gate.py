@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker import offspring
 from yirangmq.broker.offspring import Child, Made, at_once
-from yirangmq.broker.room import make_room, newcomers
+from yirangmq.broker.room import check_new_queues, make_room, newcomers
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.inherited import Defaults
@@ -99,6 +99,8 @@ class Gate:
             self.clear(transaction, queue, envelopes)
         born: dict[str, list[Envelope]] = {}
         admitted = self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
+        if born:
+            check_new_queues(transaction, {queue: None, **dict.fromkeys(born)}, self._defaults.max_queues)
         self._check_room(transaction, born, now)
         return admitted
 
@@ -110,6 +112,7 @@ class Gate:
             if chain is not None and envelopes:
                 self._admitted(transaction, queue, chain, envelopes, now, (queue,), born)
         if born:
+            check_new_queues(transaction, {**dict.fromkeys(queues), **dict.fromkeys(born)}, self._defaults.max_queues)
             self._check_room(transaction, {to: [*queues.get(to, ()), *found] for to, found in born.items()}, now)
 
     def clear(

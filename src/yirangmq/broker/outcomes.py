@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from yirangmq.broker.happenings import Happenings
-from yirangmq.broker.room import newcomers
+from yirangmq.broker.room import check_new_queues, newcomers
 from yirangmq.core.deliveries import RELEASED, DeliveryRecord
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.events import Refused
+from yirangmq.core.inherited import Defaults
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Ids, Transaction
 from yirangmq.core.quota import Load
@@ -22,6 +23,7 @@ TYPE = "delivery.outcome"
 class Deeds(Protocol):
     happened: Happenings
     touched: set[str]
+    defaults: Defaults
 
     def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None: ...
 
@@ -39,6 +41,7 @@ def tell_outcomes(
         if policy.dispatch is not None and policy.dispatch.outcomes:
             deeds.happened.add(Refused(queue, "outcomes_of_outcomes", len(told)))
             return
+        check_new_queues(transaction, [queue], deeds.defaults.max_queues)
         new = [NewMessage(payload=document(record), type=TYPE) for record in told]
         envelopes = [build(queue, one, id, now) for one, id in zip(new, ids.new(len(new)), strict=True)]
         if policy.quota.is_set:

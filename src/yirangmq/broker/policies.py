@@ -1,6 +1,7 @@
 """Policies put in force: checked whole before anything is stored, and paused or resumed in place."""
 
 from yirangmq.broker.gate import Gate, check_schemas
+from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.schedules import check_schedules
 from yirangmq.broker.validate import Schemas
 from yirangmq.broker.verbs import Verbs
@@ -34,6 +35,7 @@ def readable(transaction: Transaction, queue: str) -> QueuePolicy | None:
 
 def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, what: str = "policy") -> None:
     """In force from this commit on, for those who wait as well. The document is checked already."""
+    check_new_queues(transaction, [queue], verbs.defaults.max_queues)
     transaction.set_policy(queue, None if document is None else dumps(document).decode())
     verbs.touched.add(queue)
     verbs.happened.add(Steered(queue, what))
@@ -41,7 +43,7 @@ def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, wh
 
 def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -> bool:
     """Nothing is handed out while a queue is paused; publishing goes on. True: it was not so before."""
-    if names.check_queue(queue) not in transaction.queues():
+    if not transaction.has_queue(names.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
     if transaction.policy(queue).paused == paused:
         return False

@@ -264,8 +264,9 @@ class Queues(AbstractContextManager["Queues"]):
         names.check_id(id)
         return self._lane.read(partial(one, queue=queue, id=id))
 
-    def queues(self) -> list[str]:
-        return self._lane.read(lambda transaction: transaction.queues())
+    def queues(self, prefix: str = "") -> list[str]:
+        """The names of all queues, or of those that begin so, in order."""
+        return self._lane.read(lambda transaction: transaction.queues(prefix=prefix))
 
     def counts(self, queue: str) -> Counts:
         names.check_queue(queue)

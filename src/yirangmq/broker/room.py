@@ -2,7 +2,7 @@
 
 Knows: what the store says of the queue. The rule itself is ``core.quota``."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from yirangmq.core import decide
@@ -10,7 +10,7 @@ from yirangmq.core.errors import QuotaExceeded
 from yirangmq.core.message import RANK_LAST, Envelope, Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.core.quota import DROP_OLDEST, RETRY_AFTER, Load, refusal, surplus, unfinished
+from yirangmq.core.quota import DROP_OLDEST, RETRY_AFTER, Load, queues_refusal, refusal, surplus, unfinished
 from yirangmq.core.states import State
 
 PER_PAGE = 500
@@ -45,6 +45,15 @@ def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming:
 def check_growth(transaction: Transaction, policy: QueuePolicy, queue: str, size: int) -> None:
     """``QuotaExceeded`` if a message that is there may not become so much larger; none goes for its sake."""
     error = refusal(replace(policy.quota, max_messages=0), queue, _held(transaction, queue), Load(0, size))
+    if error is not None:
+        raise error
+
+
+def check_new_queues(transaction: Transaction, queues: Iterable[str], most: int) -> None:
+    """``QuotaExceeded`` if those of these queues that are new would be too many; 0: no limit. Queues that exist are
+    not counted, so that this costs a look into a dict where none is new."""
+    coming = [queue for queue in queues if not transaction.has_queue(queue)] if most else []
+    error = queues_refusal(most, transaction.queue_count(), coming) if coming else None
     if error is not None:
         raise error
 

@@ -80,7 +80,7 @@ def _row(queue: str, schedule: Schedule, now: int) -> dict[str, Any]:
 
 
 def all_schedules(transaction: Transaction) -> Iterator[tuple[str, Schedule]]:
-    for queue in transaction.queues():
+    for queue in transaction.policied():  # no other has one
         try:
             policy = transaction.policy(queue)
         except BadPolicy:  # a file that a person is editing; whoever uses the queue is told

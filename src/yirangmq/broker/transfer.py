@@ -91,11 +91,11 @@ def _sent(sink: Callable[[bytes], object], line: bytes) -> int:
 
 
 def _checked_names(queues: Queues, wanted: Sequence[str] | None) -> list[str]:
-    known = queues.queues()
     if wanted is None:
-        return known
+        return queues.queues()
     for name in wanted:
-        if names.check_queue(name) not in known:
+        names.check_queue(name)
+        if not queues.read(lambda transaction, name=name: transaction.has_queue(name)):  # type: ignore[misc]
             raise NotFound(f"there is no queue {name!r}", field="queue")
     return list(dict.fromkeys(wanted))
 

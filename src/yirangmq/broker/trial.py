@@ -70,7 +70,10 @@ def tried(transaction: Transaction, gate: Gate, queue: str, envelopes: Sequence[
 
 def listed(transaction: Transaction, verbs: Verbs, queue: str | None = None) -> list[dict[str, Any]]:
     """Every queue that has a processor, or the one asked for; last what the server's settings say of all others."""
-    known = {*transaction.queues(), *verbs.defaults.chains} - {EVERY} if queue is None else {queue}
+    has_all = EVERY in verbs.defaults.chains
+    known = {*(transaction.queues() if has_all else transaction.policied()), *verbs.defaults.chains} - {EVERY}
+    if queue is not None:
+        known = {queue}
     rows = []
     for name in sorted(known):
         policy = policies.readable(transaction, name)

@@ -14,7 +14,7 @@ from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.leases import Leases, Results
 from yirangmq.broker.offers import Head, Offers
 from yirangmq.broker.outcomes import tell_outcomes
-from yirangmq.broker.room import make_room, newcomers
+from yirangmq.broker.room import check_new_queues, make_room, newcomers
 from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.uniqueness import Uniqueness
@@ -76,6 +76,8 @@ class Verbs:
     def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
         """New envelopes of one queue, already well formed."""
         now = self._clock.now_ms()
+        if self.defaults.max_queues and not transaction.has_queue(queue):
+            self.check_new_queue(transaction, queue, len(envelopes))
         policy = transaction.policy(queue)
         sizes = [*map(len, map(payload_of, envelopes))]
         if max(sizes) > policy.max_body:
@@ -143,6 +145,14 @@ class Verbs:
         coming = newcomers(transaction, policy, queue, envelopes)
         if coming.messages:
             self.make_room(transaction, policy, queue, coming, now)
+
+    def check_new_queue(self, transaction: Transaction, queue: str, count: int) -> None:
+        """``QuotaExceeded`` if this would be one queue too many, told as messages that were not taken in."""
+        try:
+            check_new_queues(transaction, [queue], self.defaults.max_queues)
+        except QuotaExceeded as error:
+            self.happened.add(Refused(queue, error.code, count))
+            raise
 
     def make_room(self, transaction: Transaction, policy: QueuePolicy, queue: str, coming: Load, now: int) -> None:
         """Messages are dropped so that these fit, or ``QuotaExceeded`` says that they do not."""

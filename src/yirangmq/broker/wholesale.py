@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from yirangmq.broker import policies, timeouts
 from yirangmq.broker.drafts import OURS, note_of
 from yirangmq.broker.orders import Orders
+from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.uniqueness import COMPARED
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import decide
@@ -122,6 +123,8 @@ class Wholesale:
         policy. ``BadPolicy`` if the value is none."""
 
         def edit(transaction: Transaction) -> Turn:
+            if value is not None:
+                check_new_queues(transaction, [queue], self._verbs.defaults.max_queues)
             document = self._document(transaction, queue, namespace, value)
             if document.pop(member, None) is None and value is None:
                 policy = transaction.policy(queue)

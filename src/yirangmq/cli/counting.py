@@ -1,54 +1,57 @@
 """``status`` and ``queues``: how many messages are where."""
 
 import argparse
-from functools import partial
 from typing import Any
 
-from yirangmq.broker import overview
 from yirangmq.broker.deadletters import DeadLetters
-from yirangmq.broker.overview import STATES, TOTALS, is_overdue
+from yirangmq.broker.overview import STATES, TOTALS
 from yirangmq.broker.queues import Queues
-from yirangmq.cli import exits, options, place, remote
+from yirangmq.cli import exits, options, place, queue_rows, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.siteview import show_site
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
-from yirangmq.core.ports import Transaction
 
 
 def status_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
+    queue_rows.options(parser)
     options.store(parser)
 
 
 def queues_options(parser: argparse.ArgumentParser) -> None:
+    queue_rows.options(parser)
     options.store(parser)
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
     at = place.of(args)
+    limit = queue_rows.limit_of(args, screen)
     with place.seen(args, screen) as queues:
         shown = DeadLetters(queues).shown_by(args.queue) if args.queue is not None else []
-        wanted = shown or ([args.queue] if args.queue is not None else None)
-        overdue, rows = queues.read(partial(_rows, wanted=wanted, now=queues.now_ms()))
+        site = queue_rows.page(queues, limit=1)
+        if args.queue is not None:
+            rows = queue_rows.of_queues(queues, shown or [args.queue])
+        else:
+            rows = queue_rows.first_rows(queues, limit, args.prefix)
         durability = queues.durability()
         server = remote.address_of(queues)
-        rates = remote.rates(queues)
-        site = remote.site(queues)
+        following = remote.following(queues, site)
     for row in rows:
-        row["rates"] = rates.get(row["queue"])
+        row.setdefault("rates", None)
     value = {
         "store": at.url,
         "server": server,
         "backend": at.backend,
         "path": at.path,
         "durability": args.durability if not at.exists else durability,
-        "overdue": overdue,
+        "overdue": site["overdue"],
         "deadLettersOf": shown if args.queue is not None and shown else None,
         "queues": rows,
+        "all": site["all"],
         "topics": site.get("topics"),
-        "following": site.get("following", []),
+        "following": following,
         "bridges": site.get("bridges"),
         "pair": site.get("pair"),
         "alerts": site.get("alerts"),
@@ -58,12 +61,9 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
         return exits.OK
     _print(args, screen, value)
     if args.queue is None:
+        queue_rows.note_more(screen, len(rows), site["all"]["queues"], args.prefix)
         show_site(screen, value)
     return exits.OK
-
-
-def _rows(transaction: Transaction, wanted: list[str] | None, now: int) -> tuple[bool, list[dict[str, Any]]]:
-    return is_overdue(transaction, now), overview.rows(transaction, wanted, now)
 
 
 def _print(args: argparse.Namespace, screen: Screen, value: dict[str, Any]) -> None:
@@ -101,8 +101,10 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def run_queues(args: argparse.Namespace, screen: Screen) -> int:
+    limit = queue_rows.limit_of(args, screen)
     with place.seen(args, screen) as queues:
-        rows = _listed(queues)
+        everything = queue_rows.page(queues, limit=1)["all"]
+        rows = _listed(queues, limit, args.prefix)
     if screen.json:
         screen.document({"ok": True, "queues": rows})
     elif rows:
@@ -113,20 +115,21 @@ def run_queues(args: argparse.Namespace, screen: Screen) -> int:
             for row in rows
         ]
         screen.table(columns, cells)
+        queue_rows.note_more(screen, len(rows), everything["queues"], args.prefix)
+    elif args.prefix:
+        screen.note(f"no queue's name begins with {args.prefix}")
     else:
         screen.note("no queues yet; publishing to one makes it")
     return exits.OK
 
 
-def _listed(queues: Queues) -> list[dict[str, Any]]:
-    def work(transaction: Transaction) -> list[dict[str, Any]]:
-        rows = []
-        for row in overview.rows(transaction, None, queues.now_ms()):
-            kept = {name: row[name] for name in ("queue", "backlog", "dead", "dlqQueue")}
-            rows.append({**kept, "hasPolicy": transaction.policy_text(row["queue"]) is not None})
-        return rows
-
-    return queues.read(work)
+def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, Any]]:
+    policied = {*queues.read(lambda transaction: transaction.policied())}
+    shown = ("queue", "backlog", "dead", "dlqQueue")
+    return [
+        {**{name: row[name] for name in shown}, "hasPolicy": row["queue"] in policied}
+        for row in queue_rows.first_rows(queues, limit, prefix)
+    ]
 
 
 COMMANDS = {
@@ -138,6 +141,7 @@ COMMANDS = {
         examples=(
             ("all queues", "yirangmq status"),
             ("one queue, in a folder of JSON files", "yirangmq status --backend fs --queue telemetry"),
+            ("queues whose names begin so, the first ten", "yirangmq status --prefix telemetry- --limit 10"),
             ("by the name of its dead-letter queue, for programs", "yirangmq status --queue telemetry-dlq --json"),
         ),
         options=status_options,

@@ -96,7 +96,7 @@ class Daemon:
         self._disk = _disk_of(config, store)
         self._room = Room(self._desk, clock)
         self._ticking = Ticking(self._desk, clock)
-        self._observing = Observing(clock, lambda: self._telling.samples())
+        self._observing = Observing(clock, lambda: self._telling.samples(), config.metrics_max_queues)
         self._topics = publisher_of(config)
         self._topic_calls = TopicCalls(self._topics, clock)
         self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
@@ -125,7 +125,7 @@ class Daemon:
         """What can be asked at every door."""
         reasons = (self._topic_calls.reasons, self._bridging.calls.reasons, self._pair_reasons)
         health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
-        rates = self._observing.metrics.rates
+        rates = self._observing.metrics.rates_of
         facts, clients = (lambda: self._telling.facts()), (lambda: self._entrance.describe())
         calls = Calls(verbs, self._pages, Site(clock, health, facts, clients, Consumers(clock), rates))
         self._observing.begin(verbs.happened, calls)

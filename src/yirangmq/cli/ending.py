@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from yirangmq.broker.leases import Leases
+from yirangmq.broker.overview import some_with_leases
 from yirangmq.cli.notify import notify
 from yirangmq.cli.parts import ServerParts
 from yirangmq.core.message import lease_id
@@ -84,11 +85,15 @@ class Ending:
     async def _release_leases(self) -> int:
         """What was leased through this server goes back in line, page by page."""
         total = 0
-        for queue in await self._ask(lambda transaction: transaction.queues()):
-            cursor, is_first = "", True
-            while cursor or is_first:
-                count, cursor = await self._ask(partial(self._give_back, queue=queue, cursor=cursor))
-                total, is_first = total + count, False
+        after, is_first_page = "", True
+        while after or is_first_page:
+            queues, after = await self._ask(partial(some_with_leases, after=after))
+            is_first_page = False
+            for queue in queues:
+                cursor, is_first = "", True
+                while cursor or is_first:
+                    count, cursor = await self._ask(partial(self._give_back, queue=queue, cursor=cursor))
+                    total, is_first = total + count, False
         return total
 
     def _give_back(self, transaction: Transaction, queue: str, cursor: str) -> tuple[int, str]:

@@ -131,8 +131,19 @@ class RemoteLooks:
         self._seen: dict[int, Parts] = {}
         self._policies: dict[str, QueuePolicy] = {}
 
-    def queues(self) -> list[str]:
-        return [*self._client.queues()]
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        if limit is None and not after:
+            return [*self._client.queues(prefix)]
+        return [*self._client.call("queues", after=after, limit=limit or MOST_PER_CALL, prefix=prefix)]
+
+    def queue_count(self) -> int:
+        return len(self.queues())
+
+    def has_queue(self, queue: str) -> bool:
+        return self.queues(limit=1, prefix=queue) == [queue]
+
+    def policied(self) -> list[str]:
+        return [*self._client.call("queues", policied=True)]
 
     def counts(self, queue: str) -> Counts:
         found: Counts = self._client.counts(queue)
@@ -159,9 +170,9 @@ class RemoteLooks:
     def due(self, now: int, limit: int) -> list[Message]:
         return self._noted(self._client.call("due", limit=min(limit, MOST_PER_CALL)))[0]
 
-    def next_due(self) -> int | None:
+    def next_due(self, before: int | None = None) -> int | None:
         found: int | None = self._client.call("next_due")
-        return found
+        return None if found is None or (before is not None and found >= before) else found
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
         return [self._seen[message.seq][1] for message in messages]
@@ -224,21 +235,9 @@ def address_of(queues: Queues) -> str | None:
     return found.address if isinstance(found, RemoteQueues) else None
 
 
-def rates(queues: Queues) -> dict[str, Any]:
-    """By queue, what happened in the last minute; only a server knows."""
-    found: object = queues
-    return dict(found.call("rates")) if isinstance(found, RemoteQueues) else {}
-
-
-def site(queues: Queues) -> dict[str, Any]:
-    """What a server says of itself beside its queues, and everybody who follows its topics; empty where there is
-    none."""
-    found: object = queues
-    if not isinstance(found, RemoteQueues):
-        return {}
-    about: dict[str, Any] = found.call("status")
-    following = [] if about.get("topics") is None else [*found.call("topic_subscribers")]
-    return {**about, "following": following}
+def following(queues: Queues, site: dict[str, Any]) -> list[Any]:
+    """Everybody who follows the topics of a server; ``site``: what it says of itself."""
+    return [] if site.get("topics") is None else [*call(queues, "topic_subscribers")]
 
 
 def dead_letters(queues: Queues, progress: Callable[[int, int], None]) -> DeadLetters:

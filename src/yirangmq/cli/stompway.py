@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq import __version__
 from yirangmq.broker.leases import Leases
+from yirangmq.broker.overview import some_with_leases
 from yirangmq.config.config import Config
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
@@ -93,20 +94,22 @@ class StompWay:
     async def _tidy(self) -> None:
         """Connections are the leases of STOMP clients, and there are none yet: what they held goes back in line, and
         their temporary queues go."""
-        for queue in await self._ask(lambda transaction: transaction.queues()):
-            if queue.startswith(TEMPORARY):
-                await self._ask(partial(_delete, queue))
-                continue
-            cursor, is_first = "", True
-            while cursor or is_first:
-                cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
+        for queue in await self._ask(lambda transaction: transaction.queues(prefix=TEMPORARY)):
+            await self._ask(partial(_delete, queue))
+        after, is_first_page = "", True
+        while after or is_first_page:
+            queues, after = await self._ask(partial(some_with_leases, after=after))
+            is_first_page = False
+            for queue in queues:
+                cursor, is_first = "", True
+                while cursor or is_first:
+                    cursor, is_first = await self._ask(partial(self._give_back, queue, cursor)), False
 
     def tidy(self, transaction: Transaction) -> None:
         """The same at one go, for a node that begins to lead: nobody is served before it is done."""
-        for queue in transaction.queues():
-            if queue.startswith(TEMPORARY):
-                transaction.delete_queue(queue)
-                continue
+        for queue in transaction.queues(prefix=TEMPORARY):
+            transaction.delete_queue(queue)
+        for queue in [name for name in transaction.queues() if transaction.counts(name).leased]:
             cursor, is_first = "", True
             while cursor or is_first:
                 cursor, is_first = self._give_back(queue, cursor, transaction), False

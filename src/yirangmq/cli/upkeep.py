@@ -79,7 +79,7 @@ def _raise_first(errors: list[QueueError | None]) -> None:
 
 def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
     names.check_queue(args.queue)
-    if args.queue not in queues.queues():
+    if not queues.read(lambda transaction: transaction.has_queue(args.queue)):
         raise NotFound(f"there is no queue {args.queue!r}", field="queue")
     counts = queues.counts(args.queue)
     if counts.leased and not args.force:

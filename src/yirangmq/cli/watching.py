@@ -5,12 +5,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
-from yirangmq.broker import overview
 from yirangmq.broker.queues import Queues
-from yirangmq.cli import exits, options, place, remote
+from yirangmq.cli import exits, options, place, queue_rows, remote
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column, render
@@ -118,11 +116,10 @@ def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
     seen_at = time.monotonic()
     while True:
         if address is not None:
-            status = queues.call("status", queue=queue)  # type: ignore[attr-defined]  # a server's
-            yield {"at": iso(queues.now_ms()), **status}
+            yield {"at": iso(queues.now_ms()), **queue_rows.page(queues, queue=queue)}
             continue
-        now, wanted = time.monotonic(), None if queue is None else [queue]
-        rows = queues.read(partial(overview.rows, wanted=wanted, now=queues.now_ms()))
+        now = time.monotonic()
+        rows = queue_rows.page(queues, queue=queue)["queues"]
         for row in rows:
             row["rates"] = _rates_since(before.get(row["queue"]), row["totals"], now - seen_at)
         before, seen_at = {row["queue"]: row["totals"] for row in rows}, now
@@ -214,8 +211,7 @@ def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
 def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
     before: dict[str, Any] | None = None
     while True:
-        rows = queues.read(partial(overview.rows, wanted=None if queue is None else [queue], now=queues.now_ms()))
-        at, totals = iso(queues.now_ms()), {row["queue"]: row["totals"] for row in rows}
+        at, totals = iso(queues.now_ms()), queue_rows.counts_of_all(queues, queue)
         for name, counts in totals.items() if before is not None else ():
             known = (before or {}).get(name, {})
             for what, count in counts.items():
@@ -243,8 +239,8 @@ def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
             text = queues.call("metrics")  # type: ignore[attr-defined]  # a server's
         else:
             screen.note("no server: only what the store itself can tell")
-            rows = queues.read(partial(overview.rows, wanted=None, now=queues.now_ms()))
-            text = page(Metrics(SystemClock()), rows, {})
+            found = queue_rows.page(queues)
+            text = page(Metrics(SystemClock()), found["queues"], {}, found["all"])
     screen.answer({"metrics": text}, text.rstrip("\n"))
     return exits.OK
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
 from yirangmq.core import names
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, TooLarge
 from yirangmq.core.message import Counts
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
@@ -57,8 +57,19 @@ async def show(client: Caller, queue: str, id: str) -> Look:
     return Look(*parts)
 
 
-async def queues(client: Caller) -> list[str]:
-    return [*await client.call("queues")]
+async def queues(client: Caller, prefix: str = "") -> list[str]:
+    """The names of all queues, or of those that begin so, in order. Where there are many, a page at a time."""
+    if not prefix:
+        try:
+            return [*await client.call("queues")]
+        except TooLarge:
+            pass
+    found: list[str] = []
+    while True:
+        page = await client.call("queues", after=found[-1] if found else "", limit=MOST_PER_CALL, prefix=prefix)
+        found += page
+        if len(page) < MOST_PER_CALL:
+            return found
 
 
 async def counts(client: Caller, queue: str) -> Counts:

@@ -54,6 +54,7 @@ class Config(Settings):
             set_body=self.mq_set_payload_limit or self.mq_payload_limit,
             chains=self.processors or {},
             hooks=self.hooks,
+            max_queues=self.max_queues,
         )
 
     @property

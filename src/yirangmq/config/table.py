@@ -235,6 +235,18 @@ class Settings:
         "bytes in use of the store past which publishing is refused, and consuming goes on; 0: no limit",
         shown="0",
     )
+    max_queues: int = setting(
+        10_000,
+        whole_number(0, 10_000_000),
+        "queues past which no new one is made, and those that exist go on; 0: no limit",
+        shown="10000",
+    )
+    metrics_max_queues: int = setting(
+        1000,
+        whole_number(0, 1_000_000),
+        "queues that have series of their own in `/v1/metrics`; the others are summed up as `_other`",
+        shown="1000",
+    )
     processors: Mapping[str, Chain] = setting(
         None,
         processor_rules,

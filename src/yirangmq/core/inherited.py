@@ -25,6 +25,8 @@ class Defaults:
     """By queue, or ``*``."""
     hooks: tuple[str, ...] = ()
     """Modules and packages whose functions chains may name."""
+    max_queues: int = 0
+    """How many queues there may be; 0: no limit, as in a program that opens a store itself."""
 
     def chain_in(self, policy: QueuePolicy, queue: str) -> Chain | None:
         chain = policy.chain

@@ -1,7 +1,7 @@
 """What was sent, and the life it leads. Frozen values, cheap to make: they are tuples, because a batch makes
 thousands of them (docs/decisions/0003-values-are-tuples.md)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import add, itemgetter
 from typing import Any, NamedTuple, cast
@@ -115,6 +115,11 @@ class Counts(NamedTuple):
     redriven: int = 0
     bytes: int = 0
     """Of all that are not done with (``states.WAITING``): their payloads and headers."""
+
+
+def sum_of(counts: Iterable[Counts]) -> Counts:
+    """Of several queues together."""
+    return Counts(*map(sum, zip(Counts(), *counts, strict=True)))
 
 
 # The same as Message._make and its like, without a Python frame for each: a third of the time, and there are many.

@@ -18,6 +18,9 @@ DAY_MS = 86_400_000
 BACKOFFS = ("exponential", "linear", "fixed")
 MAX_BODY = 64 * 1024 * 1024
 """No policy may allow more: a message is held in memory while it is handled."""
+DLQ_SUFFIX = "-dlq"
+DLQ_LONGEST = 199
+"""Of the usual name of a queue's dead letters: within a name's 200, and never the queue itself."""
 MOST_SCHEDULES = 100
 MOST_AT_WORK = 10**9
 LONGEST_SCHEDULE_NAME = 80
@@ -162,7 +165,7 @@ def _read_retry(part: Fields) -> Retry:
 
 
 def _read_dlq(part: Fields, queue: str) -> DeadLetters:
-    given = part.take("queue", f"{queue[:195]}-dlq")  # within a name's 200, and never the queue itself
+    given = part.take("queue", queue[: DLQ_LONGEST - len(DLQ_SUFFIX)] + DLQ_SUFFIX)
     name = _named(part.name("queue"), names.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))

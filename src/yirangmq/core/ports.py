@@ -131,9 +131,22 @@ class Transaction(Protocol):
         anyone), dead and parked ones oldest first, others in any order that stays the same. "" begins; of ready ones
         ``rank.place`` begins behind that place, ``target.rank.place`` behind that place in the line of one consumer."""
 
-    def queues(self) -> list[str]: ...
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        """Names in order; those behind ``after`` that begin with ``prefix``, at most ``limit`` of them (None: all)."""
+
+    def queue_count(self) -> int:
+        """How many queues there are."""
+
+    def has_queue(self, queue: str) -> bool: ...
+
+    def policied(self) -> list[str]:
+        """Queues with a policy document of their own, in order. A store in files finds a document that a person has
+        put there by hand after some calls, if there are many queues."""
 
     def counts(self, queue: str) -> Counts: ...
+
+    def totals(self) -> Counts:
+        """The counts of all queues together. Kept up to date by commits, not summed up at each call."""
 
     def policy_text(self, queue: str) -> str | None:
         """The policy document as it was set; None where the queue lives on defaults."""

@@ -61,6 +61,18 @@ def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded
     return None
 
 
+def queues_refusal(most: int, have: int, coming: list[str]) -> QuotaExceeded | None:
+    """Why these new queues are refused; None: there may be so many."""
+    if have + len(coming) <= most:
+        return None
+    which = f"queue {coming[0]!r}" if len(coming) == 1 else f"{len(coming)} new queues"
+    return QuotaExceeded(
+        f"{which}: this server has {have} queues and allows {most}; delete queues that are not used, or raise the "
+        "setting max_queues",
+        field="max_queues",
+    )
+
+
 def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
     """Why nothing more is published to a store that has grown as large as it may; None: it has not, or cannot tell."""
     if not most or used is None or used < most:

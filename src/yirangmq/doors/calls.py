@@ -30,8 +30,8 @@ class Site:
     """Version, node, store, durability, uptime …, as ``status`` says them."""
     connections: Callable[[], list[dict[str, Any]]]
     roster: Roster
-    rates: Callable[[], Mapping[str, Any]] = dict
-    """By queue, as ``observe.metrics`` has them."""
+    rates: Callable[[str], Any] = lambda queue: None
+    """Of a queue, as ``observe.metrics`` has them; None: not known."""
 
 
 class Calls:

@@ -4,11 +4,12 @@ An answer is cheap and never waits for the store: see ``broker.probe``."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from yirangmq.broker.desk import Desk
+from yirangmq.broker.overview import QueueRotation
 from yirangmq.broker.probe import PROBE_SECONDS, Probed, write_probe
 from yirangmq.core.errors import NotActive, QueueError, StoreBusy, StoreFull
 from yirangmq.core.events import Event, Published
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 LATE_MS = 10_000
 """Work of time itself (delays that end, leases that lapse) may be this late before we worry."""
 SHOWN_QUEUES = 5
+QUEUES_PER_LOOK = 500
+"""Queues whose backlog one look counts, at about 3 µs each."""
+MOST_OVER = 100
+"""Queues over the limit that are counted again at each look."""
 REFUSED_MS = 60_000
 """A refusal for want of space is a failure for so long. Later it is only told: if nobody sends anything because the
 server is said to fail, nobody would ever find out that there is room again."""
@@ -108,6 +113,24 @@ class Room:
         return [health_reason(self._refused.code, text, DEGRADED if self.refusal is None else FAIL)]
 
 
+class Backlogs:
+    """Queues with more than ``limit`` waiting messages. Each look counts some of all queues in turn, and those that
+    were over the limit before: with many queues a new one is found after some looks."""
+
+    def __init__(self) -> None:
+        self._rotation = QueueRotation(QUEUES_PER_LOOK)
+        self._over: list[str] = []
+
+    def look(self, transaction: Transaction, limit: int) -> list[tuple[str, int]]:
+        found: list[tuple[str, int]] = []
+        for queue in dict.fromkeys([*self._over, *self._rotation.next(transaction)]):
+            counts = transaction.counts(queue)
+            if counts.ready + counts.delayed > limit:
+                found.append((queue, counts.ready + counts.delayed))
+        self._over = [queue for queue, _ in found[:MOST_OVER]]
+        return sorted(found)
+
+
 @dataclass(frozen=True, slots=True)
 class Health:
     clock: Clock
@@ -119,6 +142,7 @@ class Health:
     about: Callable[[], dict[str, Any]] = dict
     """What else belongs to it: the pair, where there is one."""
     room: Room | None = None
+    backlogs: "Backlogs" = field(default_factory=lambda: Backlogs())
 
     def ask(self, desk: Desk, done: Callable[[dict[str, Any]], None]) -> None:
         """``done`` is called within ``PROBE_SECONDS``, also while the store does not answer."""
@@ -138,15 +162,10 @@ class Health:
 
     def signs(self, transaction: Transaction) -> Signs:
         """What a look into the store shows; it changes nothing."""
-        due = transaction.next_due()
-        late = 0 if due is None else max(0, self.clock.now_ms() - due)
-        backlogs: list[tuple[str, int]] = []
-        if self.backlog_limit:
-            for queue in transaction.queues():
-                counts = transaction.counts(queue)
-                if counts.ready + counts.delayed > self.backlog_limit:
-                    backlogs.append((queue, counts.ready + counts.delayed))
-        return Signs(late, backlogs)
+        now = self.clock.now_ms()
+        due = transaction.next_due(before=now)
+        backlogs = self.backlogs.look(transaction, self.backlog_limit) if self.backlog_limit else []
+        return Signs(0 if due is None else now - due, backlogs)
 
     def _told(self, of_store: list[HealthReason]) -> dict[str, Any]:
         reasons = [*of_store, *self._of_disk(), *(one for other in self.others for one in other())]

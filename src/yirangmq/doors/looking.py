@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from yirangmq.broker import overview, policies
+from yirangmq.broker import policies
 from yirangmq.broker.looks import check_state, looks
 from yirangmq.broker.schedules import listed
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.errors import NotFound
+from yirangmq.core import names
+from yirangmq.core.errors import NotFound, TooLarge
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.states import State
@@ -20,9 +21,29 @@ from yirangmq.wire.looks import pack
 Given = Mapping[str, Any]
 
 
+MOST_NAMES = 10_000
+"""Names of queues in one answer."""
+
+
 def queues(transaction: Transaction, given: Given) -> list[str]:
-    reading(given, lambda values: None)
-    return transaction.queues()
+    """Names in order: those behind ``after`` that begin with ``prefix``, ``limit`` at most. With ``policied`` those
+    that have a policy of their own. Without a limit all of them, where they are no more than one answer takes."""
+    after, limit, prefix, policied = reading(
+        given,
+        lambda values: (
+            values.text("after"),
+            values.take("limit", None),
+            values.text("prefix"),
+            values.flag("policied", False),
+        ),
+    )
+    if policied:
+        return transaction.policied()
+    if limit is not None:
+        limit = names.check_count(limit, "limit", most=MOST_NAMES)
+    elif transaction.queue_count() > MOST_NAMES:
+        raise TooLarge(f"there are more than {MOST_NAMES} queues; ask for a page at a time", field="limit")
+    return transaction.queues(after, limit, prefix)
 
 
 def counts(transaction: Transaction, given: Given) -> dict[str, int]:
@@ -99,13 +120,3 @@ def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict
     """The schedules of all queues, or of one, each with the time at which it fires next."""
     queue = reading(given, lambda values: values.some_queue())
     return listed(transaction, clock.now_ms(), queue)
-
-
-def rows(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
-    """What ``status`` says of the queues: all of them, or one."""
-    queue = reading(given, lambda values: values.some_queue())
-    now = clock.now_ms()
-    return {
-        "overdue": overview.is_overdue(transaction, now),
-        "queues": overview.rows(transaction, None if queue is None else [queue], now),
-    }

@@ -1,9 +1,9 @@
-"""Named methods that tell what goes on: ``metrics``, ``rates``, ``trends``, ``watch``. They change nothing, wait for no
-commit."""
+"""Named methods that tell what goes on: ``metrics``, ``rates``, ``trends``, ``watch``. They change nothing; only
+``metrics`` reads the store, in slices."""
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker import overview
@@ -14,15 +14,20 @@ from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
+from yirangmq.doors.queue_lists import ROWS_PER_SLICE
+from yirangmq.doors.slices import Slices, in_slices
 from yirangmq.doors.values import Values, reading
 from yirangmq.observe.feed import Feed
-from yirangmq.observe.metrics import Metrics
+from yirangmq.observe.metrics import MOST_QUEUES, Metrics
 from yirangmq.observe.telling import NOTEWORTHY, log_events
+from yirangmq.observe.trends import MOST_QUEUES as SAMPLED
 from yirangmq.observe.trends import Trends
 
 if TYPE_CHECKING:
     from yirangmq.observe.prometheus import Told
 
+LINES_PER_SLICE = 2000
+"""Of the metrics page, at about 1 µs each, before others go first."""
 LONGEST_WATCH = 30.0
 """Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
 
@@ -37,12 +42,15 @@ class Observing:
 
     clock: Clock
     server: Callable[[], Mapping[str, "Told"]] = _nothing
+    most_queues: int = MOST_QUEUES
+    """Queues that have metrics of their own."""
+    is_sampling: bool = False
     metrics: Metrics = field(init=False)
     feed: Feed = field(init=False)
     trends: Trends = field(default_factory=Trends)
 
     def __post_init__(self) -> None:
-        self.metrics = Metrics(self.clock)
+        self.metrics = Metrics(self.clock, self.most_queues)
         self.feed = Feed(self.clock)
 
     def begin(self, happened: Happenings, calls: Calls) -> None:
@@ -56,21 +64,61 @@ class Observing:
         calls.add_entry("watch", self._watch)
 
     def look(self, desk: Desk) -> None:
-        """About once a second: a sample for the trends, when it is time for one."""
+        """About once a second: a sample for the trends, when it is time for one. It is taken in slices."""
         now = self.clock.now_ms()
-        if self.trends.is_due(now):
-            with suppress(QueueError):  # a store in trouble: whoever uses it is told
-                self.trends.add(desk.read(lambda transaction: overview.rows(transaction, None, now)), now)
+        if self.is_sampling or not self.trends.is_due(now):
+            return
+
+        def taken(found: Any, error: QueueError | None) -> None:
+            self.is_sampling = False
+            if error is None:  # a store in trouble: whoever uses it is told
+                self.trends.add(*found)
+
+        self.is_sampling = True
+        in_slices(desk, self._sample(now), taken)
+
+    def _sample(self, now: int) -> Slices:
+        rows, everything = yield from self._chosen(now, SAMPLED)
+        return rows, now, everything
+
+    def _chosen(self, now: int, most: int) -> Slices:
+        """Rows of the queues with numbers of their own, filled up with others in the order of their names; and what all
+        queues are together."""
+        known: list[str] = yield lambda transaction: [one for one in self.metrics.queues if transaction.has_queue(one)]
+        self.metrics.forget(self.metrics.queues.keys() - set(known))
+        first: list[str] = yield lambda transaction: transaction.queues(limit=most)
+        names = sorted(dict.fromkeys([*known[:most], *first][:most]))
+        if len(first) < most:  # these are all
+            names = first
+        rows: list[dict[str, Any]] = []
+        for begin in range(0, len(names), ROWS_PER_SLICE):
+            some = names[begin : begin + ROWS_PER_SLICE]
+            rows += yield partial(overview.rows, wanted=some, now=now)
+        everything = yield overview.together
+        return [row for row in rows if row["exists"]], everything
 
     def _metrics(self, desk: Desk, given: Given, done: Done) -> None:
         """The page that Prometheus reads, as text."""
         reading(given, lambda values: None)
-        rows = None
-        with suppress(StoreBusy):  # the server's own metrics are told all the same
-            rows = desk.read(lambda transaction: overview.rows(transaction, None, self.clock.now_ms()))
-        from yirangmq.observe.prometheus import page  # loaded for the first who asks
+        try:
+            desk.read(lambda transaction: None)
+        except StoreBusy:  # the server's own metrics are told all the same
+            from yirangmq.observe.prometheus import page
 
-        done(page(self.metrics, rows, self.server()), None)
+            done(page(self.metrics, None, self.server()), None)
+            return
+        in_slices(desk, self._page(), done)
+
+    def _page(self) -> Slices:
+        rows, everything = yield from self._chosen(self.clock.now_ms(), self.most_queues)
+        from yirangmq.observe.prometheus import parts  # loaded for the first who asks
+
+        lines: list[str] = []
+        for some in parts(self.metrics, rows, self.server(), everything):
+            lines += some
+            if len(lines) % LINES_PER_SLICE < len(some):
+                yield None
+        return "\n".join(lines) + "\n"
 
     def _rates(self, desk: Desk, given: Given, done: Done) -> None:
         """Queue by queue, over the last minute."""

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core import names
+from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.core.roster import Roster
 from yirangmq.doors import dispatching, letters, looking, processing, steering
 from yirangmq.doors.paged import Done, Given, Pages
+from yirangmq.doors.queue_lists import page, read_query
+from yirangmq.doors.slices import in_slices
 from yirangmq.doors.values import reading
 
 if TYPE_CHECKING:
@@ -61,12 +64,11 @@ def _add_long_ones(calls: "Calls", pages: Pages) -> None:
 
 
 def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
-    def status(transaction: Transaction, given: Given) -> dict[str, Any]:
-        rates = site.rates()
-        found = looking.rows(site.clock, transaction, given)
-        for row in found["queues"]:
-            row["rates"] = rates.get(row["queue"])
-        return {**site.facts(), **found}
+    def status(desk: Desk, given: Given, done: Done) -> None:
+        def told(found: Any, error: QueueError | None) -> None:
+            done(None, error) if error is not None else done({**site.facts(), **found}, None)
+
+        in_slices(desk, page(site.clock, reading(given, read_query), site.rates), told)
 
     def connections(transaction: Transaction, given: Given) -> list[dict[str, Any]]:
         reading(given, lambda values: None)
@@ -83,7 +85,7 @@ def _add_site(calls: "Calls", verbs: Verbs, site: "Site") -> None:
         done({"programs": [], "refused": {"counts": [], "latest": []}}, None)
 
     calls.add_entry("programs", programs)
-    calls.add("status", status)
+    calls.add_entry("status", status)
     for name, method in dispatching.METHODS.items():
         calls.add(name, partial(method, site.clock, verbs))
     calls.add("due", partial(looking.due, site.clock))

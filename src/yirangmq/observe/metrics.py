@@ -3,7 +3,7 @@
 Knows: events, the clock. Does not know: stores, text. ``observe.prometheus`` prints them."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from yirangmq.core.events import (
@@ -23,6 +23,8 @@ from yirangmq.observe.numbers import Histogram, Minute, window_seconds
 
 SPANS_MS = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 3_600_000)
 """From a call on the same machine to an hour of work."""
+MOST_QUEUES = 1000
+"""Queues with numbers of their own, where nothing else is said."""
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000)
 SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """From a disk with a protected cache to one that is in trouble."""
@@ -44,12 +46,23 @@ class QueueNumbers:
         self.worked = Histogram(SPANS_MS)
         self.minute = Minute()
 
+    @property
+    def is_used(self) -> bool:
+        """Something was counted."""
+        happened = (self.settled, self.nacked, self.died, self.dropped, self.refused)
+        return bool(self.published_bytes or self.leased or self.lapsed or any(happened))
+
 
 class Metrics:
-    """``hear`` is given the events of each commit. Used from one thread at a time."""
+    """``hear`` is given the events of each commit. Used from one thread at a time.
 
-    def __init__(self, clock: Clock) -> None:
+    At most ``most`` queues have numbers of their own, those in which something happened first; what happens in others
+    is counted in ``other``. About 3 KB a queue."""
+
+    def __init__(self, clock: Clock, most: int = MOST_QUEUES) -> None:
         self._clock = clock
+        self.most = most
+        self.other = QueueNumbers()
         self._since = clock.now_ms()
         self.queues: dict[str, QueueNumbers] = {}
         self.commit_requests = Histogram(SIZES)
@@ -70,6 +83,8 @@ class Metrics:
                     act(self.queues.get(event.queue) or self._new(event.queue), event, now)
 
     def _new(self, queue: str) -> QueueNumbers:
+        if len(self.queues) >= self.most:
+            return self.other
         numbers = self.queues[queue] = QueueNumbers()
         return numbers
 
@@ -80,10 +95,10 @@ class Metrics:
             self.work_seconds.observe(event.work_seconds)
             self.sync_seconds.observe(event.sync_seconds)
 
-    def keep(self, queues: Collection[str]) -> None:
-        """These are all the queues there are; what is known of others is forgotten."""
-        for gone in self.queues.keys() - set(queues):
-            del self.queues[gone]
+    def forget(self, queues: Iterable[str]) -> None:
+        """These do not exist any more."""
+        for gone in queues:
+            self.queues.pop(gone, None)
 
     # -- rates ----------------------------------------------------------------------------------------------------
 
@@ -92,6 +107,11 @@ class Metrics:
         now = self._clock.now_ms()
         seconds = window_seconds(now, self._since)
         return {queue: _rates(numbers.minute.sums(now), seconds) for queue, numbers in sorted(self.queues.items())}
+
+    def rates_of(self, queue: str) -> dict[str, Any] | None:
+        """The same of one queue; None: nothing happened in it, or it has no numbers of its own."""
+        numbers, now = self.queues.get(queue), self._clock.now_ms()
+        return None if numbers is None else _rates(numbers.minute.sums(now), window_seconds(now, self._since))
 
 
 def no_rates() -> dict[str, Any]:

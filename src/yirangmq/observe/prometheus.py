@@ -2,12 +2,17 @@
 
 Knows: names, labels, the text format. Does not know: where the numbers come from."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from yirangmq.observe.metrics import Metrics, QueueNumbers
 from yirangmq.observe.numbers import Histogram
 
+OTHER = "_other"
+"""The label of all queues together that have no series of their own."""
+QUEUES, FOLDED = "yirangmq_queues", "yirangmq_queues_folded"
+QUEUES_PER_PART = 100
+"""Queues whose histograms are written at one go, at about 20 lines each."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
@@ -25,6 +30,8 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_queue_done": ("gauge", "acknowledged messages kept as history"),
     "yirangmq_queue_oldest_age_seconds": ("gauge", "age of the message next in line; 0 if there is none"),
     "yirangmq_queue_paused": ("gauge", "1 while the queue is paused"),
+    "yirangmq_queues": ("gauge", "queues in the store"),
+    "yirangmq_queues_folded": ("gauge", "queues without series of their own: they are summed up as _other"),
     # of each queue, kept by the store since the queue exists
     "yirangmq_published_total": ("counter", "messages published"),
     "yirangmq_acked_total": ("counter", "messages acknowledged"),
@@ -101,19 +108,57 @@ METRICS: dict[str, tuple[str, str]] = {
 }
 
 
-def page(metrics: Metrics, rows: Sequence[Mapping[str, Any]] | None, server: Mapping[str, Told]) -> str:
-    """All metrics. ``rows``: the queues, as ``status`` shows them; None while the store cannot be read. ``server``:
-    samples of the server's own, by name."""
-    if rows is not None:
-        metrics.keep([row["queue"] for row in rows])
-    named = [({"queue": str(row["queue"])}, row) for row in rows or ()]
+def page(
+    metrics: Metrics,
+    rows: Sequence[Mapping[str, Any]] | None,
+    server: Mapping[str, Told],
+    everything: Mapping[str, Any] | None = None,
+) -> str:
+    """All metrics, at one go."""
+    return "\n".join(line for some in parts(metrics, rows, server, everything) for line in some) + "\n"
+
+
+def parts(
+    metrics: Metrics,
+    rows: Sequence[Mapping[str, Any]] | None,
+    server: Mapping[str, Told],
+    everything: Mapping[str, Any] | None = None,
+) -> Iterator[list[str]]:
+    """The lines of all metrics, some thousand at a time. ``rows``: the queues that have series of their own, as
+    ``status`` shows them; None while the store cannot be read. ``everything``: what all queues are together, from which
+    follows what the others are. ``server``: samples of the server's own, by name."""
+    is_read, rows = rows is not None, rows or ()
+    if is_read and (everything is None or everything["queues"] <= len(rows)):  # these are all
+        metrics.forget(metrics.queues.keys() - {row["queue"] for row in rows})
+    named = [({"queue": str(row["queue"])}, row) for row in rows]
+    other = None if everything is None else _other(rows, everything)
+    if other is not None:
+        named.append(({"queue": OTHER}, other))
     known = [({"queue": queue}, numbers) for queue, numbers in sorted(metrics.queues.items())]
-    lines: list[str] = []
+    if metrics.other.is_used:
+        known.append(({"queue": OTHER}, metrics.other))
+    if everything is not None:
+        folded = everything["queues"] - len(rows)
+        server = {**server, QUEUES: [({}, everything["queues"])], FOLDED: [({}, max(0, folded))]}
     for name, (kind, about) in METRICS.items():
-        samples = list(_samples(name, kind, metrics, named, known, server))
-        if samples:
-            lines += [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *samples]
-    return "\n".join(lines) + "\n"
+        head = [f"# HELP {name} {about}", f"# TYPE {name} {kind}"]
+        for begin in range(0, max(1, len(known)), QUEUES_PER_PART) if kind == "histogram" else (0,):
+            some = known[begin : begin + QUEUES_PER_PART] if kind == "histogram" else known
+            samples = list(_samples(name, kind, metrics, named, some, server))
+            if samples:
+                yield [*head, *samples]
+                head = []
+            if name in server or name.startswith("yirangmq_commit_"):
+                break
+
+
+def _other(rows: Sequence[Mapping[str, Any]], everything: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the queues without series of their own are together; None: there are none. Of ages nothing is known."""
+    if everything["queues"] <= len(rows):
+        return None
+    sums = {name: everything[name] - sum(row[name] for row in rows) for name in ("backlog", *_STATES)}
+    totals = {name: count - sum(row["totals"][name] for row in rows) for name, count in everything["totals"].items()}
+    return {**{name: max(0, count) for name, count in sums.items()}, "totals": totals}
 
 
 def _samples(
@@ -129,7 +174,8 @@ def _samples(
         told = server[name]
         return _histogram(name, {}, told, 1) if isinstance(told, Histogram) else _plain(name, told)
     if short.startswith("queue_"):
-        return _plain(name, [(labels, _gauge(row, short.removeprefix("queue_"))) for labels, row in rows])
+        what = _ROW_OF.get(short, short.removeprefix("queue_"))
+        return _plain(name, [(labels, float(row[what] or 0)) for labels, row in rows if what in row])
     if short in _TOTALS:
         return _plain(name, [(labels, row["totals"][_TOTALS[short]]) for labels, row in rows])
     if kind == "histogram" and short.startswith("commit_"):
@@ -141,12 +187,8 @@ def _samples(
     return []
 
 
-def _gauge(row: Mapping[str, Any], what: str) -> float:
-    if what == "oldest_age_seconds":
-        return float(row["headAgeSec"] or 0)
-    return float(row[what])
-
-
+_ROW_OF = {"queue_oldest_age_seconds": "headAgeSec"}
+_STATES = ("ready", "delayed", "leased", "dead", "parked", "done")
 _TOTALS = {f"{what}_total": what for what in ("published", "acked", "failed", "dropped", "redriven")}
 _COMMIT: dict[str, Callable[[Metrics], Histogram]] = {
     "commit_requests": lambda metrics: metrics.commit_requests,

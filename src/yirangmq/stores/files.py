@@ -30,7 +30,8 @@ from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import read_bytes, subfolders
+from yirangmq.stores.files_queues import QueueFolders, Rotation
+from yirangmq.stores.files_reading import read_bytes
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
@@ -39,6 +40,10 @@ from yirangmq.stores.watch import FileWatch
 
 DURABILITIES = ("full", "os")
 """``os`` leaves out the syncs: safe against a killed process, not against a power cut."""
+
+MOST_WATCHED = 5000
+"""Inboxes watched for files that are dropped there by hand; the system allows a user 8192 watches or more. Commits of
+other processes are heard of for all queues; a file dropped into another inbox is found at the queue's next use."""
 
 
 class FilesStore:
@@ -72,11 +77,15 @@ class FilesStore:
             self._index = Index(self._root, index_folder)
             self._calendar = Calendar(f"{self._index.folder}/due")
             self._policies = Policies(self._root)
+            self._queue_folders = QueueFolders(self._root)
+            self._rotation = Rotation()
             self._spares = Spares(self._root)
             with self._locked(shared=False):
                 self._trust()
             self._seen = self._index.generation
             self._watched: list[str] = []
+            self._watched_folders = QueueFolders(self._root)
+            """Of the thread that waits, which has no lock."""
             self._watch = self._make_watch()
 
     def _make_root(self) -> None:
@@ -103,8 +112,8 @@ class FilesStore:
             elif not self._index.load():
                 self._lock.change(shared=False)
                 self._trust()
-            view = View(self._root, self._index, self._calendar)
-            work = FilesTransaction(self._root, self._index, view, self._policies, write=write)
+            view = View(self._root, self._index, self._calendar, self._queue_folders)
+            work = FilesTransaction(self._root, self._index, view, self._policies, self._rotation, write=write)
             yield work
             if not work.pending.is_empty or work.last != self._index.last:
                 if not write:
@@ -120,8 +129,19 @@ class FilesStore:
         self._lock.never_wait()
 
     def _commit(self, work: FilesTransaction, view: View) -> None:
+        before = self._index.generation
         commit = Commit(self._home, self._index, self._calendar, self._spares, work)
         self._hollow = commit.run([*self._hollow, *view.hollow])
+        pending = work.pending
+        known = self._rotation.due
+        if known is not None:
+            moments = [moment for moment in (known[1], pending.next_due()) if moment is not None]
+            is_next = known[0] == before
+            self._rotation.due = (self._index.generation, min(moments, default=None)) if is_next else None
+        self._rotation.finished.update(queue for queue, one in pending.deltas.items() if one.get("done", 0) > 0)
+        for queue, text in pending.policies.items():
+            if text is not None:
+                self._queue_folders.note_policy(queue)
 
     @contextmanager
     def _locked(self, *, shared: bool) -> Iterator[None]:
@@ -161,8 +181,8 @@ class FilesStore:
         self._watch.wait(timeout)
 
     def _inboxes(self) -> list[str]:
-        inboxes = (f"{self._root}/{name}/inbox" for name in sorted(subfolders(self._root)))
-        return [inbox for inbox in inboxes if os.path.isdir(inbox)]
+        names = self._watched_folders.names()[:MOST_WATCHED]
+        return [f"{self._root}/{name}/inbox" for name in names]
 
     def _make_watch(self) -> FileWatch:
         self._watched = self._inboxes()
@@ -179,8 +199,8 @@ class FilesStore:
 
     def used_bytes(self) -> int:
         """Bytes of the messages that wait, with their headers; the disk rounds each file up to its blocks."""
-        with self.transaction(write=False) as work:
-            return sum(work.counts(queue).bytes for queue in work.queues())
+        with self.transaction(write=False):
+            return self._index.totals().bytes
 
     def durability(self) -> str:
         return self._durability

@@ -12,7 +12,7 @@ import time
 from array import array
 from collections.abc import Iterable, Mapping
 
-from yirangmq.core.message import Counts, Message
+from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_chains import Chains, Member
 from yirangmq.stores.files_entries import (
@@ -41,6 +41,10 @@ _DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8
 _GENERATION_AT = 16
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
+NAMES_BEGIN = 1
+SUM_SHARE = 100
+"""Summing up the counts of all queues may take this part of the time: it is not done again before so many times as long
+as it took."""
 
 
 class Index:
@@ -57,7 +61,13 @@ class Index:
         self.chains = Chains(self.folder)
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
-        self._read_at = -1
+        self._names_at = 0
+        """Which set of queues ``_numbers`` has: changed by every commit that makes or drops a queue; 0: none, or one of
+        a program before there was such a number."""
+        self._names_now = 0
+        self._total: tuple[Counts, int] | None = None
+        """The counts of all queues together, and the commit for which that is so."""
+        self._sum_at = 0.0
         self.generation = 0
         self.last = 0
         self.reserved = 0
@@ -95,11 +105,12 @@ class Index:
         data = os.pread(self._fd, _STATE.size, 0)
         if len(data) < _STATE.size:
             return False
-        magic, dirty, _, generation, last, reserved, boot, inode, device = _STATE.unpack(data)
+        magic, dirty, names_now, generation, last, reserved, boot, inode, device = _STATE.unpack(data)
         if magic != MAGIC or dirty or (boot.rstrip(b"\0").decode(), inode, device) != (self._boot, *self._place()):
             return False
-        if generation != self.generation:
-            self._read_at = -1
+        if generation != self.generation and not names_now:
+            self._names_at = 0
+        self._names_now = names_now
         self.generation, self.last, self.reserved = generation, last, reserved
         return True
 
@@ -124,18 +135,19 @@ class Index:
         return int.from_bytes(data, "little")
 
     def finish(self, last: int, reserved: int) -> None:
-        fresh = self._read_at == self.generation
         self.generation += 1
         self.last, self.reserved = last, reserved
-        if fresh:
-            self._read_at = self.generation
-        state = _STATE.pack(MAGIC, 0, 0, self.generation, last, reserved, self._boot.encode(), *self._place())
-        os.pwrite(self._fd, state, 0)
+        if self._total is not None and self._total[1] == self.generation - 1:
+            self._total = self._total[0], self.generation
+        self._names_now = self._names_now or NAMES_BEGIN
+        state = (self._names_now, self.generation, last, reserved, self._boot.encode(), *self._place())
+        os.pwrite(self._fd, _STATE.pack(MAGIC, 0, *state), 0)
 
     # -- queues and counters --------------------------------------------------------------------------------------
 
     def _load_queues(self) -> None:
-        if self._read_at == self.generation:
+        """Names and numbers; they are read again when another process has made or dropped a queue."""
+        if self._names_at and self._names_at == self._names_now:
             return
         self._numbers, self._names = {}, {}
         data = self._read("queues")
@@ -144,7 +156,7 @@ class Index:
             if name:
                 self._numbers[name] = number
                 self._names[number] = name
-        self._read_at = self.generation
+        self._names_at = self._names_now = self._names_now or NAMES_BEGIN
 
     def counts(self, queue: str) -> Counts:
         self._load_queues()
@@ -159,6 +171,7 @@ class Index:
         with writing(f"{self.folder}/queues") as fd:
             for queue, numbers in counts.items():
                 number = self._number(queue)
+                self._count_in(fd, number, numbers)
                 os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
 
     def _number(self, queue: str) -> int:
@@ -166,7 +179,30 @@ class Index:
         if number is None:
             number = len(self._numbers) if len(self._numbers) not in self._names else max(self._names) + 1
             self._numbers[queue], self._names[number] = number, queue
+            self._names_changed()
         return number
+
+    def _names_changed(self) -> None:
+        """``finish`` tells others. Never 0, which says that it is not known."""
+        self._names_at = self._names_now = self._names_now % 0xFFFFFFFF + 1
+
+    def _count_in(self, fd: int, number: int, now: Counts) -> None:
+        """The sum over all queues follows what changes; ``finish`` says for which commit it holds."""
+        if self._total is not None:
+            data = os.pread(fd, _QUEUE.size, number * _QUEUE.size)
+            before = _QUEUE.unpack(data)[1:] if len(data) == _QUEUE.size else Counts()
+            changed = zip(self._total[0], now, before, strict=True)
+            self._total = Counts(*(total + new - old for total, new, old in changed)), self._total[1]
+
+    def totals(self) -> Counts:
+        """The counts of all queues together. Summed up once, and again when another process has committed, but not too
+        often (``SUM_SHARE``): until then they are what they were."""
+        if self._total is None or (self._total[1] != self.generation and time.monotonic() >= self._sum_at):
+            begun = time.monotonic()
+            rows = (Counts(*row[1:]) for row in _QUEUE.iter_unpack(_whole(self._read("queues"))))
+            self._total = sum_of(rows), self.generation
+            self._sum_at = begun + SUM_SHARE * (time.monotonic() - begun)
+        return self._total[0]
 
     def drop_queue(self, queue: str) -> None:
         """Its counters; its messages are dropped one by one."""
@@ -174,7 +210,9 @@ class Index:
         number = self._numbers.pop(queue, None)
         if number is not None:
             del self._names[number]
+            self._names_changed()
             with writing(f"{self.folder}/queues") as fd:
+                self._count_in(fd, number, Counts())
                 os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
 
     def _read(self, name: str, offset: int = 0, size: int = 1 << 30) -> bytes:
@@ -291,7 +329,8 @@ class Index:
                 os.unlink(f"{self.folder}/seq/{name}")
         with writing(f"{self.folder}/queues") as fd:
             os.ftruncate(fd, 0)
-        self._numbers, self._names, self._read_at = {}, {}, self.generation
+        self._numbers, self._names, self._total = {}, {}, None
+        self._names_changed()
         self.put_counts(counts)
         for segment, data in segments.items():
             with writing(f"{self.folder}/seq/{segment}") as fd:
@@ -300,6 +339,11 @@ class Index:
         self._ids.replace_all(ids)
         self._keys.replace_all(keys)
         self.chains.replace(groups)
+
+
+def _whole(data: bytes) -> bytes:
+    """Without a record that is not whole."""
+    return data[: len(data) // _QUEUE.size * _QUEUE.size]
 
 
 def boot_id() -> str:

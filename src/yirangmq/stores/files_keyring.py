@@ -12,6 +12,7 @@ from yirangmq.stores.files_entries import Key, key_print
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
 from yirangmq.stores.files_pending import Pending
+from yirangmq.stores.files_queues import Rotation
 from yirangmq.stores.files_reading import listdir
 from yirangmq.stores.files_sight import Sight
 from yirangmq.stores.files_view import View
@@ -20,7 +21,8 @@ from yirangmq.stores.files_view import View
 class Keyring:
     """One per transaction."""
 
-    def __init__(self, root: str, index: Index, view: View, pending: Pending, sight: Sight) -> None:
+    def __init__(self, root: str, index: Index, view: View, pending: Pending, sight: Sight, rotation: Rotation) -> None:
+        self._rotation = rotation
         self._root = root
         self._index = index
         self._view = view
@@ -107,10 +109,10 @@ class Keyring:
     # -- time -----------------------------------------------------------------------------------------------------
 
     def forget(self, now: int, limit: int) -> int:
-        """Those whose window is over; how many."""
+        """Those whose window is over, in some of the queues in turn; how many. Nobody is refused for an old one."""
         old, taken = self._pending.old_keys, self._pending.taken_keys
         count = 0
-        for queue in self._view.queues():
+        for queue in self._rotation.next("keys", self._view.queues()):
             folders = [] if queue in self._pending.deleted else self._view.folders(f"{queue}/{FOLDER}")
             for folder in filter(str.isdecimal, folders):
                 if count >= limit or int(folder) > now // STRETCH_MS:

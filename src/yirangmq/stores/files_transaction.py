@@ -1,12 +1,13 @@
 """One batch on a files store: what the disk has, with what was changed since on top. See ``core.ports.Transaction``
 for what each method promises; nothing reaches the disk before the commit (files_commit.py)."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, BadPolicy, StoreError
-from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Page, Stored
 from yirangmq.core.states import State
@@ -18,23 +19,27 @@ from yirangmq.stores.files_keyring import Keyring
 from yirangmq.stores.files_notes import note_keys, read_note
 from yirangmq.stores.files_pending import Pending, Reject
 from yirangmq.stores.files_policies import Policies
+from yirangmq.stores.files_queues import Rotation
 from yirangmq.stores.files_sight import Sight
 from yirangmq.stores.files_view import Order, View, order_of
 
 
 class FilesTransaction:
-    def __init__(self, root: str, index: Index, view: View, policies: Policies, *, write: bool) -> None:
+    def __init__(
+        self, root: str, index: Index, view: View, policies: Policies, rotation: Rotation, *, write: bool
+    ) -> None:
         self._root = root
         self._index = index
         self._view = view
         self._policies = policies
+        self._rotation = rotation
         self._write = write
         self._rules: dict[str, QueuePolicy] = {}
         self._unruly: set[str] = set()
         self._collected: set[str] = set()
         self.pending = Pending()
         self._sight = Sight(view, self.pending)
-        self._keyring = Keyring(root, index, view, self.pending, self._sight)
+        self._keyring = Keyring(root, index, view, self.pending, self._sight, rotation)
         self.last = index.last
         self.now: int | None = None
         """The latest moment this transaction was told."""
@@ -78,13 +83,36 @@ class FilesTransaction:
                 self._unruly.add(queue)
         return False
 
-    def queues(self) -> list[str]:
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        pending, known = self.pending, self._view.queues()
+        if pending.deleted or pending.made:
+            known = sorted({*known} - pending.deleted | pending.made)
+        begin = max(bisect_right(known, after), bisect_left(known, prefix))
+        end = bisect_left(known, prefix + "\uffff") if prefix else len(known)
+        return known[begin : end if limit is None else min(end, begin + limit)]
+
+    def queue_count(self) -> int:
+        return len(self.queues()) if self.pending.deleted or self.pending.made else len(self._view.queues())
+
+    def has_queue(self, queue: str) -> bool:
+        if queue in self.pending.made:
+            return True
+        return queue not in self.pending.deleted and self._view.queue_folders.has(queue)
+
+    def policied(self) -> list[str]:
         pending = self.pending
-        return sorted({*self._view.queues()} - pending.deleted | pending.made)
+        found = self._view.queue_folders.policied() - pending.deleted - pending.policies.keys()
+        return sorted(found | {queue for queue, text in pending.policies.items() if text is not None})
 
     def counts(self, queue: str) -> Counts:
         stored = Counts() if queue in self.pending.deleted else self._index.counts(queue)
         return self.pending.counts(queue, stored)
+
+    def totals(self) -> Counts:
+        pending = self.pending
+        gone = [self._index.counts(queue) for queue in pending.deleted]
+        found = sum_of([self._index.totals(), *(Counts(**deltas) for deltas in pending.deltas.values())])
+        return Counts(*(one - other for one, other in zip(found, sum_of(gone), strict=True))) if gone else found
 
     def in_runs(self) -> None:
         """Each by itself."""
@@ -305,7 +333,9 @@ class FilesTransaction:
 
     def due(self, now: int, limit: int) -> list[Message]:
         self._hear(now)
-        stored = self._view.timed.due(now, limit, self._is_timed, tidy=self._write)
+        stored = []
+        if not self._is_nothing_before(now + 1):
+            stored = self._view.timed.due(now, limit, self._is_timed, tidy=self._write)
         touched = [card for card in self.pending.due(now) if self._has_policy(card.message.queue)]
         found = [card.message for card in [*stored, *touched]]
         found.sort(key=lambda message: (message.due_at, message.seq))
@@ -321,9 +351,19 @@ class FilesTransaction:
         )
 
     def next_due(self, before: int | None = None) -> int | None:
-        moments = (self._view.timed.next_due(self._is_timed), self.pending.next_due())
+        stored = None
+        if before is None or not self._is_nothing_before(before):
+            stored = self._view.timed.next_due(self._is_timed)
+            if not self._unruly:
+                self._rotation.due = self._index.generation, stored
+        moments = (stored, self.pending.next_due())
         found = (moment for moment in moments if moment is not None and (before is None or moment < before))
         return min(found, default=None)
+
+    def _is_nothing_before(self, moment: int) -> bool:
+        """It is known that nothing on disk is due before this, without a look at the calendar."""
+        known = self._rotation.due
+        return known is not None and known[0] == self._index.generation and (known[1] is None or known[1] >= moment)
 
     def trim(self, limit: int) -> int:
         surplus = self._surplus(limit)
@@ -335,14 +375,25 @@ class FilesTransaction:
     def _surplus(self, limit: int) -> list[Message]:
         """Done messages beyond what their queue keeps, the oldest first."""
         found: list[Message] = []
-        for queue in self.queues():
+        for queue in self._finished():
             done = self.counts(queue).done
             if done and self._has_policy(queue):
-                over = min(done - self.policy(queue).archive.max_messages, limit - len(found))
+                surplus = done - self.policy(queue).archive.max_messages
+                over = min(surplus, limit - len(found))
+                if surplus > over:
+                    self._rotation.finished.add(queue)
                 if over > 0:
                     kept = (card.message for card in self._sight.in_state(queue, State.DONE) if card.message.body)
                     found.extend(islice(kept, over))
         return found
+
+    def _finished(self) -> list[str]:
+        """Queues to look at: those that got done messages since they were last looked at, and some of all others in
+        turn, for what another process left."""
+        rotation = self._rotation
+        grown = rotation.finished | {queue for queue, one in self.pending.deltas.items() if one.get("done", 0) > 0}
+        rotation.finished = set()
+        return sorted({*grown, *rotation.next("trim", self.queues())} - self.pending.deleted)
 
 
 def write_cursor(message: Message) -> str:

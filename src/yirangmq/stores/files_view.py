@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
-from yirangmq.core.names import QUEUE
 from yirangmq.core.states import State
 from yirangmq.format.filenames import (
     BY_TIME,
@@ -31,6 +30,7 @@ from yirangmq.format.filenames import (
 from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
+from yirangmq.stores.files_queues import QueueFolders
 from yirangmq.stores.files_reading import listdir, read_all, read_bytes, subfolders
 from yirangmq.stores.files_timed import Timed
 
@@ -54,8 +54,9 @@ def order_of(message: Message) -> Order:
 
 
 class View:
-    def __init__(self, root: str, index: Index, calendar: Calendar) -> None:
+    def __init__(self, root: str, index: Index, calendar: Calendar, queue_folders: QueueFolders) -> None:
         self._root = root
+        self.queue_folders = queue_folders
         self._index = index
         self._names: dict[str, list[str]] = {}
         self._folders: dict[str, list[str]] = {}
@@ -90,8 +91,7 @@ class View:
     def queues(self) -> list[str]:
         """Folders with an inbox; whatever else lies here is not ours."""
         if self._queues is None:
-            found = (name for name in self.folders("") if QUEUE.fullmatch(name))
-            self._queues = sorted(name for name in found if os.path.isdir(f"{self._root}/{name}/inbox"))
+            self._queues = self.queue_folders.names()
         return self._queues
 
     def _read(self, queue: str, top: str, folder: str, name: str) -> Card | None:

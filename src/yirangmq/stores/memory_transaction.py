@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from yirangmq.core import decide, names
 from yirangmq.core.errors import BadInput, StoreError
-from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Page, Stored
 from yirangmq.core.states import WAITING, State
@@ -77,11 +77,25 @@ class MemoryTransaction:
         self._make_queue(queue)
         self._edit.put(self._state.policies, queue, text)
 
-    def queues(self) -> list[str]:
-        return sorted(self._state.counts)
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        known = self._state.counts
+        chosen = [name for name in known if name > after and name.startswith(prefix)] if after or prefix else known
+        return sorted(chosen)[:limit]
+
+    def queue_count(self) -> int:
+        return len(self._state.counts)
+
+    def has_queue(self, queue: str) -> bool:
+        return queue in self._state.counts
+
+    def policied(self) -> list[str]:
+        return sorted(queue for queue, text in self._state.policies.items() if text is not None)
 
     def counts(self, queue: str) -> Counts:
         return self._state.counts.get(queue, Counts())
+
+    def totals(self) -> Counts:
+        return sum_of(self._state.counts.values())
 
     def recount(self, queue: str) -> Counts:
         """The counters as they must be: each state from the cards, what has passed through as it stands."""
@@ -275,7 +289,7 @@ class MemoryTransaction:
 
     def trim(self, limit: int) -> int:
         surplus: list[Message] = []
-        for queue in self.queues():
+        for queue in [queue for queue, counts in self._state.counts.items() if counts.done]:
             kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
             over = len(kept) - self.policy(queue).archive.max_messages
             surplus.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])

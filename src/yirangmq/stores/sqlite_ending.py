@@ -14,6 +14,9 @@ from yirangmq.stores.sqlite_changing import Changing
 from yirangmq.stores.sqlite_line import Head, spans
 from yirangmq.stores.sqlite_sort import is_counted, shared
 
+TRIMMED_IN_TURN = 200
+"""Queue numbers that one ``trim`` looks at beside those with new done messages."""
+
 
 class Ending(Changing):
     # -- another content, none, or no trace -----------------------------------------------------------------------
@@ -72,14 +75,33 @@ class Ending(Changing):
 
     def trim(self, limit: int) -> int:
         total = 0
-        for number, name in list(self._db.execute("SELECT n, name FROM queue WHERE done > 0")):
+        for number, name in self._finished():
             policy = self.policy(name)
-            over = min(self.counts(name).done - policy.archive.max_messages, limit - total)
+            surplus = self.counts(name).done - policy.archive.max_messages
+            over = min(surplus, limit - total)
+            if surplus > over:
+                self._known.finished.add(number)
             if over > 0:
                 self._trim(number, over, policy.tombstone_ms)
                 self._deltas_of(number)["done"] -= over
                 total += over
         return total
+
+    def _finished(self) -> list[tuple[int, str]]:
+        """Queues to look at: those that got done messages since they were last looked at, and some of all others in
+        turn, for what another process left. The cost does not depend on the number of queues."""
+        known = self._known
+        grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
+        known.finished = set()
+        found = {number: self._queue_name(number) for number in grown}
+        top: int = self._value("SELECT max(n) FROM queue") or 0
+        if known.trimmed_to < 0:  # a process that does not live long begins somewhere, not always at the first
+            known.trimmed_to = known.last % top // TRIMMED_IN_TURN * TRIMMED_IN_TURN if top else 0
+        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIMMED_IN_TURN
+        found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
+        if known.trimmed_to >= top:
+            known.trimmed_to = 0
+        return sorted(found.items())
 
     def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
         """The oldest of those with rows of their own and of those in batches."""

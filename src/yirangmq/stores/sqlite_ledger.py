@@ -10,7 +10,7 @@ from typing import Any
 import apsw
 
 from yirangmq.core import names
-from yirangmq.core.message import Counts, Message
+from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
 from yirangmq.stores import sqlite_rows as sql
@@ -23,6 +23,10 @@ from yirangmq.stores.sqlite_runs import Held, Runs
 AHEAD = 1000
 """Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
 leaves a gap."""
+MOST_POLICIES = 20_000
+"""Policies kept in memory, about 1 KB each. When there are more, all are forgotten and read again as they are used."""
+MOST_NUMBERS = 200_000
+"""The same for what is remembered of a queue in about 100 bytes: its number, its newest id."""
 
 
 @dataclass(slots=True)
@@ -51,6 +55,16 @@ class Known:
     due: tuple[int | None, bool] | None = None
     """The earliest moment at which time has something to do, and whether it has, or had when that was last looked up;
     None: to be looked up."""
+    queue_count: int | None = None
+    """How many queues there are; None: to be counted."""
+    totals: dict[str, int] | None = None
+    """The counts of all queues together; None: to be summed up."""
+    policied: set[str] | None = None
+    """Queues with a policy of their own; None: to be looked up."""
+    finished: set[int] = field(default_factory=set)
+    """Queues that got done messages since their history was last trimmed."""
+    trimmed_to: int = -1
+    """The number of the queue up to which the rotation of ``trim`` has come; -1: it has not begun."""
     last: int = 0
     """The last number given out, of those up to ``reserved`` that nobody else gives out."""
     reserved: int = 0
@@ -95,6 +109,8 @@ class Ledger:
         if number is None:
             number = self._value("SELECT n FROM queue WHERE name = ?", name)
             if number is not None:
+                if len(self._known.numbers) >= MOST_NUMBERS:
+                    self._known.numbers.clear()
                 self._known.numbers[name] = number
         return number
 
@@ -103,6 +119,8 @@ class Ledger:
         if number is None:
             number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
             self._known.numbers[name] = number
+            if self._known.queue_count is not None:
+                self._known.queue_count += 1
         return number
 
     def _queue_name(self, number: int) -> str:
@@ -126,11 +144,17 @@ class Ledger:
         """Write what was kept back and counted up in memory; called once, just before the commit."""
         self._runs.write()
         self._contents.sweep()
+        totals = self._known.totals
         for queue, deltas in self._deltas.items():
+            if totals is not None:
+                for name, delta in deltas.items():
+                    totals[name] += delta
             if deltas.keys() == sql.OF_NEW:
                 self._db.execute(sql.ADD_NEW, (deltas["published"], deltas["ready"], deltas["bytes"], queue))
                 continue
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
+            if deltas.get("done", 0) > 0:
+                self._known.finished.add(queue)
             if any(changed):
                 self._db.execute(sql.ADD_COUNTS, (*changed, queue))
 
@@ -142,11 +166,22 @@ class Ledger:
         pending: dict[str, int] = self._deltas.get(row[0]) or {}
         return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
 
+    def totals(self) -> Counts:
+        known = self._known
+        if known.totals is None:
+            sums = ", ".join(f"coalesce(sum({name}), 0)" for name in sql.COUNTED)
+            row = next(iter(self._db.execute(f"SELECT {sums} FROM queue")))
+            known.totals = dict(zip(sql.COUNTED, row, strict=True))
+        return sum_of([Counts(**known.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
+
     # -- policies and queues --------------------------------------------------------------------------------------
 
     def policy(self, queue: str) -> QueuePolicy:
         policy = self._known.rules.get(queue)
         if policy is None:
+            if len(self._known.rules) >= MOST_POLICIES:
+                self._known.rules.clear()
+                self._known.policies.clear()
             policy = self._known.rules[queue] = self._read_policy(queue)
         return policy
 
@@ -165,9 +200,28 @@ class Ledger:
     def set_policy(self, queue: str, text: str | None) -> None:
         self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
         self._known.rules.pop(queue, None)
+        if self._known.policied is not None:
+            (self._known.policied.discard if text is None else self._known.policied.add)(queue)
 
-    def queues(self) -> list[str]:
-        return [row[0] for row in self._db.execute("SELECT name FROM queue ORDER BY name")]
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        most = -1 if limit is None else limit
+        return [row[0] for row in self._db.execute(sql.QUEUES, (after, prefix, prefix + "\uffff", most))]
+
+    def queue_count(self) -> int:
+        known = self._known
+        if known.queue_count is None:
+            known.queue_count = int(self._value("SELECT count(*) FROM queue"))
+        return known.queue_count
+
+    def has_queue(self, queue: str) -> bool:
+        return self._queue(queue) is not None
+
+    def policied(self) -> list[str]:
+        known = self._known
+        if known.policied is None:
+            rows = self._db.execute("SELECT name FROM queue WHERE policy IS NOT NULL")
+            known.policied = {row[0] for row in rows}
+        return sorted(known.policied)
 
     def delete_queue(self, queue: str) -> None:
         number = self._queue(queue)
@@ -193,6 +247,12 @@ class Ledger:
         self._known.names.pop(number, None)
         self._known.policies.pop(queue, None)
         self._known.rules.pop(queue, None)
+        self._known.finished.discard(number)
+        self._known.totals = None
+        if self._known.queue_count is not None:
+            self._known.queue_count -= 1
+        if self._known.policied is not None:
+            self._known.policied.discard(queue)
 
     # -- notes ----------------------------------------------------------------------------------------------------
 

@@ -72,6 +72,8 @@ RESIZE_LIVES = f"""
 UPDATE life SET size = (SELECT {SIZE} FROM message m WHERE m.seq = life.seq)
 WHERE seq """
 RESIZE_READY = "UPDATE ready SET size = ? WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+QUEUES = "SELECT name FROM queue WHERE name > ? AND name >= ? AND name < ? ORDER BY name LIMIT ?"
+FINISHED = "SELECT n, name FROM queue WHERE n > ? AND n <= ? AND done > 0"
 NOTES = "SELECT key, text FROM note WHERE key >= ? AND key < ? ORDER BY key"
 KEY_HOLDER = "SELECT seq, id FROM dedup WHERE queue = ? AND key = ? AND until > ?"
 HOLD_KEY = "INSERT OR REPLACE INTO dedup VALUES (?, ?, ?, ?, ?)"

@@ -14,6 +14,7 @@ from yirangmq.core.message import Envelope, id_of, total_size
 from yirangmq.core.ports import Stored, new_stored
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_content import UNDO_CONTENT, by_itself, laid
+from yirangmq.stores.sqlite_ledger import MOST_NUMBERS
 from yirangmq.stores.sqlite_together import Together
 
 _kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
@@ -182,6 +183,8 @@ class SqliteTransaction(Together):
         """None of the queue's messages has a greater id, so that none has this one: ids are mostly made in order."""
         newest = self._known.newest
         if queue not in newest:
+            if len(newest) >= MOST_NUMBERS:
+                newest.clear()
             try:
                 newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
             except UnicodeDecodeError:  # of a damaged file: whoever takes that message is told

@@ -139,7 +139,7 @@ def _waiting(queue: str, url: str, error: str) -> dict[str, Any]:
 def _hooked(transaction: Transaction) -> list[tuple[str, QueuePolicy]]:
     """Queues with a webhook. A policy that cannot be read, edited by hand, is trouble of its own queue only."""
     found = []
-    for queue in transaction.queues():
+    for queue in transaction.policied():  # no other has one
         try:
             policy = transaction.policy(queue)
         except BadPolicy:

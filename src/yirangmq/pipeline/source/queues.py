@@ -96,7 +96,7 @@ class QueueReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """One for each queue and state."""
         try:
-            known = [row["queue"] for row in self._broker.document("GET", "/v1/queues")["queues"]]
+            known = self._known()
         finally:
             self._broker.close()
         wanted = self._options.names("queue") or tuple(known)
@@ -105,6 +105,16 @@ class QueueReader(DataSourceReader):
         # A queue comes to be with its first message: one that is not there holds none.
         parts = [OfQueue(queue, state) for queue in wanted if queue in known for state in self._states]
         return parts or [OfQueue("", "")]
+
+    def _known(self) -> list[str]:
+        """The queues of the server, a page at a time. An older server has one page and no cursor."""
+        found: list[str] = []
+        cursor, is_first = "", True
+        while cursor or is_first:
+            page = self._broker.document("GET", "/v1/queues" + (f"?cursor={quote(cursor)}" if cursor else ""))
+            found += [row["queue"] for row in page["queues"]]
+            cursor, is_first = page.get("cursor", ""), False
+        return found
 
     def read(self, partition: InputPartition) -> Iterator["pyarrow.RecordBatch"]:
         part = cast("OfQueue", partition)

@@ -93,7 +93,7 @@ class HttpServer:
             lambda: {"server": "yirangmq test", "node": "here"},
             lambda: door.describe(),
             Consumers(self._clock),
-            observing.metrics.rates,
+            observing.metrics.rates_of,
         )
         table = Calls(verbs, pages, site)
         observing.begin(verbs.happened, table)

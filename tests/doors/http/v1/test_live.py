@@ -99,12 +99,15 @@ def test_a_packed_body_is_refused_in_our_shape_and_nothing_is_stored(server: Htt
     assert (answer.status, answer.getheader("Accept-Encoding")) == (415, "identity")
     assert (error["code"], error["field"]) == ("packed_body", "content-encoding")
     line.close()
-    assert ask(server, "GET", "/v1/queues") == (200, {"queues": []})
+    status, found = ask(server, "GET", "/v1/queues")
+    assert (status, found["queues"]) == (200, [])
 
 
 def test_head_tells_the_length_and_sends_nothing(server: HttpServer) -> None:
     line = dial(server)
+    line.request("GET", "/v1/queues")
+    length = str(len(line.getresponse().read()))
     line.request("HEAD", "/v1/queues")
     answer = line.getresponse()
-    assert (answer.status, answer.getheader("Content-Length"), answer.read()) == (200, "13", b"")
+    assert (answer.status, answer.getheader("Content-Length"), answer.read()) == (200, length, b"")
     line.close()

@@ -61,7 +61,7 @@ class Admin:
 
     def configured(self, call: Call) -> None:
         """Queues of which at least one setting is the queue's own."""
-        listing = Listing(call.house, ARRAY, queues_page(call.house, _is_configured))
+        listing = Listing(call.house, ARRAY, queues_page(_is_configured))
         call.answer(call.stream(ARRAY, listing))
 
     def config(self, call: Call) -> None:

@@ -62,15 +62,13 @@ class Listing:
             self._outlet.fail()
 
 
-def queues_page(house: House, is_wanted: Callable[[Transaction, str], bool]) -> Page:
-    """The namespaces of the queues that are wanted, in the order of their names as they are when the list begins."""
-    queues = house.desk.read(lambda transaction: transaction.queues())
+def queues_page(is_wanted: Callable[[Transaction, str], bool]) -> Page:
+    """The namespaces of the queues that are wanted, in the order of their names."""
 
     def page(transaction: Transaction, cursor: str) -> tuple[Sequence[str], str]:
-        begin = int(cursor or 0)
-        end = begin + QUEUES_PER_PAGE
-        wanted = [queue for queue in queues[begin:end] if is_wanted(transaction, queue)]
+        queues = transaction.queues(cursor, QUEUES_PER_PAGE)
+        wanted = [queue for queue in queues if is_wanted(transaction, queue)]
         known = [namespace_of(transaction, queue) for queue in wanted]
-        return [name for name in known if name is not None], str(end) if end < len(queues) else ""
+        return [name for name in known if name is not None], queues[-1] if len(queues) == QUEUES_PER_PAGE else ""
 
     return page

@@ -22,7 +22,7 @@ class Queues:
 
     def namespaces(self, call: Call) -> None:
         """Those of which there is anything to count: a queue that has never had a message is not there yet."""
-        self._list(call, queues_page(call.house, lambda transaction, queue: any(transaction.counts(queue))))
+        self._list(call, queues_page(lambda transaction, queue: any(transaction.counts(queue))))
 
     def failed(self, call: Call) -> None:
         self._list(call, lambda transaction, cursor: failed_page(transaction, call.queue, cursor, PER_PAGE))

@@ -2,16 +2,23 @@
 
 from typing import Any
 
+from yirangmq.broker.overview import STATES
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Transaction
 from yirangmq.doors import looking
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
-from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, thing
+from yirangmq.doors.http.v1.fields import CURSOR, Field, choice, text, whole
+from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, table, thing
+from yirangmq.doors.queue_lists import PAGE, SORTS
 from yirangmq.format.jsontext import loads
 
 
 def all_queues(ask: Ask) -> None:
-    ask.call("status", ask.values(), lambda status: ask.reply({"queues": status["queues"]}))
+    ask.call(
+        "status",
+        ask.values(),
+        lambda status: ask.reply({name: status[name] for name in ("queues", "cursor", "all")}),
+    )
 
 
 def one_queue(ask: Ask) -> None:
@@ -39,11 +46,11 @@ def show_policy(ask: Ask) -> None:
 
 
 def _in_force(transaction: Transaction, given: dict[str, Any]) -> dict[str, Any]:
-    text = looking.policy_text(transaction, given)
+    stored = looking.policy_text(transaction, given)
     return {
         "queue": given["queue"],
         "policy": looking.policy(transaction, given),
-        "set": None if text is None else loads(text.encode()),
+        "set": None if stored is None else loads(stored.encode()),
     }
 
 
@@ -96,9 +103,24 @@ ONE = "/v1/queues/{queue}"
 PAUSED = thing(queue=TEXT, paused=FLAG, changed=FLAG)
 IN_FORCE = ref("PolicyInForce")
 
+LISTED = (
+    Field("limit", whole(1, PAGE), "at most so many", PAGE),
+    CURSOR,
+    Field("prefix", text(200), "queues whose names begin so", ""),
+    Field("find", text(200), "queues with this in their names, in letters of any case", ""),
+    Field(
+        "sort",
+        choice(*SORTS, *(f"-{name}" for name in SORTS[1:])),
+        "by name, or by a count, with - the largest first; a cursor goes with the order that it came from",
+        SORTS[0],
+    ),
+)
+ALL_QUEUES = thing(queues=COUNT, backlog=COUNT, totals=table(COUNT), **dict.fromkeys(STATES, COUNT))
+QUEUES_PAGE = thing(queues=items(ref("Queue")), cursor=TEXT, all=ALL_QUEUES)
+
 ENDPOINTS = (
-    Endpoint("GET", "/v1/queues", "Every queue with its counts and rates", all_queues, "queues", "look",
-             thing(queues=items(ref("Queue")))),
+    Endpoint("GET", "/v1/queues", "Queues with their counts and rates, a page at a time", all_queues, "queues", "look",
+             QUEUES_PAGE, query=LISTED),
     Endpoint("GET", ONE, "One queue", one_queue, "queues", "look", ref("Queue"), refusals=("not_found",)),
     Endpoint("DELETE", ONE, "Delete a queue, all its messages and its policy", delete_queue, "queues", "admin",
              thing(queue=TEXT, deleted=COUNT)),

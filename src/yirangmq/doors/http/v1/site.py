@@ -8,6 +8,7 @@ from yirangmq.core.roster import WISHES
 from yirangmq.core.strict import kind
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
+from yirangmq.doors.http.v1.queues import LISTED, QUEUES_PAGE
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, NUMBER, TEXT, items, ref, some, table, thing
 from yirangmq.format.envelope import iso
 
@@ -91,7 +92,7 @@ LATEST = 253_402_300_799_000
 SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
 ONE = "/v1/consumers/{id}"
 HEALTH = thing(status=TEXT, reasons=items(thing(level=TEXT, code=TEXT, text=TEXT)))
-TRENDS = thing(at=items(INSTANT), queues=table(table(items(some(NUMBER)))))
+TRENDS = thing(at=items(INSTANT), all=table(items(some(NUMBER))), queues=table(table(items(some(NUMBER)))))
 CARD = Content(
     {
         "application/json": {
@@ -120,7 +121,7 @@ WISHED = {"pause": "take nothing more", "resume": "go on", "drain": "finish what
 
 ENDPOINTS = (
     Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "look",
-             thing(queues=items(ref("Queue"))), query=(SOME_QUEUE,)),
+             QUEUES_PAGE, query=(SOME_QUEUE, *LISTED)),
     Endpoint("GET", "/v1/trends", "How the numbers of queues went during the last ten minutes", trends, "server",
              "look", TRENDS, query=(SOME_QUEUE,)),
     Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "look", HEALTH,

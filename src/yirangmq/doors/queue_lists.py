@@ -1,0 +1,131 @@
+"""Lists of queues a page at a time: what is asked for, which queues these are, and their rows, in slices.
+
+One form everywhere: ``limit`` rows at most, of queues behind ``cursor`` whose names begin with ``prefix`` and contain
+``find``, by ``sort``. The answer has the ``cursor`` of the next page, "" at the end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from heapq import nsmallest
+from typing import Any
+
+from yirangmq.broker import overview
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Clock, Transaction
+from yirangmq.doors.slices import Slices
+from yirangmq.doors.values import Values
+
+PAGE = 1000
+"""Rows of a page where nothing else is said, and at most."""
+ROWS_PER_SLICE = 50
+"""About 25 µs each."""
+NAMES_PER_SLICE = 500
+"""Queues that are searched or counted for their order in one slice, at about 3 µs each."""
+BY_NAME = "queue"
+SORTS = (BY_NAME, "backlog", *overview.STATES, *overview.TOTALS)
+Rates = Callable[[str], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ListQuery:
+    queue: str | None = None
+    limit: int = PAGE
+    cursor: str = ""
+    prefix: str = ""
+    find: str = ""
+    sort: str = BY_NAME
+    """With "-" in front the largest come first."""
+
+    @property
+    def key(self) -> str:
+        return self.sort.removeprefix("-")
+
+
+def read_query(values: Values) -> ListQuery:
+    query = ListQuery(
+        values.some_queue(),
+        values.whole("limit", PAGE, least=1, most=PAGE),
+        values.text("cursor", most=300),
+        values.text("prefix", most=200),
+        values.text("find", most=200).lower(),
+        values.text("sort", BY_NAME, most=30),
+    )
+    if query.key not in SORTS or query.sort == f"-{BY_NAME}":
+        raise BadInput(f"must be one of {', '.join(SORTS)}; '-' in front turns a count round", field="sort")
+    return query
+
+
+def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
+    """``{"overdue", "queues", "cursor", "all"}``: the rows of a page, and what all queues are together."""
+    now = clock.now_ms()
+    if query.queue is None:
+        names, following = yield from (_by_name(query) if query.key == BY_NAME else _by_count(query))
+    else:
+        names, following = [query.queue], ""
+    rows: list[dict[str, Any]] = []
+    for begin in range(0, len(names), ROWS_PER_SLICE):
+        some = names[begin : begin + ROWS_PER_SLICE]
+        rows += yield partial(overview.rows, wanted=some, now=now)
+    if query.queue is None:
+        rows = [row for row in rows if row["exists"]]  # one may have gone since its name was read
+    for row in rows:
+        row["rates"] = rates(row["queue"])
+    is_overdue = yield lambda transaction: overview.is_overdue(transaction, now)
+    everything = yield overview.together
+    return {"overdue": is_overdue, "queues": rows, "cursor": following, "all": everything}
+
+
+def _by_name(query: ListQuery) -> Slices:
+    """The names of the page, and the cursor of the next one."""
+    found: list[str] = []
+    after, step = query.cursor, NAMES_PER_SLICE if query.find else query.limit + 1
+    while len(found) <= query.limit:
+        some: list[str] = yield partial(_names, after=after, limit=step, prefix=query.prefix)
+        found += [name for name in some if query.find in name.lower()]
+        if len(some) < step:
+            break
+        after = some[-1]
+    names = found[: query.limit]
+    return names, names[-1] if len(found) > query.limit else ""
+
+
+def _by_count(query: ListQuery) -> Slices:
+    """All queues are counted, slice by slice; in memory are no more than a page. Its cursor is the count and the name
+    of the last one."""
+    turn = -1 if query.sort.startswith("-") else 1
+    behind = _read_cursor(query.cursor, turn)
+    best: list[tuple[int, str]] = []
+    after = ""
+    while True:
+        counted = yield partial(_counted, after=after, query=query)
+        some = [(turn * _worth(counts, query.key), name) for name, counts in counted if query.find in name.lower()]
+        best = nsmallest(query.limit + 1, [*best, *(one for one in some if behind is None or one > behind)])
+        if len(counted) < NAMES_PER_SLICE:
+            break
+        after = counted[-1][0]
+    shown = best[: query.limit]
+    following = f"{shown[-1][0] * turn}:{shown[-1][1]}" if len(best) > query.limit else ""
+    return [name for _, name in shown], following
+
+
+def _names(transaction: Transaction, after: str, limit: int, prefix: str) -> list[str]:
+    return transaction.queues(after, limit, prefix)
+
+
+def _counted(transaction: Transaction, after: str, query: ListQuery) -> list[tuple[str, Counts]]:
+    return [(name, transaction.counts(name)) for name in transaction.queues(after, NAMES_PER_SLICE, query.prefix)]
+
+
+def _worth(counts: Counts, key: str) -> int:
+    return counts.ready + counts.delayed + counts.held if key == "backlog" else int(getattr(counts, key))
+
+
+def _read_cursor(text: str, turn: int) -> tuple[int, str] | None:
+    if not text:
+        return None
+    count, _, name = text.partition(":")
+    try:
+        return turn * int(count), name
+    except ValueError:
+        raise BadInput(f"{text!r} is not a cursor of this listing", field="cursor") from None

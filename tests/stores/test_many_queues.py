@@ -1,0 +1,101 @@
+"""What a commit and a health check cost does not depend on how many queues there are: work is counted, not timed."""
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.leases import Leases
+from yirangmq.broker.verbs import Verbs
+from yirangmq.core.inherited import Defaults
+from yirangmq.core.ports import Store, Transaction
+from yirangmq.doors.health import Health
+from yirangmq.format.envelope import NewMessage, build
+from yirangmq.stores.files import FilesStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.testing import CountingIds, ManualClock
+
+FEW, MANY = 1000, 3000
+FEW_FOLDERS, MANY_FOLDERS = 200, 400
+"""Both more than any look at all queues takes in one turn, and a whole number of such turns."""
+
+
+class Work:
+    """A store with so many queues, each with a message, and the verbs of a server on it."""
+
+    def __init__(self, store: Store, queues: int) -> None:
+        self.store, self.clock, self.ids = store, ManualClock(), CountingIds()
+        self.verbs = Verbs(self.clock, self.ids, Defaults(max_queues=10**6))
+        self.desk = Desk(store, self.verbs, self.clock, lambda call: call(), lambda seconds, call: None)
+        self.health = Health(self.clock, None)
+        self.queues = queues
+        for begin in range(0, queues, 200):
+            with store.transaction() as transaction:
+                for number in range(begin, min(queues, begin + 200)):
+                    self.publish(transaction, f"queue-{number:05}")
+        self.commit(lambda transaction: self.verbs.sweep(transaction))
+        self.commit(self.health.signs)
+
+    def publish(self, transaction: Transaction, queue: str) -> None:
+        [id] = self.ids.new(1)
+        self.verbs.publish(transaction, queue, [build(queue, NewMessage(payload=1), id, self.clock.now_ms())])
+
+    def commit(self, work: Callable[[Transaction], Any]) -> Any:
+        answers: list[Any] = []
+        self.desk.submit(work, lambda value, error: answers.append(error or value))
+        [answer] = answers
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def game(self) -> None:
+        """A message of every kind of step, in queues at both ends, and a minute of time between them."""
+        for queue in ("queue-00000", f"queue-{self.queues - 1:05}"):
+            self.commit(partial(self.publish, queue=queue))
+            [lease] = self.commit(partial(self.verbs.lease, queue=queue, limit=1, span=None, who="me"))
+            acked = self.commit(partial(self.verbs.ack, leases=Leases([lease.lease_id]), consumer=None))
+            assert acked == [None]
+            self.clock.advance(2_000)
+            self.commit(self.verbs.sweep)
+            self.commit(self.health.signs)
+
+
+@pytest.fixture(params=["sqlite", "files"])
+def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Work, Work]]:
+    stores: list[Store]
+    if request.param == "sqlite":
+        stores = [ServedSqliteStore(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]
+        counts = FEW, MANY
+    else:
+        stores = [FilesStore(tmp_path / f"{n}", durability="os") for n in range(2)]
+        counts = FEW_FOLDERS, MANY_FOLDERS
+    yield Work(stores[0], counts[0]), Work(stores[1], counts[1])
+    for store in stores:
+        store.close()
+
+
+def calls_of(work: Callable[[], None]) -> int:
+    """Calls of functions, ours and the system's, and how much they were given to go through."""
+    counted = 0
+
+    def count(frame: Any, event: str, argument: Any) -> None:
+        nonlocal counted
+        counted += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return counted
+
+
+def test_cost_of_commits_and_health_does_not_depend_on_the_number_of_queues(works: tuple[Work, Work]) -> None:
+    for work in works:
+        work.game()  # what is remembered from now on is remembered
+    few, many = (calls_of(work.game) for work in works)
+    assert many <= few * 1.02
