@@ -52,7 +52,7 @@ test-all: ready ## all tests, and check beside them
 ready: # what is installed and what is fetched, side by side
 	@$(MAKE) --no-print-directory -j 2 setup fetched
 fetched:
-	@tools/browser.sh && tools/etcd.sh
+	@tools/browser.sh && tools/etcd.sh && tools/faketime.sh
 
 WITH_CHECK = tools/beside.sh $(MAKE) --no-print-directory check --
 
@@ -66,6 +66,10 @@ cluster-demo: setup etcd ## three members of etcd and two servers; leaders are k
 .PHONY: etcd
 etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if they are not here
 	@tools/etcd.sh
+
+.PHONY: faketime
+faketime: ## libfaketime, for the tests of clocks; fetched into .tools if it is not here
+	@tools/faketime.sh
 
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py

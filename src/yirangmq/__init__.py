@@ -104,14 +104,17 @@ def open(
     and packages whose functions the queues' processors may run. ``read_only`` writes nothing to the store, and refuses
     every call that would with ``store_read_only``."""
     from yirangmq.broker.queues import Queues
+    from yirangmq.broker.store_time import resume
     from yirangmq.broker.verbs import Verbs
     from yirangmq.clock import SystemClock, TimeOrderedIds
     from yirangmq.core.inherited import Defaults
     from yirangmq.stores.open import open_roster, open_store
 
-    clock, ids = SystemClock(), TimeOrderedIds()
+    clock = SystemClock()
+    ids = TimeOrderedIds(clock.now_ms)
     store = open_store(url, durability=durability, read_only=read_only)
     verbs = Verbs(clock, ids, Defaults(hooks=tuple(hooks)))
+    resume(verbs.store_time, store)
     return Queues(store, clock, ids, consumer, roster=open_roster(url, clock), verbs=verbs)
 
 

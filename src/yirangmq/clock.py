@@ -7,25 +7,93 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+
+LEAST_SET_MS = 1_000
+"""A wall clock that differs from the store time by less was not set: it is being slewed, or read at another moment."""
+COMPARE_MS = 1_000
+"""How often the two are compared, at most."""
+boot_ns: Callable[[], int] = (
+    partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic_ns
+)
+"""Nanoseconds since the machine was started, those in which it was suspended included. Setting the wall clock does not
+change it, and all processes of one boot read the same."""
+
+
+def boot_id() -> str:
+    """What the value of ``boot_ns`` is counted from: this boot of the machine, and the time namespace of the process.
+    Empty where the system does not say."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:  # noqa: PTH123
+            boot = file.read().strip()
+        return f"{boot}/{os.readlink('/proc/self/ns/time')}"  # noqa: PTH115
+    except OSError:
+        return ""
 
 
 class SystemClock:
+    """``core.ports.Clock``: store time is the time since boot plus an offset. Setting the wall clock does not move it.
+
+    The offset is that of the wall clock when the process begins, until ``resume`` replaces it by the one that the store
+    has on record (``broker.store_time``). Used from any thread."""
+
+    def __init__(self, boot: Callable[[], int] = boot_ns, wall: Callable[[], int] = time.time_ns) -> None:
+        self._boot = boot
+        self._wall = wall
+        self._compare_at = 0
+        self._ahead = 0
+        self._offset = wall() // 1_000_000 - boot() // 1_000_000
+
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        boot = self._boot() // 1_000_000
+        if boot >= self._compare_at:
+            self._compare(boot)
+        return boot + self._offset
+
+    def wall_ms(self) -> int:
+        return self._wall() // 1_000_000
+
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of store time; 0 unless it was set, a second late at most."""
+        return self._ahead
+
+    @property
+    def boot_ms(self) -> int:
+        return self._boot() // 1_000_000
+
+    @property
+    def offset_ms(self) -> int:
+        """Store time less the time since boot."""
+        return self._offset
+
+    def resume(self, offset_ms: int) -> None:
+        """Go by this offset from now on."""
+        self._offset = offset_ms
+        self._compare(self._boot() // 1_000_000)
+
+    def _compare(self, boot: int) -> None:
+        self._compare_at = boot + COMPARE_MS
+        ahead = self._wall() // 1_000_000 - boot - self._offset
+        if abs(ahead) < LEAST_SET_MS:
+            self._ahead = 0
+        elif abs(ahead - self._ahead) >= LEAST_SET_MS:
+            self._ahead = ahead
 
 
 class TimeOrderedIds:
     """UUIDs of version 7: they sort by time, so that an index of them grows at its end.
 
     All of one millisecond share one draw of 73 random bits and count up from it. Each thread has draws of its own, and
-    so has a process that was forked off."""
+    so has a process that was forked off. The time in them is store time if its clock is given: it never goes back, so
+    that ids keep their order when the wall clock is set back."""
 
-    def __init__(self) -> None:
+    def __init__(self, now_ms: Callable[[], int] | None = None) -> None:
         self._draws = _Draws()
+        self._now = now_ms or SystemClock().now_ms
 
     def new(self, count: int) -> list[str]:
         draws = self._draws
-        now = time.time_ns() // 1_000_000
+        now = self._now()
         if now != draws.at or os.getpid() != draws.by:
             draws.draw(now)
         first = draws.next
@@ -103,12 +171,12 @@ def give_way() -> None:
 
 
 def _wall_ms() -> int:
-    return SystemClock().now_ms()
+    return time.time_ns() // 1_000_000
 
 
 def _boot_ms() -> int:
     """Milliseconds that go on while the machine sleeps, and that nobody sets."""
-    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+    return boot_ns() // 1_000_000
 
 
 class SteadyClock:
@@ -125,6 +193,9 @@ class SteadyClock:
 
     def now_ms(self) -> int:
         return self._boot() + self._offset
+
+    def wall_ms(self) -> int:
+        return self._wall()
 
     def ahead_ms(self) -> int:
         return self._wall() - self.now_ms()

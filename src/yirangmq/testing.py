@@ -14,13 +14,24 @@ START_MS = 1_768_296_060_000
 
 
 class ManualClock:
-    """``core.ports.Clock`` that stands still until ``advance``: a test of an hour takes no time."""
+    """``core.ports.Clock`` that stands still until ``advance``: a test of an hour takes no time. ``set_wall`` sets the
+    wall clock forward or back, as an operator or NTP does; store time does not follow."""
 
     def __init__(self, start_ms: int = START_MS) -> None:
         self._now = start_ms
+        self._ahead = 0
 
     def now_ms(self) -> int:
         return self._now
+
+    def wall_ms(self) -> int:
+        return self._now + self._ahead
+
+    def ahead_ms(self) -> int:
+        return self._ahead
+
+    def set_wall(self, by_milliseconds: int) -> None:
+        self._ahead += by_milliseconds
 
     def advance(self, milliseconds: int) -> None:
         if milliseconds < 0:

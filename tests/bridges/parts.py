@@ -55,6 +55,12 @@ class House:
     def now_ms(self) -> int:
         return self.stage.turning.now_ns() // 1_000_000
 
+    def wall_ms(self) -> int:
+        return self.now_ms()
+
+    def ahead_ms(self) -> int:
+        return 0
+
     def start(self, *wanted: NewBridge) -> None:
         self.bridges.start(wanted, _never)
 

@@ -93,6 +93,17 @@ def test_a_subscription_and_a_walk(address: str) -> None:
 
 
 def test_every_verb_has_its_asyncio_form() -> None:
-    inside = {"publish_envelopes", "run", "read", "listen", "happened", "now_ms", "check", "verbs"}
+    inside = {
+        "publish_envelopes",
+        "run",
+        "read",
+        "listen",
+        "happened",
+        "now_ms",
+        "wall_ms",
+        "ahead_ms",
+        "check",
+        "verbs",
+    }
     verbs = {name for name in vars(Queues) if not name.startswith("_")} - inside
     assert verbs <= set(dir(AsyncQueues))

@@ -37,8 +37,9 @@ class Shift:
 
 
 def main() -> int:
-    shift, now_ms = Shift(Path(os.environ[VARIABLE])), SystemClock.now_ms
+    shift, now_ms, wall_ms = Shift(Path(os.environ[VARIABLE])), SystemClock.now_ms, SystemClock.wall_ms
     SystemClock.now_ms = lambda self: now_ms(self) + shift.ms  # type: ignore[method-assign]
+    SystemClock.wall_ms = lambda self: wall_ms(self) + shift.ms  # type: ignore[method-assign]
     return run()
 
 

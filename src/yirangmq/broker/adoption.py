@@ -39,7 +39,8 @@ def adopt(ours: Queues, theirs: Queues, here: str, there: str, *, dry_run: bool 
         if policy is not None and not dry_run:
             ours.run(partial(_set_policy, queue=queue, text=policy))
         for begin in range(0, len(seqs), MOST_PER_PAGE):
-            page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MOST_PER_PAGE]))
+            ahead = theirs.ahead_ms() - ours.ahead_ms()
+            page = theirs.read(partial(loaded, seqs=seqs[begin : begin + MOST_PER_PAGE], ahead=ahead))
             fresh = [line for line in page if line.message.id not in before]
             stored = len(fresh)
             if not dry_run:
@@ -95,6 +96,7 @@ def _set_policy(transaction: Transaction, queue: str, text: str) -> None:
 def overlap(queues: Queues, since_ms: int, tell: Callable[[dict[str, Any]], None]) -> int:
     """Tell every message that came or changed here since then, one by one; how many."""
     count = 0
+    since_ms -= queues.ahead_ms()
     for queue in queues.queues():
         for message in queues.read(partial(_changed, queue=queue, since_ms=since_ms)):
             tell(_about(message))

@@ -66,7 +66,7 @@ class Batches:
 
     def sweep(self, done: Done) -> None:
         """Stages that nobody committed in an hour."""
-        edge = self._clock.now_ms() - STAGE_AGE_MS
+        edge = self._clock.wall_ms() - STAGE_AGE_MS
         kept = {(entry.query, entry.batch) for entry in self._pending()}
 
         def work() -> int:
@@ -131,7 +131,7 @@ class Batches:
             return
         if loaded.topic_rows and self.topics is not None:
             new = new._replace(step=Step.PENDING, topic_rows=loaded.topic_rows, behind=self.topics.last())
-        work = partial(self._admit, new=new._replace(at=self._clock.now_ms()), rows=loaded.rows)
+        work = partial(self._admit, new=new._replace(at=self._clock.wall_ms()), rows=loaded.rows)
         self._submit(work, loaded.rows, lambda entry, problem: self._stored(new, entry, loaded, problem))
 
     def _submit(self, work: Callable[[Transaction], Entry], rows: Rows, done: Done) -> None:

@@ -81,7 +81,7 @@ class Bridges:
 
     def add(self, new: NewBridge, done: Done) -> None:
         """``done(row)`` when it is on disk, and at work; the same one again is there already."""
-        name, now = new.bridge.name, self._means.clock.now_ms()
+        name, now = new.bridge.name, self._means.clock.wall_ms()
         known = self._crossings.get(name)
         if known is not None:
             if known.bridge[:4] != new.bridge[:4]:
@@ -100,12 +100,12 @@ class Bridges:
 
     def pause(self, name: str, done: Done) -> None:
         crossing = self._find(name)
-        bridge = crossing.bridge._replace(is_paused=True, changed_at=self._means.clock.now_ms())
+        bridge = crossing.bridge._replace(is_paused=True, changed_at=self._means.clock.wall_ms())
         self._change(crossing, bridge, None, done)
 
     def resume(self, name: str, start: Start | None, at: int, done: Done) -> None:
         """From where it was; or, with ``start``, from there: what lies between is skipped, or comes again."""
-        crossing, now = self._find(name), self._means.clock.now_ms()
+        crossing, now = self._find(name), self._means.clock.wall_ms()
         bridge = crossing.bridge._replace(is_paused=False, changed_at=now)
         if start is None:
             self._change(crossing, bridge, None, done)

@@ -31,7 +31,8 @@ CROWD = 4
 """Requests in a commit from which on the next one waits a little for more."""
 TURNS_TO_GATHER = 3
 """Turns of the loop, each some millionths of a second: whoever was just answered may ask again in them."""
-LONGEST_SLEEP = 3600.0
+LONGEST_SLEEP = 60.0
+"""Timers stand still while the machine is suspended; what fell due meanwhile is late by this at most."""
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
 MOST_ROUNDS = 100
@@ -380,8 +381,16 @@ class Desk:
         """Duty has begun, or ended: what time has brought meanwhile is done, and who waits is served."""
         self._alarm_at = None
         if self.duty.is_on:
+            self.resume_time()
             self.submit(self.verbs.sweep, _ignore)
             self.news()
+
+    def resume_time(self) -> None:
+        """Go by the store time on record, which another node, or this one before a restart, may have moved on."""
+        try:
+            self.read(self.verbs.store_time.resume)
+        except QueueError:
+            self.verbs.store_time.renew()  # the store is in trouble; the clock goes on as it is
 
     def _perform(self, job: Task, transaction: Transaction) -> None:
         self.verbs.gate.cleared = self._cleared.get(job) if self._cleared else None

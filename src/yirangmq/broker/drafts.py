@@ -20,6 +20,7 @@ from yirangmq.core.ports import Clock, Stored, Transaction, new_change
 from yirangmq.core.quota import Load
 from yirangmq.core.states import State
 from yirangmq.format.content import with_content
+from yirangmq.format.envelope import stamped
 
 OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
 """The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number
@@ -63,7 +64,9 @@ class Drafts:
         self._found(transaction, queue, namespace)
         until = now + self._verbs.defaults.draft_in(transaction.policy(queue))
         members = [(queue, id, rank, now, now, 0, None, _header(rank), b"", False, 0, 0) for id, rank in drafts]
-        transaction.add([new_envelope(one) for one in members], now, now, until)
+        new = [new_envelope(one) for one in members]
+        ahead = self._clock.ahead_ms()
+        transaction.add([stamped(one, ahead) for one in new] if ahead else new, now, now, until)
 
     def _found(self, transaction: Transaction, queue: str, namespace: str) -> None:
         """A queue that begins here gets the document's policy."""

@@ -29,6 +29,7 @@ from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
 from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.roster import Roster
+from yirangmq.core.store_time import shown_message
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
 
@@ -136,8 +137,15 @@ class Queues(AbstractContextManager["Queues"]):
             deliveries = self._lane.run(lambda transaction: self._verbs.lease(transaction, queue, limit, span, who))
             left = until - time.monotonic()
             if deliveries or left <= 0:
-                return [*deliveries]
+                return self._shown(deliveries)
             self._waiters.wait(seen, min(left, self._seconds_to_next_due()))
+
+    def _shown(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """With the end of their leases on the wall clock."""
+        ahead = self._clock.ahead_ms()
+        if not ahead:
+            return [*deliveries]
+        return [one._replace(message=shown_message(one.message, ahead)) for one in deliveries]
 
     def subscribe(
         self,
@@ -246,14 +254,19 @@ class Queues(AbstractContextManager["Queues"]):
         names.check_queue(queue)
         names.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = check_state(state)
-        return self._lane.read(lambda transaction: looks(transaction, transaction.scan(queue, wanted, limit).messages))
+        ahead = self._clock.ahead_ms()
+        return self._lane.read(
+            lambda transaction: looks(transaction, transaction.scan(queue, wanted, limit).messages, ahead)
+        )
 
     def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
         """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
         names.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
-            cursor, found = self._lane.read(partial(page, queue=queue, state=wanted, limit=batch, cursor=cursor))
+            ahead = self._clock.ahead_ms()
+            work = partial(page, queue=queue, state=wanted, limit=batch, cursor=cursor, ahead=ahead)
+            cursor, found = self._lane.read(work)
             yield from found
             if not cursor:
                 return
@@ -262,7 +275,7 @@ class Queues(AbstractContextManager["Queues"]):
         """One message, wherever it stands."""
         names.check_queue(queue)
         names.check_id(id)
-        return self._lane.read(partial(one, queue=queue, id=id))
+        return self._lane.read(partial(one, queue=queue, id=id, ahead=self._clock.ahead_ms()))
 
     def queues(self, prefix: str = "") -> list[str]:
         """The names of all queues, or of those that begin so, in order."""
@@ -352,7 +365,7 @@ class Queues(AbstractContextManager["Queues"]):
         """The schedules of all queues, or of one, each with the time at which it fires next."""
         if queue is not None:
             names.check_queue(queue)
-        return self._lane.read(lambda transaction: listed(transaction, self.now_ms(), queue))
+        return self._lane.read(lambda transaction: listed(transaction, self.wall_ms(), queue))
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state; for each None, or why not."""
@@ -402,6 +415,12 @@ class Queues(AbstractContextManager["Queues"]):
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def ahead_ms(self) -> int:
+        return self._clock.ahead_ms()
 
     def delete_queue(self, queue: str) -> None:
         names.check_queue(queue)

@@ -26,26 +26,26 @@ class Ticking:
     def __init__(self, desk: Desk, clock: Clock) -> None:
         self._desk = desk
         self._clock = clock
-        self._seen = clock.now_ms()
+        self._seen = clock.wall_ms()
         self._alarm = Alarm(desk, self._look)
 
     def start(self) -> None:
         """From now on; what was due before is skipped."""
-        self._seen = self._clock.now_ms()
+        self._seen = self._clock.wall_ms()
         self._alarm.start()
 
     def stop(self) -> None:
         self._alarm.stop()
 
     def _look(self) -> None:
-        now = self._clock.now_ms()
+        now = self._clock.wall_ms()
         try:
             ticks, soonest = self._desk.read(lambda transaction: self._due(transaction, now))
         except QueueError as error:
             log.warning("schedules cannot be read: %s", error)
             self._alarm.set(RETRY_SECONDS)
             return
-        self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.now_ms()) / 1000)
+        self._alarm.set(max(0, min(soonest, now + LOOK_MS) - self._clock.wall_ms()) / 1000)
         if not ticks:
             self._seen = now
             return
@@ -74,7 +74,7 @@ class Ticking:
 
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """One that is refused, by a quota for example, is lost and harms no other."""
-        now = self._clock.now_ms()
+        now = self._clock.wall_ms()
         verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:
             verbs.gate.clear(transaction, tick.queue, envelopes)

@@ -17,6 +17,7 @@ from yirangmq.core.message import Envelope, Message
 from yirangmq.core.policy import MAX_BODY, QueuePolicy
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
+from yirangmq.core.store_time import shown_envelope, shown_failure, shown_message
 from yirangmq.format.jsontext import loads
 from yirangmq.format.transfer import Closing, MessageLine, Opening, QueueLine, read, write
 
@@ -72,7 +73,7 @@ def export(
 
     Each queue is listed at one moment; a message that moves on while it is being written is written as it is then."""
     chosen = _checked_names(queues, wanted)
-    size = _sent(sink, write(Opening(queues.now_ms())))
+    size = _sent(sink, write(Opening(queues.wall_ms())))
     messages = 0
     for queue in chosen:
         policy, order = queues.read(partial(_listing, queue=queue))
@@ -154,17 +155,29 @@ def _lines(queues: Queues, order: "array[int]") -> Iterator[MessageLine]:
     """Page by page; the size of the last page tells how many the next one may have."""
     begin, count = 0, 1
     while begin < len(order):
-        page = queues.read(partial(loaded, seqs=order[begin : begin + count].tolist()))
+        work = partial(loaded, seqs=order[begin : begin + count].tolist(), ahead=queues.ahead_ms())
+        page = queues.read(work)
         yield from page
         begin += count
         size = sum(len(line.envelope.payload) for line in page)
         count = min(count * 4, MOST_PER_PAGE, max(1, BYTES_PER_PAGE * count // max(1, size)))
 
 
-def loaded(transaction: Transaction, seqs: list[int]) -> list[MessageLine]:
+def loaded(transaction: Transaction, seqs: list[int], ahead: int = 0) -> list[MessageLine]:
+    """As they are, their times on the wall clock, which is ``ahead`` of the store time of this store."""
     messages = [message for message in transaction.by_seq(seqs) if message is not None and message.body]
     parts = zip(messages, transaction.envelopes(messages), transaction.failures(messages), strict=True)
-    return [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
+    found = [MessageLine(message, envelope, failure) for message, envelope, failure in parts if envelope is not None]
+    return [_moved(line, ahead) for line in found] if ahead else found
+
+
+def _moved(line: MessageLine, by: int) -> MessageLine:
+    """With its times on another line of time."""
+    return MessageLine(
+        shown_message(line.message, by),
+        shown_envelope(line.envelope, by),
+        None if line.failure is None else shown_failure(line.failure, by),
+    )
 
 
 # -- in -------------------------------------------------------------------------------------------------------------
@@ -271,6 +284,8 @@ class _Loading:
         page, self._page, self._page_size = self._page, [], 0
         if not page:
             return
+        if ahead := self._queues.ahead_ms():
+            page = [_moved(line, -ahead) for line in page]
         now = self._queues.now_ms()
         if self._dry_run:
             stored = self._queues.read(partial(_unknown, page=page))

@@ -15,6 +15,7 @@ from yirangmq.broker.leases import Leases, Results
 from yirangmq.broker.offers import Head, Offers
 from yirangmq.broker.outcomes import tell_outcomes
 from yirangmq.broker.room import check_new_queues, make_room, newcomers
+from yirangmq.broker.store_time import StoreTime
 from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.uniqueness import Uniqueness
@@ -31,6 +32,7 @@ from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_cha
 from yirangmq.core.quota import Load
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, new_delivery
+from yirangmq.format.envelope import stamped
 
 TIDY_MS = 1_000
 QUIET_TIDY_MS = 60_000
@@ -47,7 +49,7 @@ class Verbs:
     """The verbs of one store's queues. Used from the lane, so by one thread at a time."""
 
     def __init__(self, clock: Clock, ids: Ids, defaults: Defaults | None = None) -> None:
-        self._clock = clock
+        self.clock = clock
         self._ids = ids
         self.defaults = defaults or Defaults()
         self.uniqueness = Uniqueness(self.defaults)
@@ -62,11 +64,12 @@ class Verbs:
         self.strict = StrictOrder()
         self.offers = Offers(self)
         self.dispatching = Dispatching(self)
+        self.store_time = StoreTime(clock)
         self.touched: set[str] = set()
         """Queues that may have something to take since somebody last cleared this."""
 
     def now_ms(self) -> int:
-        return self._clock.now_ms()
+        return self.clock.now_ms()
 
     def fraction(self) -> float:
         return self._ids.fraction()
@@ -75,10 +78,14 @@ class Verbs:
 
     def publish(self, transaction: Transaction, queue: str, envelopes: Sequence[Envelope]) -> list[Stored]:
         """New envelopes of one queue, already well formed."""
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         if self.defaults.max_queues and not transaction.has_queue(queue):
             self.check_new_queue(transaction, queue, len(envelopes))
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
         policy = transaction.policy(queue)
+        if ahead := self.clock.ahead_ms():
+            envelopes = [stamped(envelope, ahead) for envelope in envelopes]
         sizes = [*map(len, map(payload_of, envelopes))]
         if max(sizes) > policy.max_body:
             raise TooLarge(f"{max(sizes)} bytes, this queue takes {policy.max_body}", field="payload")
@@ -199,7 +206,7 @@ class Verbs:
     ) -> Sequence[Delivery]:
         """Up to ``limit`` messages for ``span`` milliseconds (None: as the queue's policy says), and no more payload
         than ``most_bytes``, but for a single message that is larger. Nothing while the queue is paused."""
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         limit = self.allowance(transaction, queue, limit, now)
         if not limit:
             return []
@@ -267,7 +274,7 @@ class Verbs:
 
     def drop(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state."""
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         policy = transaction.policy(queue)
         errors: Results = []
         changes: list[Change] = []
@@ -314,7 +321,9 @@ class Verbs:
 
     def sweep(self, transaction: Transaction) -> int:
         """What time brings, as far as one commit goes; how many messages changed."""
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
         return self.sweep_once(transaction, now) + tidy(transaction, now)
 
     def sweep_once(self, transaction: Transaction, now: int, limit: int = MOST_PER_SWEEP) -> int:
@@ -325,6 +334,8 @@ class Verbs:
         if transaction is self._swept_in:
             return
         self._swept_in = transaction
+        if now >= self.store_time.record_at:
+            self.store_time.keep(transaction)
         self.sweep_once(transaction, now)
         self._tidy_in_passing(transaction, now)
 

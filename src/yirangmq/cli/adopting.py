@@ -8,6 +8,7 @@ from typing import Any
 
 from yirangmq.broker import adoption
 from yirangmq.broker.queues import Queues
+from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.jsontext import dumps
@@ -42,7 +43,9 @@ def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
     clock = SystemClock()
     if has_files and not dry_run:
         store = JournaledStore(store, DayFiles(files), clock)
-    return Queues(store, clock, TimeOrderedIds())
+    queues = Queues(store, clock, TimeOrderedIds(clock.now_ms))
+    resume(queues.verbs.store_time, store)
+    return queues
 
 
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:

@@ -137,6 +137,7 @@ class ClusterWay:
     def _begin(self, number: int) -> None:
         assert self._parts is not None
         desk = self._parts.desk
+        desk.resume_time()
         try:
             with self._store.transaction() as transaction:
                 self._parts.tidy(transaction)

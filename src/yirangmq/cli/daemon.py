@@ -81,7 +81,8 @@ class Daemon:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         self._started = time.monotonic()
-        clock, ids = SystemClock(), TimeOrderedIds()
+        clock = SystemClock()
+        ids = TimeOrderedIds(clock.now_ms)
         verbs = Verbs(clock, ids, config.inherited)
         self._desk = Desk(
             store, verbs, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
@@ -191,6 +192,7 @@ class Daemon:
         try:
             self._rounds.begin()
             if self._cluster is None:
+                self._desk.resume_time()
                 self._adopt_defaults()
                 self._desk.submit(self._desk.verbs.sweep, _ignore)
                 self._desk.read(check_unmarked)

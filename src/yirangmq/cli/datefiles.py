@@ -174,7 +174,7 @@ def housekeep_options(parser: argparse.ArgumentParser) -> None:
 
 def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
     days = None if args.days is None else names.check_count(args.days, "days", least=1, most=36_500)
-    today = day_of(SystemClock().now_ms())
+    today = day_of(SystemClock().wall_ms())
 
     def itself(root: Path, queues: Queues) -> dict[str, Any]:
         told = housekeep(root, queues.read, today, days or KEEP_DAYS, dry_run=args.dry_run)

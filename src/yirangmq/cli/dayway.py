@@ -66,7 +66,7 @@ class DayWay:
 
     def look(self) -> None:
         """Another hour, by whatever the clock now says, is another snapshot; another day, housekeeping as well."""
-        now = self._clock.now_ms()
+        now = self._clock.wall_ms()
         if self._is_busy or now // HOUR_MS == self._hour or 0 <= self._not_before - now < RETRY_MS:
             return
         self._is_busy = True
@@ -82,7 +82,7 @@ class DayWay:
         if error is None:
             self._hour = now // HOUR_MS
         else:
-            self._not_before = self._clock.now_ms() + RETRY_MS
+            self._not_before = self._clock.wall_ms() + RETRY_MS
             log.error("files by date", extra=values(error=str(error)))
 
     def _hourly(self, queues: Queues, given: Given) -> int:
@@ -107,7 +107,7 @@ class DayWay:
             given,
             lambda values: (values.whole("days", self._keep, least=1, most=36_500), values.flag("dry_run", False)),
         )
-        told = housekeep(self._files.root, queues.read, day_of(self._clock.now_ms()), keep, dry_run=dry_run)
+        told = housekeep(self._files.root, queues.read, day_of(self._clock.wall_ms()), keep, dry_run=dry_run)
         return as_values(told, dry_run=dry_run)
 
 

@@ -116,6 +116,13 @@ class RemoteQueues:
     def now_ms(self) -> int:
         return SystemClock().now_ms()
 
+    def wall_ms(self) -> int:
+        return SystemClock().wall_ms()
+
+    def ahead_ms(self) -> int:
+        """What a server shows is on its wall clock already."""
+        return 0
+
     def __enter__(self) -> "RemoteQueues":
         return self
 

@@ -22,6 +22,7 @@ class Rounds:
         self._loop = asyncio.get_running_loop()
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
+        self._ahead = parts.house.clock.ahead_ms()
 
     def begin(self) -> None:
         if self._stopping.is_set():
@@ -36,6 +37,17 @@ class Rounds:
             parts.day_files.look()
         self._look_at_clients()
         self._look_at_store()
+        self._look_at_clock()
+
+    def _look_at_clock(self) -> None:
+        """The wall clock was set: store time goes on as before, and its record is renewed."""
+        clock = self._parts.house.clock
+        clock.now_ms()  # compares the two
+        ahead = clock.ahead_ms()
+        if ahead != self._ahead:
+            set_by, self._ahead = ahead - self._ahead, ahead
+            self._parts.desk.verbs.store_time.renew()
+            log.warning("clock_set", extra=values(set_by_seconds=set_by / 1000, ahead_seconds=ahead / 1000))
 
     def _look_at_clients(self) -> None:
         sent_away = self._parts.entrance.sent_away()

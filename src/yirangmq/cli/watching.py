@@ -116,14 +116,14 @@ def _looks(queues: Queues, queue: str | None) -> Iterator[Row]:
     seen_at = time.monotonic()
     while True:
         if address is not None:
-            yield {"at": iso(queues.now_ms()), **queue_rows.page(queues, queue=queue)}
+            yield {"at": iso(queues.wall_ms()), **queue_rows.page(queues, queue=queue)}
             continue
         now = time.monotonic()
         rows = queue_rows.page(queues, queue=queue)["queues"]
         for row in rows:
             row["rates"] = _rates_since(before.get(row["queue"]), row["totals"], now - seen_at)
         before, seen_at = {row["queue"]: row["totals"] for row in rows}, now
-        yield {"at": iso(queues.now_ms()), "server": None, "durability": queues.durability(), "queues": rows}
+        yield {"at": iso(queues.wall_ms()), "server": None, "durability": queues.durability(), "queues": rows}
 
 
 def _rates_since(before: Row | None, totals: Row, seconds: float) -> Row | None:
@@ -211,7 +211,7 @@ def _served(queues: Queues, queue: str | None, screen: Screen) -> Iterator[Row]:
 def _polled(queues: Queues, queue: str | None) -> Iterator[Row]:
     before: dict[str, Any] | None = None
     while True:
-        at, totals = iso(queues.now_ms()), queue_rows.counts_of_all(queues, queue)
+        at, totals = iso(queues.wall_ms()), queue_rows.counts_of_all(queues, queue)
         for name, counts in totals.items() if before is not None else ():
             known = (before or {}).get(name, {})
             for what, count in counts.items():

@@ -193,10 +193,9 @@ class AsyncSubscription:
         span = body.span_ms
         if span is None:
             span = round(loads(self._policy.encode())["visibilityTimeoutSec"] * 1000) if self._policy else 0
-        until = time.time_ns() // 1_000_000 + span
         for lease in body.leases:
             if lease in self._held:
-                self._held[lease] = max(until, self._held[lease])
+                self._held[lease] += span  # at the latest: the server's clock and ours may differ
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

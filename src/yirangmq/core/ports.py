@@ -14,7 +14,17 @@ from yirangmq.core.states import State
 
 
 class Clock(Protocol):
-    def now_ms(self) -> int: ...
+    """Two times, both in milliseconds since 1970. Rules go by store time; people, schedules and dates by the wall clock
+    (docs/decisions/0021-store-time.md)."""
+
+    def now_ms(self) -> int:
+        """Store time: the line on which all stored instants lie. It never jumps while a process runs."""
+
+    def wall_ms(self) -> int:
+        """The wall clock, as it is set now."""
+
+    def ahead_ms(self) -> int:
+        """How far the wall clock is ahead of store time; 0 unless it was set. Add it to a stored instant to show it."""
 
 
 class Ids(Protocol):

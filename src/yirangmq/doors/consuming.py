@@ -2,7 +2,7 @@
 
 Knows: the desk, who of this client waits. Does not know: frames as bytes, sockets."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from yirangmq.broker.desk import Desk
@@ -149,7 +149,7 @@ class Consuming:
 
     def _deliver(self, request: int, queue: str, deliveries: Sequence[Delivery]) -> None:
         policy = self._policy_text(rules_of(deliveries)) if deliveries else ""
-        messages = translate.incoming(deliveries)
+        messages = translate.incoming(deliveries, self._clock.ahead_ms())
         self._client.deliver(request, calls.Deliver(queue, messages, policy))
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
@@ -168,10 +168,15 @@ class Consuming:
             self._clock,
             lambda got: self._pushed(request, got),
             lambda: not self._client.is_clogged,
-            body.held,
+            self._on_store_time(body.held),
         )
         self._desk.wait(subscription)
         self._subscriptions[request] = subscription
+
+    def _on_store_time(self, held: Mapping[str, int]) -> Mapping[str, int]:
+        """The ends of leases, as they were told on the wall clock."""
+        ahead = self._clock.ahead_ms()
+        return {lease: until - ahead for lease, until in held.items()} if ahead else held
 
     def _pushed(self, request: int, deliveries: Sequence[Delivery]) -> bool:
         subscription = self._subscriptions.get(request)
@@ -180,7 +185,7 @@ class Consuming:
         policy = rules_of(deliveries)
         text = "" if subscription.policy is policy else self._policy_text(policy)
         subscription.policy = policy
-        messages = translate.incoming(deliveries)
+        messages = translate.incoming(deliveries, self._clock.ahead_ms())
         self._client.deliver(request, calls.Deliver(subscription.queue, messages, text))
         return True
 

@@ -37,7 +37,7 @@ class EventTopic:
 
     def hear(self, events: Sequence[Event]) -> None:
         fed = self._fed(self._topic)
-        now = self._clock.now_ms()
+        now = self._clock.wall_ms()
         told = [
             describe(event, now)
             for event in events

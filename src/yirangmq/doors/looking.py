@@ -51,7 +51,7 @@ def counts(transaction: Transaction, given: Given) -> dict[str, int]:
     return transaction.counts(queue)._asdict()
 
 
-def peek(transaction: Transaction, given: Given) -> dict[str, Any]:
+def peek(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
     """The first messages of a state: a page, and a cursor that begins the next one."""
     queue, state, limit, cursor = reading(
         given,
@@ -62,27 +62,30 @@ def peek(transaction: Transaction, given: Given) -> dict[str, Any]:
             values.text("cursor"),
         ),
     )
-    return pack(*gather(partial(_step, transaction, queue, state), limit, cursor))
+    return pack(*gather(partial(_step, clock, transaction, queue, state), limit, cursor))
 
 
-def _step(transaction: Transaction, queue: str, state: State, count: int, cursor: str) -> tuple[str, list[Look]]:
+def _step(
+    clock: Clock, transaction: Transaction, queue: str, state: State, count: int, cursor: str
+) -> tuple[str, list[Look]]:
     page = transaction.scan(queue, state, count, cursor)
-    return page.cursor, looks(transaction, page.messages)
+    return page.cursor, looks(transaction, page.messages, clock.ahead_ms())
 
 
-def show(transaction: Transaction, given: Given) -> dict[str, Any]:
+def show(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
     """One message, wherever it stands: a page of one."""
     queue, id = reading(given, lambda values: (values.queue(), values.id()))
     message = transaction.by_id(queue, [id])[0]
     if message is None:
         raise NotFound(f"queue {queue!r} has no message {id!r}")
-    return pack(looks(transaction, [message]))
+    return pack(looks(transaction, [message], clock.ahead_ms()))
 
 
-def by_id(transaction: Transaction, given: Given) -> dict[str, Any]:
+def by_id(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
     """Those of these messages that are known, in the order of their ids."""
     queue, ids = reading(given, lambda values: (values.queue(), values.ids()))
-    return pack(looks(transaction, [message for message in transaction.by_id(queue, ids) if message is not None]))
+    found = [message for message in transaction.by_id(queue, ids) if message is not None]
+    return pack(looks(transaction, found, clock.ahead_ms()))
 
 
 def due(clock: Clock, transaction: Transaction, given: Given) -> dict[str, Any]:
@@ -119,4 +122,4 @@ def check_policy(verbs: Verbs, transaction: Transaction, given: Given) -> dict[s
 def schedules(clock: Clock, transaction: Transaction, given: Given) -> list[dict[str, Any]]:
     """The schedules of all queues, or of one, each with the time at which it fires next."""
     queue = reading(given, lambda values: values.some_queue())
-    return listed(transaction, clock.now_ms(), queue)
+    return listed(transaction, clock.wall_ms(), queue)

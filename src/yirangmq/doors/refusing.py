@@ -47,7 +47,14 @@ class Refusals:
         self._told[key] = now, 0
         event = ClientRefused(door, host, who, why, str(error)[:200], untold + 1)
         self._latest.appendleft(
-            {"at": iso(now), "door": door, "address": host, "program": who or None, "reason": why, "text": event.text}
+            {
+                "at": iso(self._clock.wall_ms()),
+                "door": door,
+                "address": host,
+                "program": who or None,
+                "reason": why,
+                "text": event.text,
+            }
             | {"count": event.count}
         )
         log.warning(

@@ -67,12 +67,13 @@ def stored(receipts: Sequence[Stored]) -> calls.Stored:
     return calls.Stored(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
 
 
-def incoming(deliveries: Sequence[Delivery]) -> list[calls.Incoming]:
-    """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time."""
+def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[calls.Incoming]:
+    """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time. The wall clock, on
+    which the end of a lease is told, is ``ahead`` of store time."""
     if isinstance(deliveries, RunDeliveries):
-        return _in_runs(deliveries)
+        return _in_runs(deliveries, ahead)
     found = [
-        (f"{message[0]}-{message[7]}", message[2], message[6], message[8], sent[3], sent[7], sent[8], sent[9])
+        (f"{message[0]}-{message[7]}", message[2], message[6], message[8] + ahead, sent[3], sent[7], sent[8], sent[9])
         for message, sent, _ in deliveries
     ]
     return cast("list[calls.Incoming]", found)
@@ -85,12 +86,12 @@ def size_of(body: calls.Deliver) -> int:
     return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(messages) + 1)
 
 
-def _in_runs(deliveries: RunDeliveries) -> list[calls.Incoming]:
+def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[calls.Incoming]:
     """The same without a card of each."""
     leases = deliveries.leases
     found: list[tuple[Any, ...]] = []
     for (card, _), envelopes in deliveries.runs:
         own = leases[len(found) : len(found) + len(envelopes)]
         members = [map(member, envelopes) for member in _DELIVERED]
-        found += [*zip(own, map(id_of, envelopes), repeat(card.attempt), repeat(card.due_at), *members)]
+        found += [*zip(own, map(id_of, envelopes), repeat(card.attempt), repeat(card.due_at + ahead), *members)]
     return cast("list[calls.Incoming]", found)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 def fill(calls: "Calls", verbs: Verbs, pages: Pages | None, site: "Site | None") -> None:
     calls.add("queues", looking.queues)
     calls.add("counts", looking.counts)
-    calls.add("peek", looking.peek)
-    calls.add("show", looking.show)
-    calls.add("by_id", looking.by_id)
+    calls.add("peek", partial(looking.peek, verbs.clock))
+    calls.add("show", partial(looking.show, verbs.clock))
+    calls.add("by_id", partial(looking.by_id, verbs.clock))
     calls.add("next_due", looking.next_due)
     calls.add("policy", looking.policy)
     calls.add("policy_text", looking.policy_text)

@@ -252,6 +252,16 @@ def iso(milliseconds: int) -> str:
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds")
 
 
+def stamped(envelope: Envelope, ahead: int) -> Envelope:
+    """With the time of the wall clock in its header, where the producer gave none. ``published_at`` is store time, and
+    the wall clock is ``ahead`` of that."""
+    header = envelope.header
+    if '"timestamp"' in header and loads(header.encode()).get("timestamp") is not None:
+        return envelope
+    stamp = f'{{"timestamp":"{iso(max(0, envelope.published_at + ahead))}"'
+    return envelope._replace(header=f"{stamp},{header[1:]}" if len(header) > 2 else f"{stamp}}}")
+
+
 def header_of(envelope: Envelope) -> dict[str, Any]:
     """The members of the envelope other than the payload, as given; id, queue and a timestamp always there."""
     header = loads(envelope.header.encode()) if envelope.header else {}

@@ -40,9 +40,10 @@ class Feed:
             self._asked_at = None
             self._kept.clear()
             return
+        ahead = self._clock.ahead_ms()
         for event in told:
             self._last += 1
-            self._kept.append((self._last, describe(event, now)))
+            self._kept.append((self._last, describe(event, now + ahead)))
         if told:
             waiting, self._waiting = self._waiting, []
             for wake in waiting:

@@ -137,7 +137,7 @@ class JournaledStore:
 
     def _write(self, inner: Transaction, told: "Observed") -> Position:
         """With the lock of the files held, just before the commit."""
-        now = self._clock.now_ms()
+        now = self._clock.wall_ms()
         mark = self.files.append(day_of(now), told.lines(now))
         begin = self._known.size if mark.file == self._known.file else 0
         known = Position(mark.file, mark.size, max(self._known.seq, told.seq), begin)

@@ -61,6 +61,12 @@ class StillClock:
     def now_ms(self) -> int:
         return self.now
 
+    def wall_ms(self) -> int:
+        return self.now
+
+    def ahead_ms(self) -> int:
+        return 0
+
 
 class NumberedIds:
     def __init__(self, prefix: str) -> None:

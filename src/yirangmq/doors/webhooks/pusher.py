@@ -137,7 +137,7 @@ class Pusher:
     async def _attempt(self, delivery: Delivery) -> Outcome:
         """One POST. Whatever goes wrong with it is an outcome; only being cancelled is none."""
         seconds = self.terms.hook.timeout_ms / 1000
-        self.tally.last_at = iso(self._clock.now_ms())
+        self.tally.last_at = iso(self._clock.wall_ms())
         self.tally.last_status = None
         try:
             async with asyncio.timeout(seconds):
@@ -149,11 +149,11 @@ class Pusher:
         except Exception as error:
             return Outcome(Reason.HANDLER_ERROR.value, f"{type(error).__name__}: {error}")
         self.tally.last_status = answer.status
-        return judged(answer.status, answer.headers, answer.body, self._clock.now_ms() / 1000)
+        return judged(answer.status, answer.headers, answer.body, self._clock.wall_ms() / 1000)
 
     def _headers(self, delivery: Delivery) -> list[tuple[str, str]]:
         sent = delivery.envelope
-        timestamp = str(self._clock.now_ms() // 1000)
+        timestamp = str(self._clock.wall_ms() // 1000)
         headers = [
             ("Content-Type", _plain(content_type(sent) or "application/octet-stream")),
             ("User-Agent", "yirangmq"),

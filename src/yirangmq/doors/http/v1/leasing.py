@@ -1,6 +1,7 @@
 """Taking messages: at once, or waiting for the first one for as long as the caller likes."""
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any, NamedTuple
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
@@ -141,7 +142,7 @@ def hand_over(ask: Ask, values: dict[str, Any], deliveries: Sequence[Delivery]) 
         events = b",".join([cloudevents.as_json(one.envelope, lease_of(one)) for one in deliveries])
         ask.respond(b"[%s]" % events, (("content-type", BATCH_TYPE),))
     else:
-        messages = b",".join(map(shapes.delivery, deliveries))
+        messages = b",".join(map(shapes.delivery, deliveries, repeat(ask.house.clock.ahead_ms())))
         policy = b""
         if values["policy"] and deliveries:
             policy = b',"policy":%s' % dumps(deliveries[0].policy)

@@ -6,6 +6,7 @@ Knows: the last card of each. Does not know: Spark."""
 from typing import Any
 
 from yirangmq.core.names import IDENTIFIER, check_id
+from yirangmq.core.ports import Clock
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import Field, Kind, choice, text, whole
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, some, thing
@@ -78,16 +79,16 @@ class PipelineRoutes:
         self._cards[name] = now, values
         while len(self._cards) > MOST:
             self._cards.pop(next(iter(self._cards)))
-        ask.reply(_shown(name, now, now, values))
+        ask.reply(_shown(ask.house.clock, name, now, values))
 
     def _list(self, ask: Ask) -> None:
         now = ask.house.clock.now_ms()
         self._cards = {name: card for name, card in self._cards.items() if now - card[0] < FORGOTTEN_MS}
-        found = [_shown(name, now, at, values) for name, (at, values) in sorted(self._cards.items())]
+        found = [_shown(ask.house.clock, name, at, values) for name, (at, values) in sorted(self._cards.items())]
         ask.reply({"pipelines": found})
 
 
-def _shown(name: str, now: int, at: int, values: dict[str, Any]) -> dict[str, Any]:
-    is_lost = values["state"] in ("starting", "running") and now - at > SILENT_MS
+def _shown(clock: Clock, name: str, at: int, values: dict[str, Any]) -> dict[str, Any]:
+    is_lost = values["state"] in ("starting", "running") and clock.now_ms() - at > SILENT_MS
     card = {field.name: values.get(field.name) for field in CARD}
-    return {"pipeline": name, **card, "seenAt": iso(at), **({"state": "lost"} if is_lost else {})}
+    return {"pipeline": name, **card, "seenAt": iso(at + clock.ahead_ms()), **({"state": "lost"} if is_lost else {})}

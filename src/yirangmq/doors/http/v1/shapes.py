@@ -10,12 +10,12 @@ from yirangmq.format.jsontext import dumps
 from yirangmq.wire.looks import unpack
 
 
-def delivery(one: Delivery) -> bytes:
-    """A message in a consumer's hands."""
+def delivery(one: Delivery, ahead: int) -> bytes:
+    """A message in a consumer's hands; the wall clock is ``ahead`` of store time."""
     message = one.message
     lease = {
         "leaseId": one.lease_id,
-        "leaseUntil": iso(message.due_at),
+        "leaseUntil": iso(message.due_at + ahead),
         "consumerId": message.consumer,
         "attempt": message.attempt,
     }

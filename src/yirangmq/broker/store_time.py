@@ -1,0 +1,95 @@
+"""The record of store time in a store: read when the store is opened or a node begins to work, renewed by commits.
+
+Knows: the note, the clock. Does not know: when a store is opened. Used from the thread of the committer."""
+
+from contextlib import suppress
+
+from yirangmq.clock import SystemClock, boot_id
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.ports import Clock, Store, Transaction
+from yirangmq.core.store_time import NOTE, RECORD_MS, Record, resumed
+from yirangmq.format.jsontext import dumps, loads
+
+NEVER = 1 << 62
+FEW_QUEUES = 100
+
+
+class StoreTime:
+    """The record of one store, for one clock. A clock that a test holds in its hands is left alone."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock if isinstance(clock, SystemClock) else None
+        self._boot = "" if self._clock is None else boot_id()
+        self._is_agreed = False
+        """The record in the store is of this boot, and the clock goes by it."""
+        self.record_at = NEVER if self._clock is None else 0
+        """The first commit from this moment on renews the record: ``keep``."""
+
+    def resume(self, transaction: Transaction) -> None:
+        """Set the clock by the record. Nothing is written: the next commit puts this boot on record."""
+        if self._clock is not None:
+            found = read_record(transaction)
+            self._clock.resume(resumed(found, self._boot, self._clock.boot_ms, self._clock.wall_ms()))
+            self._is_agreed = found is not None and found.boot == self._boot != ""
+            self.renew()
+
+    def renew(self) -> None:
+        """The next commit renews the record, as when the wall clock was set."""
+        if self._clock is not None:
+            self.record_at = 0
+
+    def keep(self, transaction: Transaction) -> None:
+        """Renew the record, as part of a commit."""
+        clock = self._clock
+        if clock is None:
+            return
+        if not self._is_agreed:
+            self._agree(transaction, clock)
+        if clock.ahead_ms() and _is_unused(transaction):
+            clock.resume(clock.wall_ms() - clock.boot_ms)
+        now = clock.now_ms()
+        transaction.set_note(NOTE, write_record(Record(self._boot, clock.offset_ms, now, clock.wall_ms())))
+        self.record_at = now + RECORD_MS
+
+    def _agree(self, transaction: Transaction, clock: SystemClock) -> None:
+        """Another process of this boot may have been first: its offset holds for all."""
+        found = read_record(transaction)
+        if found is not None and found.boot == self._boot != "":
+            clock.resume(resumed(found, self._boot, clock.boot_ms, clock.wall_ms()))
+        self._is_agreed = True
+
+
+def resume(store_time: StoreTime, store: Store) -> None:
+    """Of a store that was just opened. One that cannot be read says so when it is used."""
+    with suppress(QueueError), store.transaction(write=False) as transaction:
+        store_time.resume(transaction)
+
+
+def _is_unused(transaction: Transaction) -> bool:
+    """No stored instant can be harmed: a device that begins with a wrong clock gets the right one before first use."""
+    if transaction.next_due() is not None:
+        return False
+    queues = transaction.queues()
+    return len(queues) <= FEW_QUEUES and not any(transaction.counts(queue).published for queue in queues)
+
+
+def read_record(transaction: Transaction) -> Record | None:
+    """A record that cannot be read is none: store time begins at the wall clock."""
+    text = transaction.note(NOTE)
+    if text is None:
+        return None
+    try:
+        known = loads(text.encode())
+        return Record(str(known["bootId"]), int(known["offsetMs"]), int(known["storeTimeMs"]), int(known["wallTimeMs"]))
+    except (BadInput, KeyError, TypeError, ValueError):
+        return None
+
+
+def write_record(record: Record) -> str:
+    document = {
+        "bootId": record.boot,
+        "offsetMs": record.offset_ms,
+        "storeTimeMs": record.store_ms,
+        "wallTimeMs": record.wall_ms,
+    }
+    return dumps(document).decode()
