@@ -1,5 +1,5 @@
-"""The wall clock of one process, set by a test while the process runs: libfaketime, which ``make faketime`` fetches. The
-clocks that count from boot stay those of the machine."""
+"""The wall clock of one process, set by a test while the process runs: libfaketime, which ``make faketime`` fetches.
+The clocks that count from boot stay those of the machine."""
 
 import os
 import time

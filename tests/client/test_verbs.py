@@ -21,7 +21,7 @@ from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
-ONLY_EMBEDDED = {"check", "listen", "now_ms", "publish_envelopes", "read", "run"}
+ONLY_EMBEDDED = {"check", "listen", "now_ms", "wall_ms", "ahead_ms", "publish_envelopes", "read", "run"}
 """Of no use without the store itself."""
 ONLY_CONNECTED = {"call", "ping"}
 
