@@ -48,8 +48,8 @@ class StoreTime:
         if clock.ahead_ms() and _is_unused(transaction):
             clock.resume(clock.wall_ms() - clock.boot_ms)
         now = clock.now_ms()
+        self.record_at = now + RECORD_MS  # first: if the commit fails, it is made again without this
         transaction.set_note(NOTE, write_record(Record(self._boot, clock.offset_ms, now, clock.wall_ms())))
-        self.record_at = now + RECORD_MS
 
     def _agree(self, transaction: Transaction, clock: SystemClock) -> None:
         """Another process of this boot may have been first: its offset holds for all."""
