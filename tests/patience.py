@@ -10,6 +10,10 @@ from typing import Any
 PATIENCE = int(os.environ.get("YIRANGMQ_TEST_PATIENCE", "120"))
 """Seconds."""
 
+STALL_SECONDS = PATIENCE / 12
+"""A loop that is blocked for longer fails the test: it waits for a lock, or for another process. As generous, because a
+disk that others use may take seconds to sync."""
+
 
 def until(is_so: Any, seconds: float = PATIENCE, *, what: str = "") -> None:
     """Look again and again: another thread or process tells nobody what it is about to do."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, STALL_SECONDS
 from tests.patience import until as until  # nearly everybody who starts a process waits for something
 
 
@@ -65,6 +65,7 @@ class Daemon:
         self.process.send_signal(number)
         code = self.process.wait(PATIENCE)
         self._close()
+        self.check_stalls()
         return code
 
     def kill(self) -> None:
@@ -76,6 +77,14 @@ class Daemon:
     def _close(self) -> None:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
+
+    def check_stalls(self, limit: float = STALL_SECONDS) -> None:
+        """Its event loop was never blocked for longer: it waits for no lock that another process holds."""
+        for line in self.log.read_bytes().splitlines() if self.log.exists() else ():
+            if b'"loop_resumed"' in line or b'"loop_stalled"' in line:
+                told = json.loads(line)
+                blocked = told["blocked"] if "blocked" in told else told["seconds"] if told["stack"] else 0
+                assert blocked < limit, f"the event loop was blocked: {self.log.read_text()[-5000:]}"
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines() if line]
@@ -91,6 +100,7 @@ def daemon(folder: Path, *options: str, data: str = "d") -> Iterator[Daemon]:
         yield made.start()
     finally:
         made.kill()
+    made.check_stalls()
 
 
 def run_command(folder: Path, *words: str, **env: str) -> "subprocess.CompletedProcess[str]":

@@ -52,6 +52,7 @@ from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.secrets import read_secret
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.observe.traces import load as load_traces
+from yirangmq.observe.watchdog import LoopWatchdog
 
 if TYPE_CHECKING:
     from yirangmq.cli.clusterway import ClusterWay
@@ -87,6 +88,8 @@ class Daemon:
         self._desk = Desk(
             store, verbs, clock, self._loop.call_soon, self._loop.call_later, busy_seconds=config.busy_seconds
         )
+        self._watchdog = LoopWatchdog(self._loop)
+        self._desk.before_commit.append(self._watchdog.active)
         if config.stay_awake != OFF and processors() > 1:
             lookout = Lookout(self._loop.call_soon, give_way)
             self._desk.before_commit.append(lookout.asked)
@@ -99,6 +102,8 @@ class Daemon:
         self._ticking = Ticking(self._desk, clock)
         self._observing = Observing(clock, lambda: self._telling.samples(), config.metrics_max_queues)
         self._topics = publisher_of(config)
+        if self._topics is not None:
+            self._topics.after_turn.append(self._watchdog.active)
         self._topic_calls = TopicCalls(self._topics, clock)
         self._bridging = Bridging(config, self._desk, clock, self._topics, self._full)
         self._batching = Batching(config, self._desk, clock, ids, self._topics)
@@ -124,7 +129,12 @@ class Daemon:
 
     def _calls(self, verbs: Verbs, clock: SystemClock) -> Calls:
         """What can be asked at every door."""
-        reasons = (self._topic_calls.reasons, self._bridging.calls.reasons, self._pair_reasons)
+        reasons = (
+            self._topic_calls.reasons,
+            self._bridging.calls.reasons,
+            self._pair_reasons,
+            self._watchdog.reasons,
+        )
         health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
         rates = self._observing.metrics.rates_of
         facts, clients = (lambda: self._telling.facts()), (lambda: self._entrance.describe())
@@ -181,6 +191,7 @@ class Daemon:
             pair=self._pair,
             cluster=self._cluster,
             day_files=self._day_files,
+            watchdog=self._watchdog,
         )
 
     def stop(self) -> None:
@@ -230,6 +241,7 @@ class Daemon:
                 self._topics.close()
             if listener is not None:
                 listener.stop()
+            self._watchdog.stop()
 
     def _adopt_defaults(self) -> None:
         """Time must not act before this is done."""

@@ -17,6 +17,7 @@ from yirangmq.doors.paged import Pages
 from yirangmq.doors.refusing import Refusals
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.observe.watchdog import LoopWatchdog
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -48,3 +49,4 @@ class ServerParts:
     pair: "PairWay | None"
     cluster: "ClusterWay | None"
     day_files: "DayWay | None"
+    watchdog: LoopWatchdog

@@ -23,10 +23,15 @@ class Rounds:
         self._sent_away: dict[str, int] = {}
         self._trouble = ""
         self._ahead = parts.house.clock.ahead_ms()
+        self._due: float | None = None
 
     def begin(self) -> None:
         if self._stopping.is_set():
             return
+        now = self._loop.time()
+        if self._due is not None:
+            self._parts.watchdog.observe_delay(now - self._due)
+        self._due = now + TICK_SECONDS
         self._loop.call_later(TICK_SECONDS, self.begin)
         notify("WATCHDOG=1")
         parts = self._parts

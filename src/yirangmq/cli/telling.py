@@ -66,6 +66,7 @@ class Telling:
             "durability": parts.store.durability(),
         }
         return {
+            "yirangmq_loop_stall_seconds": parts.watchdog.delays,
             "yirangmq_connections": [({}, entrance.clients)],
             "yirangmq_connections_total": [({}, entrance.accepted)],
             "yirangmq_sent_away_total": [({"reason": why}, n) for why, n in sorted(entrance.sent_away().items())],

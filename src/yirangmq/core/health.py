@@ -60,6 +60,11 @@ REASONS: dict[str, ReasonCode] = {
         "a write to the store was not done within 500 ms: a long commit is under way, or the disk is slow",
         "look at `yirangmq_commit_sync_seconds` and the disk",
     ),
+    "loop_stalled": ReasonCode(
+        (DEGRADED,),
+        "the event loop was blocked for 5 s or more within the last minute: nothing was answered meanwhile",
+        "the log event `loop_stalled` has the place; a slow disk shows in `yirangmq_commit_sync_seconds`",
+    ),
     "internal_error": ReasonCode(
         (FAIL,), "the latest write failed for a reason that has no code", "see the log, and report it"
     ),

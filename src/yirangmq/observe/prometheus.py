@@ -88,6 +88,7 @@ METRICS: dict[str, tuple[str, str]] = {
     "yirangmq_commit_messages": ("histogram", "messages changed in a commit"),
     "yirangmq_commit_work_seconds": ("histogram", "work inside a commit, before it is written"),
     "yirangmq_commit_sync_seconds": ("histogram", "writing and syncing a commit"),
+    "yirangmq_loop_stall_seconds": ("histogram", "how late the event loop ran its timers: what blocks it delays all"),
     "yirangmq_connections": ("gauge", "clients connected"),
     "yirangmq_connections_total": ("counter", "clients accepted since the start"),
     "yirangmq_clients_refused_total": (

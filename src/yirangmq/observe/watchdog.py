@@ -1,0 +1,166 @@
+"""Loop watchdog: how long the event loop did not run, and where it was meanwhile.
+
+While the server works, the loop beats every ``BEAT_SECONDS`` by a timer, and a thread looks as often. Each beat's delay
+goes to a histogram. A loop that is blocked for ``WARN_SECONDS`` is logged at once with the stack of its thread
+(``loop_stalled``), and with the whole time when it runs again (``loop_resumed``). One second after the last commit the
+beats stop and the thread sleeps: an idle server wakes no more often than without them.
+
+The thread measures time only while it runs on time itself. So a stopped process (SIGSTOP, a suspended machine) and a
+machine without processor time do not count as a blocked loop; they do count in the histogram."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from yirangmq.core.health import HealthReason, health_reason
+from yirangmq.observe.logs import log, values
+from yirangmq.observe.numbers import Histogram
+
+BEAT_SECONDS = 0.1
+WARN_SECONDS = 0.2
+LINGER_BEATS = 10
+"""Beats without a commit after which the watchdog rests."""
+LOG_SECONDS = 1.0
+"""Between two warnings: a loop that is late again and again is counted, not logged each time."""
+FRAMES = 12
+"""The innermost frames of a stack that are logged."""
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+UNWELL_SECONDS = 5.0
+"""A blocked loop makes health degraded from here on ..."""
+UNWELL_FOR = 60.0
+"""... for so many seconds."""
+
+
+class Timers(Protocol):
+    """What is used of an event loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], None], /) -> Any: ...
+
+
+class LoopWatchdog:
+    """Made on the loop's thread; all methods are called there. ``is_always_on``: it never rests, for tests."""
+
+    def __init__(self, loop: Timers, *, is_always_on: bool = False) -> None:
+        self._loop = loop
+        self._is_always_on = is_always_on
+        self._loop_thread = threading.get_ident()
+        self._thread: threading.Thread | None = None
+        self._awake = threading.Event()
+        self._over = threading.Event()
+        self._is_on = False
+        self._is_active = False
+        self._idle_beats = 0
+        self._due = 0.0
+        """When the next beat is to come."""
+        self._seen: tuple[float, float] = (0.0, 0.0)
+        """Written by the thread: the beat that it found overdue, and for how long."""
+        self._logged_at = float("-inf")
+        self._latest: tuple[float, float] | None = None
+        self.delays = Histogram(BOUNDS)
+        self.longest = 0.0
+        """Seconds of the longest time for which the loop was blocked."""
+
+    # -- on the loop's thread -------------------------------------------------------------------------------------
+
+    def active(self) -> None:
+        """The server works: called before each commit."""
+        self._is_active = True
+        if not self._is_on:
+            self._begin()
+
+    def observe_delay(self, seconds: float) -> None:
+        """Of another timer of the loop, which runs also while the watchdog rests."""
+        self.delays.observe(max(0.0, seconds))
+        if seconds > WARN_SECONDS and not self._is_on:
+            self._warn("loop_stalled", seconds=round(seconds, 3), stack=None)
+
+    def _begin(self) -> None:
+        if self._over.is_set():
+            return
+        self._is_on, self._idle_beats = True, 0
+        self._plan()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._watch, name="yirangmq-watchdog", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # delays are measured all the same
+                log.warning("watchdog_not_started", extra=values(error=str(error)))
+        self._awake.set()
+
+    def _plan(self) -> None:
+        self._due = time.monotonic() + BEAT_SECONDS
+        self._loop.call_later(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
+        delay, blocked = time.monotonic() - self._due, self._blocked()
+        self.delays.observe(max(0.0, delay))
+        if blocked > WARN_SECONDS:
+            self._latest = blocked, time.monotonic()
+            self._warn("loop_resumed", seconds=round(delay, 3), blocked=round(blocked, 3), is_urgent=True)
+        elif delay > WARN_SECONDS:
+            self._warn("loop_stalled", seconds=round(delay, 3), stack=None)
+        self._idle_beats = 0 if self._is_active else self._idle_beats + 1
+        self._is_active = False
+        if self._over.is_set() or (self._idle_beats >= LINGER_BEATS and not self._is_always_on):
+            self._is_on = False
+        else:
+            self._plan()
+
+    def _blocked(self) -> float:
+        """Seconds for which the thread saw the beat of now overdue."""
+        due, seconds = self._seen
+        return seconds if due == self._due else 0.0
+
+    def reasons(self) -> list[HealthReason]:
+        """For health."""
+        if self._latest is None:
+            return []
+        seconds, ago = self._latest[0], time.monotonic() - self._latest[1]
+        if seconds < UNWELL_SECONDS or ago > UNWELL_FOR:
+            return []
+        return [health_reason("loop_stalled", f"{ago:.0f} s ago the event loop was blocked for {seconds:.1f} s")]
+
+    def stop(self) -> None:
+        self._over.set()
+        self._awake.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+
+    # -- on the watchdog's thread ---------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        on_time_since = time.monotonic()
+        while not self._over.is_set():
+            if not self._is_on:
+                self._awake.clear()
+                if not self._is_on:  # it may have been set in between
+                    self._awake.wait()
+                on_time_since = time.monotonic()
+                continue
+            slept_at = time.monotonic()
+            self._over.wait(BEAT_SECONDS)
+            now, due = time.monotonic(), self._due
+            if now - slept_at > 2 * BEAT_SECONDS:
+                on_time_since = now
+            overdue = now - max(due, on_time_since)
+            if overdue > WARN_SECONDS and self._is_on:
+                is_new = self._seen[0] != due
+                self._seen = due, overdue
+                self.longest = max(self.longest, overdue)
+                if is_new:
+                    self._warn("loop_stalled", seconds=round(overdue, 3), stack=self._stack())
+
+    def _stack(self) -> str:
+        import traceback  # a server whose loop never stalls does without
+
+        frame = sys._current_frames().get(self._loop_thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame)[-FRAMES:])
+
+    def _warn(self, event: str, *, is_urgent: bool = False, **named: Any) -> None:
+        """Not more often than once in ``LOG_SECONDS``, unless it ends what was told before."""
+        now = time.monotonic()
+        if is_urgent or now - self._logged_at >= LOG_SECONDS:
+            self._logged_at = now
+            log.warning(event, extra=values(**named))
