@@ -109,6 +109,18 @@ def test_a_machine_that_slept_skips_what_is_long_over() -> None:
     assert house.waiting() == ["tick-20260113T122500Z"]
 
 
+def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
+    """Forward: what is skipped by more than a minute is not made up for. Back: a tick that comes again is stored once."""
+    house = House()
+    schedule(house, tick("*/30 * * * *"))
+    house.server.clock.set_wall(60 * MINUTE)  # 10:21
+    house.pass_time(10 * MINUTE)
+    assert house.waiting() == ["tick-20260113T103000Z"]
+    house.server.clock.set_wall(-60 * MINUTE)  # 09:31
+    house.pass_time(70 * MINUTE)
+    assert house.waiting() == ["tick-20260113T103000Z", "tick-20260113T100000Z"]
+
+
 def test_a_tick_that_is_a_little_late_is_published() -> None:
     house = House()
     schedule(house, tick("*/5 * * * *"))

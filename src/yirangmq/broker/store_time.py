@@ -11,7 +11,6 @@ from yirangmq.core.store_time import NOTE, RECORD_MS, Record, resumed
 from yirangmq.format.jsontext import dumps, loads
 
 NEVER = 1 << 62
-FEW_QUEUES = 100
 
 
 class StoreTime:
@@ -67,10 +66,7 @@ def resume(store_time: StoreTime, store: Store) -> None:
 
 def _is_unused(transaction: Transaction) -> bool:
     """No stored instant can be harmed: a device that begins with a wrong clock gets the right one before first use."""
-    if transaction.next_due() is not None:
-        return False
-    queues = transaction.queues()
-    return len(queues) <= FEW_QUEUES and not any(transaction.counts(queue).published for queue in queues)
+    return transaction.next_due() is None and not transaction.totals().published
 
 
 def read_record(transaction: Transaction) -> Record | None:

@@ -74,7 +74,7 @@ class Ticking:
 
     def _publish(self, transaction: Transaction, ticks: list[Tick]) -> None:
         """One that is refused, by a quota for example, is lost and harms no other."""
-        now = self._clock.wall_ms()
+        now = self._clock.now_ms()
         verbs, sent = self._desk.verbs, [(tick, [envelope_of(tick, now)]) for tick in ticks]
         for tick, envelopes in sent:
             verbs.gate.clear(transaction, tick.queue, envelopes)
