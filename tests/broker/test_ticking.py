@@ -110,7 +110,7 @@ def test_a_machine_that_slept_skips_what_is_long_over() -> None:
 
 
 def test_schedules_follow_the_wall_clock_when_it_is_set() -> None:
-    """Forward: ticks skipped by more than a minute are not made up for. Back: a tick that comes again is stored once."""
+    """Forward: ticks skipped by over a minute are not made up for. Back: a tick that comes again is stored once."""
     house = House()
     schedule(house, tick("*/30 * * * *"))
     house.server.clock.set_wall(60 * MINUTE)  # 10:21
