@@ -96,6 +96,10 @@ bench-topics: setup $(PEERS) ## how fast topics are: beside the bare disk, plain
 bench-http: setup ## how fast the HTTP door is, about ten minutes (BENCH_FLAGS=--quick: one)
 	$(BIN)/python benchmarks/http_door.py $(BENCH_FLAGS)
 
+.PHONY: bench-queues
+bench-queues: setup ## what 100,000 queues cost: publishing, health, lists, memory, about five minutes (BENCH_FLAGS=--quick: one)
+	$(BIN)/python benchmarks/queues.py $(BENCH_FLAGS)
+
 .PHONY: bench-cluster
 bench-cluster: setup etcd ## how fast queues on etcd are, about eight minutes (BENCH_FLAGS=--quick: two)
 	$(BIN)/python benchmarks/cluster.py $(BENCH_FLAGS)

@@ -48,3 +48,30 @@ def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded
     page.browser.until("return document.querySelectorAll('button.open').length === 1")
     assert page.browser.script("return document.querySelectorAll('*').length") < 1_500
     assert list(shown) == []
+
+
+def test_more_queues_than_a_page_of_the_server_are_searched_and_sorted_by_it(browser: Browser, crowded: Daemon) -> None:
+    page: Page = next(shown := looking(browser, http_url(crowded)))
+    for number in range(1_100):
+        page.api.publish(f"many-{number:04}", number)
+    page.api.publish("many-0777", *range(40))
+
+    page.open().live()
+    page.find("h2 + .muted", "in all")
+    assert len(page.browser.texts("a.queue-name")) == 100
+    page.find("input[data-search]").type("MANY-")
+    page.browser.until("return document.querySelector('a.queue-name')?.textContent === 'many-0000'")
+    page.click(".pager button", "Next")
+    page.find(".pager", "101–200")
+    page.browser.until("return document.querySelector('a.queue-name')?.textContent === 'many-0100'")
+    page.click(".pager button", "Previous")
+    page.browser.until("return document.querySelector('a.queue-name')?.textContent === 'many-0000'")
+    page.click("thead button", "ready")
+    page.browser.until("return document.querySelector('a.queue-name')?.textContent === 'many-0777'")
+    page.find('[data-state="ready"]', "41")
+
+    page.go("/queues/many-0777")
+    page.count("ready", 41)
+    page.go("/queues/many-0777-dlq")
+    page.find(".empty", "This is the name of the dead letters of many-0777")
+    assert list(shown) == []

@@ -15,14 +15,21 @@ export class History {
     this.all = series();
   }
 
-  /** One sample: the rows of the status, and the moment in seconds. */
-  add(rows, at) {
+  /** One sample: the rows of the status, the moment in seconds, and what all queues are together. */
+  add(rows, at, all = null) {
     const slot = this.length % KEPT;
     this.times[slot] = at;
     for (const values of this.queues.values()) for (const metric of METRICS) values[metric][slot] = NaN;
     for (const metric of METRICS) this.all[metric][slot] = 0;
     for (const row of rows) this.#addRow(row, slot);
+    if (all !== null) this.#addAll(all, slot);
     this.length += 1;
+  }
+
+  /** The age is that of the rows. */
+  #addAll(all, slot) {
+    const now = { waiting: waiting(all), leased: all.leased, dead: all.dead, ...all.totals };
+    for (const metric of METRICS) if (metric !== "age") this.all[metric][slot] = now[metric];
   }
 
   #addRow(row, slot) {
@@ -48,26 +55,28 @@ export class History {
     for (const name of this.queues.keys()) if (!names.has(name)) this.queues.delete(name);
   }
 
-  /** What the server remembers of the time before: `{at, queues}` of /v1/trends. Only for a history that is empty. */
-  fill({ at, queues }) {
+  /** What the server remembers of the time before: `{at, all, queues}` of /v1/trends. Only for a history that is empty. */
+  fill({ at, all, queues }) {
     const moments = at.map((iso) => Date.parse(iso) / 1000);
+    const rowOf = (queue, columns, index) => {
+      const value = (metric) => columns[metric][index];
+      const totals = { published: value("published"), acked: value("acked"), failed: value("failed") };
+      return {
+        queue,
+        ready: value("waiting"),
+        delayed: 0,
+        headAgeSec: value("ageSec"),
+        leased: value("leased"),
+        dead: value("dead"),
+        totals,
+      };
+    };
     moments.forEach((moment, index) => {
-      const rows = Object.entries(queues).map(([queue, columns]) => {
-        const value = (metric) => columns[metric][index];
-        const totals = { published: value("published"), acked: value("acked"), failed: value("failed") };
-        return {
-          queue,
-          ready: value("waiting"),
-          delayed: 0,
-          headAgeSec: value("ageSec"),
-          leased: value("leased"),
-          dead: value("dead"),
-          totals,
-        };
-      });
+      const rows = Object.entries(queues).map(([queue, columns]) => rowOf(queue, columns, index));
       this.add(
         rows.filter((row) => row.ready !== null),
         moment,
+        rowOf("", all, index),
       );
     });
   }

@@ -2,7 +2,7 @@
  *
  * Knows: when to ask, whether the server is there. Does not know: pages. Whoever shows something listens. */
 
-import { Refused, askAgain, get, server } from "./api.js";
+import { Refused, askAgain, get, server, withQuery } from "./api.js";
 import { follow } from "./events.js";
 import { History } from "./history.js";
 
@@ -17,6 +17,8 @@ const SHARE = 10;
 /* times as long as the answer took. */
 const LONGEST_RETRY_MS = 5000;
 const STATUS_PATIENCE_MS = 10_000;
+const LARGE = 1000;
+/* With more queues than that, the status has no rows but those that a page asks for. */
 
 class Live {
   phase = "connecting";
@@ -35,6 +37,7 @@ class Live {
   #timer = 0;
   #rest = SOONEST_MS;
   #stream = null;
+  #needed = [];
 
   start() {
     document.addEventListener("visibilitychange", () => this.#seen(!document.hidden));
@@ -79,6 +82,35 @@ class Live {
     return this.status?.queues.find((row) => row.queue === queue) ?? null;
   }
 
+  /** Whether `row` would have this queue, if there is one. */
+  knows(queue) {
+    return !this.isLarge || (this.status.asked?.includes(queue) ?? false);
+  }
+
+  /** There are so many queues that lists of them are asked for a page at a time. */
+  get isLarge() {
+    return (this.status?.all.queues ?? 0) > LARGE;
+  }
+
+  /** Rows of these queues are needed until `signal` aborts, however many queues there are. */
+  need(queues, signal) {
+    this.#needed = queues;
+    signal.addEventListener("abort", () => {
+      if (this.#needed === queues) this.#needed = [];
+    });
+    if (this.isLarge) this.poke();
+  }
+
+  async #ask() {
+    const options = { patience: STATUS_PATIENCE_MS };
+    if (!this.isLarge) return get("status", options);
+    const asked = this.#needed;
+    const needed = asked.map((queue) => get(withQuery("status", { queue }), options));
+    const [status, ...found] = await Promise.all([get(withQuery("status", { limit: 1 }), options), ...needed]);
+    if (status.all.queues <= LARGE) return get("status", options);
+    return { ...status, queues: found.flatMap((one) => one.queues.filter((row) => row.exists)), asked };
+  }
+
   /** By the server's clock. */
   now() {
     return Date.now() + server.ahead;
@@ -113,8 +145,7 @@ class Live {
     this.#askedAt = Date.now();
     this.#isDirty = false;
     try {
-      const asked = get("status", { patience: STATUS_PATIENCE_MS });
-      const [status] = await Promise.all([asked, this.history.length === 0 ? this.#remember() : null]);
+      const [status] = await Promise.all([this.#ask(), this.history.length === 0 ? this.#remember() : null]);
       this.#rest = Math.min(QUIET_MS, Math.max(SOONEST_MS, SHARE * (Date.now() - this.#askedAt)));
       this.#took(status);
     } catch (error) {
@@ -139,7 +170,7 @@ class Live {
     this.status = status;
     this.#failures = 0;
     this.#heardAt = Date.now();
-    this.history.add(status.queues, this.now() / 1000);
+    this.history.add(status.queues, this.now() / 1000, status.all);
     this.history.keep(status.queues);
     if (wasLost) this.#closeStream();
     if (!document.hidden)

@@ -49,6 +49,7 @@ export class QueueFrame {
       this.missing,
       this.body,
     );
+    view.live.need([this.queue, this.queue.replace(/-dlq$/, "")], view.signal);
     view.live.listen(() => this.#ask(), view.signal);
   }
 
@@ -68,7 +69,7 @@ export class QueueFrame {
   }
 
   async #ask() {
-    if (this.isAsking || this.isGoing) return;
+    if (this.isAsking || this.isGoing || !this.view.live.knows(this.queue)) return;
     this.isAsking = true;
     try {
       const isThere = this.view.live.row(this.queue) !== null;

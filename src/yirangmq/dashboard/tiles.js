@@ -7,8 +7,8 @@ import { waiting } from "./history.js";
 
 const COUNTED = [
   { name: "Waiting", kind: "waiting", of: waiting },
-  { name: "In work", kind: "leased", of: (row) => row.leased },
-  { name: "Dead letters", kind: "dead", of: (row) => row.dead },
+  { name: "In work", kind: "leased", of: (all) => all.leased },
+  { name: "Dead letters", kind: "dead", of: (all) => all.dead },
 ];
 const RATED = [
   { name: "In /s", kind: "in", metric: "published" },
@@ -26,8 +26,7 @@ function counted({ name, kind, of }, seconds) {
   return {
     node,
     show({ status, history }) {
-      const sum = status.queues.reduce((total, row) => total + of(row), 0);
-      show(short(sum), history.points(null, kind, seconds));
+      show(short(of(status.all)), history.points(null, kind, seconds));
     },
   };
 }

@@ -1,5 +1,6 @@
 /* Every queue at a glance: how much waits, for how long, how fast it moves. */
 
+import { Refused, get, withQuery } from "../api.js";
 import { Sparkline } from "../charts.js";
 import { Rows, h, mark, put, replace, walkable } from "../dom.js";
 import { count, rate, short, span } from "../format.js";
@@ -14,6 +15,8 @@ const SECONDS = 600;
 const PER_PAGE = 100;
 const ALWAYS = ["delayed", "ready", "leased", "dead", "done"];
 /* States that have a column also where nothing is in them. */
+const SORTED = { waiting: "backlog", in: "published", out: "acked", fail: "failed" };
+/* By what the server sorts many queues where it is not the column itself: rates and ages it does not know of all. */
 const RATES = { in: "published", out: "acked", fail: "failed" };
 
 export default {
@@ -29,6 +32,10 @@ class Overview {
     this.sort = view.query.get("sort") ?? "queue";
     this.find = view.query.get("find") ?? "";
     this.page = 0;
+    this.cursors = [""];
+    /* Of the pages so far, where there are many queues. */
+    this.isAsking = false;
+    this.isOther = false;
     this.order = [];
     this.tiles = tiles(SECONDS);
     this.facts = facts();
@@ -53,9 +60,8 @@ class Overview {
     });
     search.addEventListener("input", () => {
       this.find = search.value.trim();
-      this.page = 0;
       this.view.say({ find: this.find });
-      this.show();
+      this.begin();
     });
     const hint = h("kbd", { "aria-hidden": "true" }, "/");
     this.total = h("span", { class: "muted" });
@@ -83,12 +89,25 @@ class Overview {
     );
   }
 
+  /** Other queues are wanted, or in another order. */
+  begin() {
+    this.order = [];
+    this.page = 0;
+    this.cursors = [""];
+    this.isOther = true;
+    this.show();
+  }
+
   // -- what the server says ------------------------------------------------------------------------------------
 
   show() {
     const { live } = this.view;
     for (const tile of this.tiles) tile.show(live);
     this.facts.show(live.status);
+    if (live.isLarge) {
+      this.showLarge();
+      return;
+    }
     this.drawHead(live.status.queues);
     const found = this.chosen(live.status.queues);
     const first = this.page * PER_PAGE;
@@ -99,6 +118,46 @@ class Overview {
     );
     this.showEmpty(live.status.queues.length, found.length);
     this.showPager(found.length);
+  }
+
+  /** Of many queues the server searches, sorts and sends one page. */
+  async showLarge() {
+    if (this.isAsking) return;
+    this.isAsking = true;
+    try {
+      do {
+        this.isOther = false;
+        const cursor = this.cursors[this.page];
+        const query = { limit: PER_PAGE, cursor, find: this.find, sort: this.serverSort() };
+        const found = await get(withQuery("queues", query), { signal: this.view.signal });
+        if (!this.isOther) this.drawLarge(found);
+      } while (this.isOther);
+    } catch (error) {
+      if (!(error instanceof Refused) && error.name !== "AbortError") throw error;
+    } finally {
+      this.isAsking = false;
+    }
+  }
+
+  serverSort() {
+    const key = this.sort.replace(/^-/, "");
+    if (key === "queue" || key === "age" || !(key in SORTED || ALWAYS.includes(key))) return "queue";
+    return `${this.sort.startsWith("-") ? "-" : ""}${SORTED[key] ?? key}`;
+  }
+
+  drawLarge({ queues, cursor, all }) {
+    this.drawHead(queues);
+    this.rows.show(queues, (row) => row.queue);
+    this.cursors[this.page + 1] = cursor;
+    put(this.total, `${count(all.queues)} in all`);
+    this.showEmpty(all.queues, queues.length);
+    this.pager.hidden = this.page === 0 && cursor === "";
+    const first = this.page * PER_PAGE;
+    const shown = `${count(first + 1)}–${count(first + queues.length)}`;
+    const say = `large ${this.page} ${shown} ${cursor} ${all.queues}`;
+    if (this.pager.hidden || this.pager.dataset.say === say) return;
+    this.pager.dataset.say = say;
+    this.drawPager(this.find ? shown : `${shown} of ${count(all.queues)}`, cursor === "");
   }
 
   /** Those that were searched for, in order. While somebody points at a row the order stays. */
@@ -157,11 +216,9 @@ class Overview {
       const isSame = this.sort.replace(/^-/, "") === column;
       const falls = isSame ? !this.sort.startsWith("-") : column !== "queue";
       this.sort = `${falls ? "-" : ""}${column}`;
-      this.order = [];
-      this.page = 0;
       this.view.say({ sort: this.sort === "queue" ? "" : this.sort });
       this.markSorted();
-      this.show();
+      this.begin();
     });
     queueMicrotask(() => this.markSorted());
     return cell;
@@ -246,18 +303,24 @@ class Overview {
     const say = `${this.page} ${found}`;
     if (this.pager.hidden || this.pager.dataset.say === say) return;
     this.pager.dataset.say = say;
+    const first = this.page * PER_PAGE;
+    const shown = `${count(first + 1)}–${count(Math.min(found, first + PER_PAGE))} of ${count(found)}`;
+    this.drawPager(shown, this.page >= pages - 1);
+  }
+
+  drawPager(shown, isLast) {
     const turn = (step) => () => {
       this.page += step;
       this.order = [];
+      this.isOther = true;
       this.show();
       this.table.scrollIntoView();
     };
-    const first = this.page * PER_PAGE;
     replace(
       this.pager,
       h("button", { type: "button", disabled: this.page === 0, onclick: turn(-1) }, "Previous"),
-      h("span", {}, `${count(first + 1)}–${count(Math.min(found, first + PER_PAGE))} of ${count(found)}`),
-      h("button", { type: "button", disabled: this.page >= pages - 1, onclick: turn(1) }, "Next"),
+      h("span", {}, shown),
+      h("button", { type: "button", disabled: isLast, onclick: turn(1) }, "Next"),
     );
   }
 }
