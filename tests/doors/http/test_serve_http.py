@@ -133,6 +133,31 @@ def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds
     assert "the-chief-token-" not in server.log.read_text()
 
 
+def test_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_speak_http(
+    tmp_path: Path, lines: Lines
+) -> None:
+    settings = ("--cors-origins", "https://app.example", "--http-hosts", "mq.example")
+    others = ("--tcp", "127.0.0.1:0", "--stomp", "127.0.0.1:0", "--store", "memory:")
+    with daemon(tmp_path, *HERE, *settings, *others) as server:
+        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        for headers, status in (
+            ({"Origin": "https://app.example"}, 200),
+            ({"Host": "mq.example", "Origin": "http://mq.example"}, 200),
+            ({"Origin": "https://evil.example"}, 403),
+            ({"Host": "evil.example", "Origin": "http://evil.example"}, 421),
+        ):
+            assert get(line, "/v1/queues", headers)[0].status == status
+        assert json.loads(get(line, "/v1/queues")[1])["queues"] == []
+        frames = b"CONNECT\naccept-version:1.2\n\n\0SEND\ndestination:/queue/mail\n\nx\0"
+        posted = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n\r\n" % len(frames)
+        for address in [one for one in server.ready["addresses"] if one.startswith(("tcp:", "stomp:"))]:
+            with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), PATIENCE) as page:
+                page.sendall(posted + frames)  # as a form of a page may
+                while page.recv(4096):
+                    pass
+        assert json.loads(get(line, "/v1/queues")[1])["queues"] == []
+
+
 def test_over_tls(tmp_path: Path, lines: Lines) -> None:
     made, key = certificate(tmp_path)
     with daemon(tmp_path, *HERE, "--tls-cert", str(made), "--tls-key", str(key)) as server:

@@ -113,8 +113,12 @@ class OriginPolicy:
             self._names.add(canonical(host))
 
     def judge(self, method: str, path: str, headers: Mapping[str, str], peer: str) -> Verdict:
-        host, origin, site = headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site")
-        if self._checks_host and host not in self._hosts and not self._accepts(host or "", headers, peer):
+        host = headers.get("host")
+        is_known = host in self._hosts or not self._checks_host
+        if is_known and "origin" not in headers and "sec-fetch-site" not in headers and "user-agent" not in headers:
+            return CLEAR  # most programs: half the cost of what follows
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if not is_known and not self._accepts(host or "", headers, peer):
             return self._refuse(_misdirected(host or ""), peer)
         if origin is None and site is None:
             if not headers.get("user-agent", "").startswith("Mozilla/"):
