@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.places import KINDS, Place
+from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import read_record, resume
 from yirangmq.broker.transfer import export, load
@@ -235,6 +236,12 @@ def test_store_time_is_shown_on_the_wall_clock_and_exported_on_it(by: int) -> No
         assert delayed.card()["dueAt"] == iso(START_MS + 60_000 + by)
         assert dead.failure is not None
         assert dead.failure.failed_at == dead.message.changed_at == clock.wall_ms()
+        on_wall, on_store = iso(clock.wall_ms()), iso(clock.now_ms())
+        letters = DeadLetters(queues)
+        assert [look.failure for look in letters.find("dead", f"failedAt>={on_wall} and failedAt<={on_wall}")] == [
+            dead.failure
+        ]
+        assert list(letters.find("dead", f"failedAt>={on_store} and failedAt<={on_store}")) == []
         lines: list[bytes] = []
         export(queues, lines.append)
         other.advance(HOUR_MS)

@@ -229,7 +229,7 @@ class DeadLetters:
                 if not movable and all(message.state is not goal for message in known):
                     raise WrongState(f"message {id!r} is {known[0].state}, not a dead letter", field="id")
                 found.extend(movable)
-            return [look.message for look in matching(transaction, found, node)]
+            return [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
 
         return self._queues.read(work)
 
@@ -237,7 +237,7 @@ class DeadLetters:
         self, transaction: Transaction, *, seqs: list[int], node: Node, states: Sequence[State], move: Move
     ) -> list[str]:
         found = [message for message in transaction.by_seq(seqs) if message is not None and message.state in states]
-        found = [look.message for look in matching(transaction, found, node)]
+        found = [look.message for look in matching(transaction, found, node, self._queues.ahead_ms())]
         afters = move.decide(transaction, found, self._queues.now_ms())
         changes = [Change(before, after) for before, after in zip(found, afters, strict=True)]
         self._queues.verbs.swap(transaction, changes, self._queues.now_ms())

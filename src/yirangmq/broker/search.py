@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
+from yirangmq.broker.looks import shown
 from yirangmq.broker.queues import Queues
 from yirangmq.core.filter import Lookup, matches
 from yirangmq.core.filter_nodes import Node, fields_of
@@ -28,25 +29,24 @@ def search(queues: Queues, queue: str, state: State, node: Node, *, bodies: bool
     limit = BODIES_PER_PAGE if heavy else CARDS_PER_PAGE
     cursor = ""
     while True:
+        ahead = queues.ahead_ms()
         page = partial(search_page, queue=queue, state=state, limit=limit, cursor=cursor, node=node, bodies=bodies)
-        cursor, found = queues.read(page)
+        cursor, found = queues.read(partial(page, ahead=ahead))
         yield from found
         if not cursor:
             return
 
 
-def matching(transaction: Transaction, messages: Sequence[Message], node: Node) -> list[Look]:
-    """Those that match, loaded as far as the filter needs."""
+def matching(transaction: Transaction, messages: Sequence[Message], node: Node, ahead: int) -> list[Look]:
+    """Those that match, loaded as far as the filter needs. Times of a filter are those of the wall clock, which is
+    ``ahead`` of store time; those of the looks are store time."""
     wanted = fields_of(node)
     nothing: list[None] = [None] * len(messages)
     envelopes = transaction.envelopes(messages) if wanted & FROM_ENVELOPE else nothing
     failures = transaction.failures(messages) if wanted & FROM_FAILURE else nothing
     parts = zip(messages, envelopes, failures, strict=True)
-    return [
-        Look(message, envelope, failure, transaction.policy(message.queue))
-        for message, envelope, failure in parts
-        if matches(node, lookup_of(message, envelope, failure))
-    ]
+    found = [Look(message, sent, failure, transaction.policy(message.queue)) for message, sent, failure in parts]
+    return [look for look in found if matches(node, lookup_of(*(shown(look, ahead) if ahead else look)[:3]))]
 
 
 def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | None) -> Lookup:
@@ -89,13 +89,13 @@ def lookup_of(message: Message, envelope: Envelope | None, failure: Failure | No
 
 
 def search_page(
-    transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool
+    transaction: Transaction, *, queue: str, state: State, limit: int, cursor: str, node: Node, bodies: bool, ahead: int
 ) -> tuple[str, list[Look]]:
     """One page of ``search``: the cursor of the next one, and what matched in this."""
     page = transaction.scan(queue, state, limit, cursor)
-    found = matching(transaction, page.messages, node)
+    found = matching(transaction, page.messages, node, ahead)
     if bodies:
         messages = [look.message for look in found]
         parts = zip(found, transaction.envelopes(messages), transaction.failures(messages), strict=True)
         found = [Look(look.message, envelope, failure, look.rules) for look, envelope, failure in parts]
-    return page.cursor, found
+    return page.cursor, [shown(look, ahead) for look in found] if ahead else found

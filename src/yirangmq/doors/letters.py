@@ -36,9 +36,8 @@ def search(queues: Queues, given: Given) -> dict[str, Any]:
 
 
 def _step(queues: Queues, queue: str, state: State, node: Node, count: int, cursor: str) -> tuple[str, list[Look]]:
-    return queues.read(
-        partial(search_page, queue=queue, state=state, limit=count, cursor=cursor, node=node, bodies=True)
-    )
+    page = partial(search_page, queue=queue, state=state, limit=count, cursor=cursor, node=node, bodies=True)
+    return queues.read(partial(page, ahead=queues.ahead_ms()))
 
 
 # -- dead letters ---------------------------------------------------------------------------------------------------
