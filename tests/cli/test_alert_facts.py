@@ -1,6 +1,7 @@
 """What alerts go by, gathered from the parts of a server that know it."""
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from yirangmq.broker import policies
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
-from yirangmq.cli.alerting import Gathering, Sources
+from yirangmq.cli.alerting import QUEUES_PER_LOOK, Gathering, Sources
 from yirangmq.clock import SteadyClock, TimeOrderedIds
 from yirangmq.core import decide
 from yirangmq.core.alert_rules import faults
@@ -160,3 +161,32 @@ def test_a_store_that_refuses_is_told_and_so_is_the_disk(tmp_path: Path) -> None
         assert part.facts().trouble == ""
 
     asyncio.run(main())
+
+
+def test_alerts_of_many_queues_are_found_in_turn_and_stay_open(tmp_path: Path) -> None:
+    """More queues than one look reads, more faulty ones than are read again: each is found, and none flaps."""
+
+    async def play() -> None:
+        part = Part(tmp_path)
+        names = [f"queue-{n:04}" for n in range(3 * QUEUES_PER_LOOK)]
+        sent = [[build(name, NewMessage(payload=1), id, 0) for id in part.ids.new(1)] for name in names]
+
+        def fill(transaction: Any) -> None:
+            for [envelope] in sent:
+                part.verbs.publish(transaction, envelope.queue, [envelope])
+
+        await part.do(fill)
+        part.wall.advance(10 * 3_600_000)
+        seen: list[set[str]] = []
+        for _ in range(6):
+            found = faults(part.facts(), read_settings({}).rules)
+            seen.append({fault.subject for fault in found if fault.rule == "queue_age"})
+        assert len(seen[0]) == QUEUES_PER_LOOK
+        assert all(before <= after for before, after in pairwise(seen))
+        assert seen[-1] == set(names)
+        await part.do(lambda transaction: transaction.delete_queue(names[0]))
+        for _ in range(4):
+            part.facts()
+        assert names[0] not in {fact.queue for fact in part.facts().queues}
+
+    asyncio.run(play())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.parts import Cli, Killed, Published
+from yirangmq.cli import queue_rows
 
 CARD = {
     "messageId",
@@ -184,3 +185,29 @@ def test_status_names_the_strategy_of_a_queue_that_has_one(at: Cli, published: P
     }
     assert "deregistered: w" in at("dispatch deregister mail w").out
     assert at("dispatch set mail", code=2).err
+
+
+# -- many queues ------------------------------------------------------------------------------------------------------
+
+
+def test_lists_of_queues_are_limited_on_a_terminal_and_complete_for_programs(
+    at: Cli, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_rows, "SHOWN", 3)
+    monkeypatch.setattr(queue_rows, "PAGE", 2)
+    monkeypatch.setattr(queue_rows.page, "__defaults__", ("", "", 2, None))
+    names = [f"mail-{n}" for n in range(5)]
+    for name in names:
+        published(name, "1")
+    for command in ("status", "queues"):
+        assert [row["queue"] for row in at(f"{command} --json").json["queues"]] == names
+        assert [row["queue"] for row in at(f"{command} --json --limit 4").json["queues"]] == names[:4]
+        assert [row["queue"] for row in at(f"{command} --json --prefix mail-3").json["queues"]] == names[3:4]
+        shown = at(command)
+        assert "mail-2" in shown.out
+        assert "mail-3" not in shown.out
+        assert "2 more queues; --all shows them" in shown.err
+        whole = at(f"{command} --all")
+        assert "mail-4" in whole.out
+        assert "more queues" not in whole.err
+    assert at("status --json").json["all"]["queues"] == 5

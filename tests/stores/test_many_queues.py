@@ -13,19 +13,20 @@ from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.doors.health import Health
+from yirangmq.doors.health import QUEUES_PER_LOOK, Health
 from yirangmq.format.envelope import NewMessage, build
+from yirangmq.stores import files_queues
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 
 FEW, MANY = 1000, 3000
-FEW_FOLDERS, MANY_FOLDERS = 200, 400
+FEW_FOLDERS, MANY_FOLDERS, IN_TURN = 40, 160, 20
 """Both more than any look at all queues takes in one turn, and a whole number of such turns."""
 
 
 class Work:
-    """A store with so many queues, each with a message, and the verbs of a server on it."""
+    """A store with so many queues, each with a ready and a done message, and the verbs of a server on it."""
 
     def __init__(self, store: Store, queues: int) -> None:
         self.store, self.clock, self.ids = store, ManualClock(), CountingIds()
@@ -37,6 +38,9 @@ class Work:
             with store.transaction() as transaction:
                 for number in range(begin, min(queues, begin + 200)):
                     self.publish(transaction, f"queue-{number:05}")
+                    self.publish(transaction, f"queue-{number:05}")
+                    [one] = self.verbs.lease(transaction, f"queue-{number:05}", 1, None, "me")
+                    self.verbs.ack(transaction, Leases([one.lease_id]), None)
         self.commit(lambda transaction: self.verbs.sweep(transaction))
         self.commit(self.health.signs)
 
@@ -65,7 +69,10 @@ class Work:
 
 
 @pytest.fixture(params=["sqlite", "files"])
-def works(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Work, Work]]:
+def works(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Work, Work]]:
+    monkeypatch.setattr(files_queues, "IN_TURN", IN_TURN)
     stores: list[Store]
     if request.param == "sqlite":
         stores = [ServedSqliteStore(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]
@@ -99,3 +106,18 @@ def test_cost_of_commits_and_health_does_not_depend_on_the_number_of_queues(work
         work.game()  # what is remembered from now on is remembered
     few, many = (calls_of(work.game) for work in works)
     assert many <= few * 1.02
+
+
+def test_backlogs_of_many_queues_are_found_in_turn_and_stay_reported(tmp_path: Path) -> None:
+    store = ServedSqliteStore(tmp_path / "queue.db", durability="os", seconds=None)
+    work = Work(store, 2 * QUEUES_PER_LOOK + 10)
+    last = f"queue-{work.queues - 1:05}"
+    for _ in range(5):
+        work.commit(partial(work.publish, queue=last))
+    health = Health(work.clock, None, backlog_limit=5)
+    found = [work.commit(health.signs).backlogs for _ in range(6)]
+    assert [(last, 6)] in found[:3]
+    assert found[2:] == [[(last, 6)]] * 4
+    work.commit(lambda transaction: transaction.delete_queue(last))
+    assert work.commit(health.signs).backlogs == []
+    store.close()
