@@ -73,7 +73,7 @@ of the `http_tokens` says what it allows:
 | member | meaning |
 |---|---|
 | `token` or `tokenFile` | the token, at least 16 visible ASCII characters, or a file whose first line it is |
-| `scopes` | some of `publish`, `consume`, `admin`; default: the first two. `admin` includes the others |
+| `scopes` | `publish`, `consume`, `look`, `operate`, `admin` ([table](security.md)); default: the first two |
 | `queues` | patterns of names (`*`, `?`, `[a-c]`); default: `["*"]`, all. What is not about one queue needs `"*"` |
 
 A client that asks more often than `http_rate` is answered 429 with `Retry-After`: it is counted by its token, or by its

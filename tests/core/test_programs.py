@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
+from yirangmq.core.access import ADMIN, CONSUME, LIST, LOOK, PUBLISH
 from yirangmq.core.errors import BadInput
 from yirangmq.core.programs import check_routes, grants, read_programs, read_routes, show
 from yirangmq.doors.gate import Gate, host_of
@@ -44,8 +44,10 @@ gate = Gate((atmh, jetco, epsco))
         (jetco, CONSUME, "j.x", True),
         (epsco, PUBLISH, "to-jetco", False),
         (epsco, ADMIN, "EPSCO", False),
-        (epsco, LOOK, "ATMH", True),
-        (epsco, LOOK, "to-jetco", False),
+        (epsco, LIST, "ATMH", True),
+        (epsco, LIST, "to-jetco", False),
+        (epsco, LOOK, "ATMH", False),
+        (epsco, LOOK, "EPSCO", False),
     ],
 )
 def test_the_table_says_who_may_send_to_whom(who: Any, scope: str, queue: str, may: bool) -> None:

@@ -58,7 +58,7 @@ def test_something_that_cannot_be_done_without_the_server_says_so(browser: Brows
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "token").write_text(TOKEN)
-    tokens = '[{"token": "only-to-look-at-mail", "scopes": ["consume"], "queues": ["mail"]}]'
+    tokens = '[{"token": "only-to-look-at-mail", "scopes": ["look"], "queues": ["mail"]}]'
     options = ("--token-file", str(folder / "token"), "--http-tokens", tokens)
     with daemon(folder, "--store", "memory:", "--http", "127.0.0.1:0", *options) as made:
         with closing(Api(http_url(made), TOKEN)) as api:
@@ -113,7 +113,7 @@ def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Brow
     with closing(Api(page.url, TOKEN)) as api:
         page.count("ready", len(api("GET", "queues/mail/messages")["messages"]))
     page.click("button", "Pause")
-    page.toast("this token does not allow to admin")
+    page.toast("this token does not allow to operate")
     page.go("/consumers")
     page.find(".connections", "This token does not show who is connected.")
     assert list(shown) == []

@@ -1,4 +1,8 @@
-"""Who may do what in which queues: tokens, scopes, patterns. Knows: the rules. Does not know: files, requests."""
+"""Access control: the table of verbs and scopes, and what a token grants in which queues and topics.
+
+Every protocol names the verb of each of its routes, frames, methods and commands, and asks ``Grant.allows``. Which
+scopes allow a verb is written in ``ALLOWED`` and nowhere else; ``docs/security.md`` is printed from it. Knows: the
+rules. Does not know: files, requests."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +14,36 @@ from yirangmq.core.certificates import Attributes
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind
 
-PUBLISH, CONSUME, ADMIN, LOOK = "publish", "consume", "admin", "look"
-SCOPES = (PUBLISH, CONSUME, ADMIN)
-"""``ADMIN`` includes the others; ``LOOK`` is nobody's own: it is allowed with any of them."""
+PUBLISH, CONSUME, LOOK, OPERATE, ADMIN = SCOPES = ("publish", "consume", "look", "operate", "admin")
+"""What a token may be given. ``ADMIN`` includes all others, ``OPERATE`` includes ``LOOK``."""
+USUAL = (PUBLISH, CONSUME)
+"""Of a token whose rule names none."""
+GREET, LIST, FOLLOW = "greet", "list", "follow"
+"""Verbs that are no scopes; the other verbs have the names of the scopes that bring them."""
+ALLOWED: dict[str, frozenset[str]] = {
+    GREET: frozenset(SCOPES),
+    LIST: frozenset(SCOPES),
+    PUBLISH: frozenset({PUBLISH, ADMIN}),
+    CONSUME: frozenset({CONSUME, ADMIN}),
+    FOLLOW: frozenset({CONSUME, LOOK, OPERATE, ADMIN}),
+    LOOK: frozenset({LOOK, OPERATE, ADMIN}),
+    OPERATE: frozenset({OPERATE, ADMIN}),
+    ADMIN: frozenset({ADMIN}),
+}
+"""The table: by verb the scopes that allow it."""
+VERBS = {
+    GREET: "connect, ask whether the server is well, read its API description",
+    LIST: "names, counts and states of queues and topics",
+    PUBLISH: "publish messages and records, and try out whether they would be accepted",
+    CONSUME: "lease messages, settle what was leased, subscribe to topics, keep cursors",
+    FOLLOW: "read the records of a topic",
+    LOOK: "read messages and dead letters without leasing them, history, policies, events, metrics, alerts",
+    OPERATE: "pause, resume, redrive, quarantine, sweep, steer consumers, acknowledge alerts; nothing is destroyed",
+    ADMIN: "set and check policies, delete queues, drop and purge messages, change bridges, commit batches",
+}
+"""What each verb stands for, in the words of the documentation."""
+ANYWHERE = ""
+"""In place of a name: the verb needs no queue (a consumer's heartbeat), or each name is asked about afterwards."""
 SHORTEST_SECRET = 16
 """Characters of a token, key or password. 16 random hexadecimal digits are 64 bits; a generated token has 192."""
 
@@ -32,16 +63,22 @@ class Grant:
     certificate: Attributes = frozenset()
     """What the subject of the client's certificate must have; empty: no certificate is asked for."""
 
-    def allows(self, scope: str, queue: str | None) -> bool:
-        """``queue`` None is the server as a whole: for those who may do this in all queues, but for looking."""
-        if scope != LOOK and not {scope, ADMIN} & self.scopes:
+    def allows(self, verb: str, queue: str | None) -> bool:
+        """``queue``: of a queue or topic. None is the server as a whole: for those who may do this in all queues."""
+        if ALLOWED[verb].isdisjoint(self.scopes):
             return False
+        if queue == ANYWHERE or verb == GREET:
+            return True
         if queue is None:
-            return scope == LOOK or "*" in self.queues
-        patterns = self.queues if scope != PUBLISH or self.sends is None else self.sends
-        if scope == LOOK and self.sends is not None:
-            patterns = (*self.queues, *self.sends)
+            return "*" in self.queues
+        patterns = self.queues
+        if self.sends is not None and verb in _OF_SENDERS:
+            patterns = self.sends if verb == PUBLISH else (*self.queues, *self.sends)
         return any(re.match(translate(pattern), queue) for pattern in patterns)  # re keeps what it compiled
+
+
+_OF_SENDERS = frozenset({PUBLISH, LIST})
+"""Verbs for which the queues count that a program sends to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +104,7 @@ def read_rules(given: object, name: str) -> tuple[TokenRule, ...]:
 def _rule(given: object, name: str) -> TokenRule:
     fields = Fields(given, name)
     token, file = fields.take("token", ""), fields.take("tokenFile", "")
-    scopes = _texts(fields.take("scopes", list(SCOPES[:2])), fields.name("scopes"))
+    scopes = _texts(fields.take("scopes", list(USUAL)), fields.name("scopes"))
     queues = _texts(fields.take("queues", ["*"]), fields.name("queues"))
     fields.done()
     if not isinstance(token, str) or not isinstance(file, str) or bool(token) == bool(file):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from ipaddress import ip_address
 
-from yirangmq.core.access import Grant
+from yirangmq.core.access import ALLOWED, SCOPES, Grant
 from yirangmq.core.certificates import Attributes
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.attempts import Attempts
@@ -105,11 +105,14 @@ def host_of(address: str) -> str:
     return address.partition(":")[0] if address.count(":") == 1 else address.partition("%")[0]
 
 
-def check(grant: Grant | None, scope: str, name: str | None, field: str) -> None:
-    if grant is not None and not grant.allows(scope, name):
+def check(grant: Grant | None, verb: str, name: str | None, field: str) -> None:
+    """``NotAllowed`` by the table of ``core.access``; the one place where every protocol asks. None: everything is
+    allowed."""
+    if grant is not None and not grant.allows(verb, name):
         who = f"program {grant.name!r} may not" if grant.name else "this token does not allow to"
-        where = "the server as a whole" if name is None else repr(name)
-        raise NotAllowed(f"{who} {scope} in {where}", field=field)
+        where = "the server as a whole" if name is None else repr(name) if name else "any queue"
+        scopes = [scope for scope in SCOPES if scope in ALLOWED[verb]]
+        raise NotAllowed(f"{who} {verb} in {where} (scopes that allow it: {', '.join(scopes)})", field=field)
 
 
 def _digest(token: str) -> bytes:

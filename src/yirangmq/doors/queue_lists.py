@@ -36,13 +36,21 @@ class ListQuery:
     find: str = ""
     sort: str = BY_NAME
     """With "-" in front the largest come first."""
+    sees: Callable[[str], bool] | None = None
+    """Which queues the client may hear of; None: all."""
 
     @property
     def key(self) -> str:
         return self.sort.removeprefix("-")
 
+    def wants(self, name: str) -> bool:
+        return self.find in name.lower() and (self.sees is None or self.sees(name))
+
 
 def read_query(values: Values) -> ListQuery:
+    sees: Any = values.take("sees", None)
+    if sees is not None and not callable(sees):  # it comes from a protocol of ours, never from a client
+        raise BadInput("not a known field", field="sees")
     query = ListQuery(
         values.some_queue(),
         values.whole("limit", PAGE, least=1, most=PAGE),
@@ -50,6 +58,7 @@ def read_query(values: Values) -> ListQuery:
         values.text("prefix", most=200),
         values.text("find", most=200).lower(),
         values.text("sort", BY_NAME, most=30),
+        sees,
     )
     if query.key not in SORTS or query.sort == f"-{BY_NAME}":
         raise BadInput(f"must be one of {', '.join(SORTS)}; '-' in front turns a count round", field="sort")
@@ -62,7 +71,7 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
     if query.queue is None:
         names, following = yield from (_by_name(query) if query.key == BY_NAME else _by_count(query))
     else:
-        names, following = [query.queue], ""
+        names, following = [query.queue] if query.sees is None or query.sees(query.queue) else [], ""
     rows: list[dict[str, Any]] = []
     for begin in range(0, len(names), ROWS_PER_SLICE):
         some = names[begin : begin + ROWS_PER_SLICE]
@@ -72,17 +81,27 @@ def page(clock: Clock, query: ListQuery, rates: Rates) -> Slices:
     for row in rows:
         row["rates"] = rates(row["queue"])
     is_overdue = yield lambda transaction: overview.is_overdue(transaction, now)
-    everything = yield overview.together
+    everything = (yield overview.together) if query.sees is None else _together(rows)
     return {"overdue": is_overdue, "queues": rows, "cursor": following, "all": everything}
+
+
+def _together(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """As ``overview.together``, of the rows that a client with a filter is shown."""
+    return {
+        "queues": len(rows),
+        "backlog": sum(row["ready"] + row["delayed"] + row.get("held", 0) for row in rows),
+        **{state: sum(row[state] for row in rows) for state in overview.STATES},
+        "totals": {name: sum(row["totals"][name] for row in rows) for name in overview.TOTALS},
+    }
 
 
 def _by_name(query: ListQuery) -> Slices:
     """The names of the page, and the cursor of the next one."""
     found: list[str] = []
-    after, step = query.cursor, NAMES_PER_SLICE if query.find else query.limit + 1
+    after, step = query.cursor, NAMES_PER_SLICE if query.find or query.sees else query.limit + 1
     while len(found) <= query.limit:
         some: list[str] = yield partial(_names, after=after, limit=step, prefix=query.prefix)
-        found += [name for name in some if query.find in name.lower()]
+        found += [name for name in some if query.wants(name)]
         if len(some) < step:
             break
         after = some[-1]
@@ -99,7 +118,7 @@ def _by_count(query: ListQuery) -> Slices:
     after = ""
     while True:
         counted = yield partial(_counted, after=after, query=query)
-        some = [(turn * _worth(counts, query.key), name) for name, counts in counted if query.find in name.lower()]
+        some = [(turn * _worth(counts, query.key), name) for name, counts in counted if query.wants(name)]
         best = nsmallest(query.limit + 1, [*best, *(one for one in some if behind is None or one > behind)])
         if len(counted) < NAMES_PER_SLICE:
             break

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.core import names
-from yirangmq.core.access import CONSUME, PUBLISH, Grant
+from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, Grant
 from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
 from yirangmq.core.ports import Transaction
@@ -17,6 +17,7 @@ from yirangmq.doors.asked import Asked, elsewhere
 from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
 from yirangmq.doors.house import House
+from yirangmq.doors.method_verbs import verb_of
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 MOST_PENDING = 256
 LARGEST_GREETING = 8192
 """Bytes of the first frame of somebody who has not shown the token yet."""
-FOR_PROGRAMS = frozenset({"consumer_beat"})
-"""Methods that a program may call which is let in to send and to take, and for nothing else."""
 NOT_OURS = "this is not the token of this server"
 NO_TOKEN = "this server wants one; show it behind the address: ?token=TOKEN"
 CALL_WEIGHT = 16
@@ -129,8 +128,8 @@ class Session:
                 raise BadInput(f"a client does not send frames of kind {frame.kind}", field="kind")
             if frame.kind in _WORK:
                 check(self._desk.duty)
-            if self.grant is not None and frame.kind in _OF_TOPICS:
-                raise NotAllowed("topics are not for programs that are let in for queues", field="topic")
+            if self.grant is not None:
+                gate.check(self.grant, FRAMES[frame.kind], None if frame.kind in OF_TOPICS else ANYWHERE, "kind")
             act(self, frame.request, calls.read(frame.kind, frame.body))
         except NotAllowed as error:
             self._count(error)
@@ -142,9 +141,9 @@ class Session:
         if self._house.refusing is not None:
             self._house.refusing.add("socket", self._peer(), error, "" if self.grant is None else self.grant.name)
 
-    def allow(self, scope: str, name: str) -> None:
+    def allow(self, verb: str, name: str) -> None:
         """``NotAllowed``, unless it may do this there."""
-        gate.check(self.grant, scope, name, "queue")
+        gate.check(self.grant, verb, name, "queue")
 
     def allow_leases(self, transaction: Transaction, leases: Leases) -> None:
         """A program settles what it may take, wherever it has the number of a lease from."""
@@ -262,7 +261,7 @@ class Session:
     # -- frames: the rest -----------------------------------------------------------------------------------------
 
     def _call(self, request: int, body: calls.Call) -> None:
-        if self.grant is not None and body.method not in FOR_PROGRAMS:
+        if self.grant is not None and not self.grant.allows(*verb_of(body.method, body.values)):
             raise NotAllowed(f"program {self.grant.name!r} may not call {body.method[:60]!r}", field="method")
         begin = self._house.methods.find(body.method)
         done = self.answering(
@@ -320,7 +319,29 @@ _WORK = frozenset(
 """What a standby refuses at once; a call is refused when it comes to change something."""
 
 
-_OF_TOPICS = frozenset({Kind.TOPIC_PUBLISH, Kind.TOPIC_SUBSCRIBE, Kind.RECOVERY_REQUEST})
+FRAMES: dict[int, str] = {
+    Kind.HELLO: GREET,
+    Kind.PUBLISH: PUBLISH,
+    Kind.LEASE: CONSUME,
+    Kind.SUBSCRIBE: CONSUME,
+    Kind.CANCEL: GREET,
+    Kind.ACK: CONSUME,
+    Kind.NACK: CONSUME,
+    Kind.EXTEND: CONSUME,
+    Kind.RELEASE: CONSUME,
+    Kind.TOPIC_PUBLISH: PUBLISH,
+    Kind.TOPIC_SUBSCRIBE: CONSUME,
+    Kind.RECOVERY_REQUEST: CONSUME,
+    Kind.CONFIRM: CONSUME,
+    Kind.UNSUBSCRIBE: CONSUME,
+    Kind.CALL: GREET,
+    Kind.PING: GREET,
+    Kind.BYE: GREET,
+}
+"""The verb of every frame in the table of ``core.access``. That of a CALL is its method's (``method_verbs``); a CANCEL
+ends what the same connection has begun."""
+OF_TOPICS = frozenset({Kind.TOPIC_PUBLISH, Kind.TOPIC_SUBSCRIBE, Kind.RECOVERY_REQUEST, Kind.CONFIRM, Kind.UNSUBSCRIBE})
+"""Frames that concern the log of all topics: they need their verb on the whole server."""
 
 
 def _same(given: str, wanted: str) -> bool:

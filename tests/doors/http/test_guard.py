@@ -2,7 +2,7 @@
 
 import pytest
 
-from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH, Grant
+from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, GREET, LIST, LOOK, PUBLISH, Grant
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
 from yirangmq.doors.http.exchange import Request
 from yirangmq.doors.http.guard import MOST_BUCKETS, Guard, Rate
@@ -30,9 +30,13 @@ def asked(authorization: str | None = None, peer: str = "10.0.0.1:5") -> Request
         ("shop-token", PUBLISH, None, False),
         ("shop-token", CONSUME, "mail", False),
         ("shop-token", ADMIN, "mail", False),
-        ("shop-token", LOOK, "mail", True),
-        ("shop-token", LOOK, "other", False),
-        ("shop-token", LOOK, None, True),
+        ("shop-token", LIST, "mail", True),
+        ("shop-token", LIST, "other", False),
+        ("shop-token", LIST, ANYWHERE, True),
+        ("shop-token", LIST, None, False),
+        ("shop-token", LOOK, "mail", False),
+        ("shop-token", LOOK, None, False),
+        ("shop-token", GREET, None, True),
         ("worker-token", CONSUME, "anything", True),
         ("worker-token", CONSUME, None, True),
         ("worker-token", PUBLISH, "anything", False),

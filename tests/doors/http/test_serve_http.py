@@ -96,7 +96,7 @@ def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Li
     (tmp_path / "looker").write_text("the-looker-token\n")
     settings = {
         "token": "the-chief-token-",
-        "http_tokens": [{"tokenFile": str(tmp_path / "looker"), "scopes": ["consume"], "queues": ["mail"]}],
+        "http_tokens": [{"tokenFile": str(tmp_path / "looker"), "scopes": ["look"]}],
         "http_rate": 0.001,
         "http_burst": 3,
     }

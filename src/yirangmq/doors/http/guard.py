@@ -64,18 +64,20 @@ class Guard:
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
-    def check(self, request: Request, scope: str, queue: str | None) -> None:
-        """``NotAllowed`` unless this client may do this in this queue, or in the server (None)."""
+    def check(self, request: Request, verb: str, queue: str | None) -> Grant | None:
+        """``NotAllowed`` unless this client may do this in this queue, or in the server (None). The grant it has, by
+        which lists are filtered; None: it may do everything."""
         if self._gate.is_open or request.peer.startswith("unix"):
-            return
+            return None
         grant = self._gate.find(_token_of(request), request.peer)
         try:
             if grant is None:
                 raise Stranger("show a token of this server as 'Authorization: Bearer TOKEN'", field=UNKNOWN)
-            gate.check(grant, scope, queue, "token")
+            gate.check(grant, verb, queue, "token")
         except NotAllowed as error:
             self._count(request, grant, error)
             raise
+        return grant
 
     def _count(self, request: Request, grant: Grant | None, error: NotAllowed) -> None:
         """Not a request without any token: it may be a browser's first one, before it asks for one."""

@@ -30,6 +30,11 @@ def refuse(error: QueueError) -> Response:
     return Response(status, f"{error}\n".encode(), headers)
 
 
+VERBS = {"/health": None, "/robots.txt": None, "/metrics": LOOK}
+"""By path, all of them GET: the verb in the table of ``core.access``, in the server as a whole. None: for everybody,
+without a token."""
+
+
 class Pages:
     def __init__(self, house: House, guard: Guard) -> None:
         self._house = house

@@ -5,7 +5,7 @@ Knows: grants. Does not know: frames. A server without tokens is open to everybo
 
 from collections.abc import Callable, Iterable
 
-from yirangmq.core.access import Grant
+from yirangmq.core.access import CONSUME, GREET, PUBLISH, Grant
 from yirangmq.core.errors import Stranger
 from yirangmq.doors import gate
 from yirangmq.doors.attempts import Attempts
@@ -37,5 +37,22 @@ class Access:
         return found
 
 
-def check(grant: Grant | None, scope: str, name: str) -> None:
-    gate.check(grant, scope, name, "passcode")
+COMMANDS: dict[str, str] = {
+    "CONNECT": GREET,
+    "STOMP": GREET,
+    "SEND": PUBLISH,
+    "SUBSCRIBE": CONSUME,
+    "UNSUBSCRIBE": GREET,
+    "ACK": CONSUME,
+    "NACK": CONSUME,
+    "BEGIN": GREET,
+    "COMMIT": GREET,
+    "ABORT": GREET,
+    "DISCONNECT": GREET,
+}
+"""The verb of every command in the table of ``core.access``. UNSUBSCRIBE ends what the same connection has begun; what
+a transaction holds was checked frame by frame."""
+
+
+def check(grant: Grant | None, command: str, name: str) -> None:
+    gate.check(grant, COMMANDS[command], name, "passcode")

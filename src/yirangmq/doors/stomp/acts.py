@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from yirangmq.core import names
-from yirangmq.core.access import CONSUME, PUBLISH
 from yirangmq.core.decide import Cause
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.reasons import Reason
@@ -87,7 +86,7 @@ def send(session: "StompSession", headers: Headers, body: bytes) -> None:
         _send_record(session, destinations.checked(name), headers, body)
         return
     queue = _queue(session, kind, name)
-    access.check(session.grant, PUBLISH, queue)
+    access.check(session.grant, "SEND", queue)
     envelope = translate.envelope(queue, session.fresh_id(), headers, body, session.house.clock.now_ms())
     if transaction is None:
         session.errand.send(envelope, receipt)
@@ -98,7 +97,7 @@ def send(session: "StompSession", headers: Headers, body: bytes) -> None:
 
 def _send_record(session: "StompSession", topic: str, headers: Headers, body: bytes) -> None:
     topics_of(session)
-    access.check(session.grant, PUBLISH, topic)
+    access.check(session.grant, "SEND", topic)
     record = translate.record(topic, headers, body)
     transaction = headers.get("transaction")
     if transaction is None:
@@ -152,7 +151,7 @@ def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
         _follow(session, name, destination, Terms(_NOTHING, mode, credit, address, _durable(session, headers)), headers)
     else:
         queue = _queue(session, *destination)
-        access.check(session.grant, CONSUME, queue)
+        access.check(session.grant, "SUBSCRIBE", queue)
         if destination.kind is Kind.TEMPORARY:
             session.temporary.add(queue)
         shown = escape(destination.kind.value + destination.name, session.version)
@@ -169,7 +168,7 @@ def _follow(session: "StompSession", name: str, destination: Destination, terms:
     from yirangmq.doors.stomp.following import Following  # loaded for the first one who follows
 
     topics = topics_of(session)
-    access.check(session.grant, CONSUME, destination.name)
+    access.check(session.grant, "SUBSCRIBE", destination.name)
     terms = terms._replace(filter=destinations.topic_filter(destination.name))
     client = Client(session.push, session.has_room, session.fail)
     following = Following(topics, terms, client)

@@ -12,12 +12,12 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.core.access import Grant
+from yirangmq.core.access import ANYWHERE, Grant
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Unavailable
 from yirangmq.core.ports import Transaction
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.house import House
-from yirangmq.doors.stomp import acts, presence
+from yirangmq.doors.stomp import access, acts, presence
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.beats import Beats
 from yirangmq.doors.stomp.consuming import Gathering, Holdings
@@ -142,6 +142,8 @@ class StompSession:
                 raise NotAllowed("the first frame must be CONNECT or STOMP", field="command")
             if body and command != "SEND":
                 raise BadInput(f"{command} has no body", field="body")
+            if self.grant is not None:
+                access.check(self.grant, command, ANYWHERE)
             act(self, headers, body)
         except QueueError as error:
             self.fail(error, headers.get("receipt"))

@@ -10,7 +10,7 @@ from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
 from yirangmq.doors.http.exchange import Request, Response
 from yirangmq.doors.http.v1.api import Api
-from yirangmq.doors.http.v1.table import Guard, let_all
+from yirangmq.doors.http.v1.endpoint import Guard, let_all
 
 
 class Told(NamedTuple):

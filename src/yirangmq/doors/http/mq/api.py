@@ -1,13 +1,13 @@
 """The API put together: its routes, in one table, and what each needs of whoever asks.
 
-Knows: paths, scopes. Does not know: how anything is done."""
+Knows: paths, verbs. Does not know: how anything is done."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from yirangmq.broker.drafts import Drafts
 from yirangmq.broker.orders import Orders
-from yirangmq.core.access import ADMIN, CONSUME, LOOK, PUBLISH
+from yirangmq.core.access import ADMIN, ANYWHERE, CONSUME, LIST, LOOK, OPERATE, PUBLISH
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response
@@ -47,6 +47,8 @@ class MqApi:
         self._house = house
         self._guard = guard
         self._limit = terms.payload_limit
+        self.routes: list[tuple[str, str, str | None]] = []
+        """Every route: its method, its template, its verb in the table of ``core.access``; None: a password."""
         self._api = Api(refusal, nowhere, options=_preflight)
         self.find = self._api.find
         self._together = together or Together(house.desk)
@@ -72,12 +74,12 @@ class MqApi:
 
     def _add_queues(self, orders: Orders) -> None:
         queues, failed = Queues(orders), "/mq/{namespace}/failed-messages"
-        self._server("/mq", LOOK, queues.namespaces)
+        self._server("/mq", LIST, queues.namespaces)
         self._whole("DELETE", "/mq/{namespace}", ADMIN, queues.clear)
-        self._whole("GET", "/mq/{namespace}/stats", LOOK, queues.stats)
-        self._whole("GET", failed, CONSUME, queues.failed)
-        self._whole("DELETE", failed, CONSUME, queues.abandon_failed)
-        self._whole("PATCH", f"{failed}/renew", CONSUME, queues.renew_failed)
+        self._whole("GET", "/mq/{namespace}/stats", LIST, queues.stats)
+        self._whole("GET", failed, LOOK, queues.failed)
+        self._whole("DELETE", failed, ADMIN, queues.abandon_failed)
+        self._whole("PATCH", f"{failed}/renew", OPERATE, queues.renew_failed)
 
     def _add_admin(self, admin: Admin) -> None:
         """Their password is all they ask for."""
@@ -90,13 +92,14 @@ class MqApi:
 
     # -- one route ------------------------------------------------------------------------------------------------
 
-    def _server(self, template: str, scope: str | None, route: Whole) -> None:
+    def _server(self, template: str, verb: str | None, route: Whole) -> None:
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
-            self._enter(request, exchange, None, scope, route)
+            self._enter(request, exchange, None, verb, route)
 
+        self.routes.append(("GET", template, verb))
         self._api.add("GET", template, handle, max_body=self._limit)
 
-    def _whole(self, method: str, template: str, scope: str | None, route: Whole, *, is_single: bool = False) -> None:
+    def _whole(self, method: str, template: str, verb: str | None, route: Whole, *, is_single: bool = False) -> None:
         """``is_single``: it is about one message and goes together with others; whatever else comes in turn."""
 
         def in_turn(call: Call) -> None:
@@ -106,15 +109,17 @@ class MqApi:
         entry = route if is_single else in_turn
 
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
-            self._enter(request, exchange, params[0], scope, entry)
+            self._enter(request, exchange, params[0], verb, entry)
 
+        self.routes.append((method, template, verb))
         self._api.add(method, template, handle, max_body=self._limit)
 
-    def _single(self, method: str, template: str, scope: str, route: Single, limit: int | None = None) -> None:
+    def _single(self, method: str, template: str, verb: str, route: Single, limit: int | None = None) -> None:
         def handle(request: Request, exchange: Exchange, params: Params) -> None:
             namespace, id = params
-            self._enter(request, exchange, namespace, scope, lambda call: route(call, id), id)
+            self._enter(request, exchange, namespace, verb, lambda call: route(call, id), id)
 
+        self.routes.append((method, template, verb))
         self._api.add(method, template, handle, max_body=self._limit if limit is None else limit)
 
     def _enter(
@@ -122,7 +127,7 @@ class MqApi:
         request: Request,
         exchange: Exchange,
         namespace: str | None,
-        scope: str | None,
+        verb: str | None,
         route: Whole,
         id: str = "",
     ) -> None:
@@ -134,9 +139,10 @@ class MqApi:
             check_version(request)
             queue = None if namespace is None else queue_of(namespace)
             check_id(id)
-            if scope is not None:
-                self._guard.check(request, scope, queue)
-            route(Call(self._house, request, exchange, namespace or "", queue or ""))
+            grant = None
+            if verb is not None:
+                grant = self._guard.check(request, verb, ANYWHERE if queue is None else queue)
+            route(Call(self._house, request, exchange, namespace or "", queue or "", grant))
         except QueueError as error:
             exchange.answer(refusal(error))
 

@@ -5,6 +5,7 @@ Knows: the desk, who may do what. Does not know: what any route does."""
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from yirangmq.core.access import Grant
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.house import House
@@ -36,16 +37,25 @@ def read_document(said: str | None, body: bytes, *kinds: str) -> Any:
 
 
 class Call:
-    """``queue``: that of the namespace in the path."""
+    """``queue``: that of the namespace in the path. ``grant``: of the client; None: it may do everything."""
 
-    __slots__ = ("exchange", "house", "namespace", "queue", "request")
+    __slots__ = ("exchange", "grant", "house", "namespace", "queue", "request")
 
-    def __init__(self, house: House, request: Request, exchange: Exchange, namespace: str, queue: str) -> None:
+    def __init__(
+        self,
+        house: House,
+        request: Request,
+        exchange: Exchange,
+        namespace: str,
+        queue: str,
+        grant: Grant | None = None,
+    ) -> None:
         self.house = house
         self.request = request
         self.exchange = exchange
         self.namespace = namespace
         self.queue = queue
+        self.grant = grant
 
     # -- what was sent --------------------------------------------------------------------------------------------
 

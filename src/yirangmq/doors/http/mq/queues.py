@@ -2,7 +2,9 @@
 
 from yirangmq.broker.orders import Orders
 from yirangmq.broker.wholesale import failed_page
+from yirangmq.core.access import LIST
 from yirangmq.core.message import Counts
+from yirangmq.core.ports import Transaction
 from yirangmq.doors.http.mq.accept import preferred
 from yirangmq.doors.http.mq.call import Call
 from yirangmq.doors.http.mq.lists import Listing, Page, queues_page
@@ -22,7 +24,12 @@ class Queues:
 
     def namespaces(self, call: Call) -> None:
         """Those of which there is anything to count: a queue that has never had a message is not there yet."""
-        self._list(call, queues_page(lambda transaction, queue: any(transaction.counts(queue))))
+        grant = call.grant
+
+        def is_wanted(transaction: Transaction, queue: str) -> bool:
+            return (grant is None or grant.allows(LIST, queue)) and any(transaction.counts(queue))
+
+        self._list(call, queues_page(is_wanted))
 
     def failed(self, call: Call) -> None:
         self._list(call, lambda transaction, cursor: failed_page(transaction, call.queue, cursor, PER_PAGE))

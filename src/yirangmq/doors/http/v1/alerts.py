@@ -57,13 +57,13 @@ ENDPOINTS = (
              "look", thing(enabled=FLAG, alerts=items(ref("Alert")), counts=table(COUNT), sinks=items(SINK)),
              query=(Field("state", choice(*STATES), "alerts that are open, over, or all", "open"),), refusals=GONE),
     Endpoint("POST", "/v1/alerts", "Send a test notice to every sink, or to one, and say what became of it", test,
-             "alerts", "admin", TESTED, body=(
+             "alerts", "operate", TESTED, body=(
                  Field("level", choice(*Level), "that it has", Level.INFO.value),
                  Field("sink", text(100), "to this one only; empty: to all", ""),
              ), refusals=GONE),
     Endpoint("GET", ONE, "One alert", one_alert, "alerts", "look", ref("Alert"), refusals=GONE),
     Endpoint("POST", f"{ONE}/ack", "Acknowledge an alert: no more reminders, unless it gets worse", acknowledge,
-             "alerts", "admin", ref("Alert"), body=(
+             "alerts", "operate", ref("Alert"), body=(
                  Field("by", text(LONGEST_NAME), "who", ""), Field("note", text(LONGEST_NOTE), "what is done", ""),
              ), refusals=("not_found", "wrong_state", "store_error")),
     Endpoint("GET", "/v1/alert-rules", "What is watched, and its limits", rules, "alerts", "look",

@@ -20,12 +20,12 @@ from yirangmq.doors.http.v1 import (
     topics,
 )
 from yirangmq.doors.http.v1.batches import BatchRoutes
-from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
+from yirangmq.doors.http.v1.endpoint import Ask, Endpoint, Guard, let_all
 from yirangmq.doors.http.v1.events import Events
 from yirangmq.doors.http.v1.leasing import Leasing
 from yirangmq.doors.http.v1.log import LogRoutes
 from yirangmq.doors.http.v1.pipelines import PipelineRoutes
-from yirangmq.doors.http.v1.table import Guard, Table, let_all
+from yirangmq.doors.http.v1.table import Table
 from yirangmq.doors.http.v1.topic_events import TopicEvents
 from yirangmq.observe.feed import Feed
 
@@ -75,7 +75,7 @@ class Api:
             *BatchRoutes(None if house.batches is None else house.batches()).endpoints(max_body),
             *PipelineRoutes().endpoints,
             *self._events.endpoints,
-            Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "look", {"type": "object"}),
+            Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "greet", {"type": "object"}),
         ):
             self.table.add(endpoint)
 

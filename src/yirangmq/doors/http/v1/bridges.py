@@ -60,8 +60,8 @@ ENDPOINTS = (
     Endpoint("GET", ONE, "One bridge", _asking("bridge_show"), "topics", "look", ROW, refusals=("not_found",)),
     Endpoint("DELETE", ONE, "Remove a bridge; its messages stay", _asking("bridge_remove"), "topics", "admin", ROW,
              refusals=REFUSALS),
-    Endpoint("POST", f"{ONE}/pause", "Bring nothing more over", _asking("bridge_pause"), "topics", "admin", ROW,
+    Endpoint("POST", f"{ONE}/pause", "Bring nothing more over", _asking("bridge_pause"), "topics", "operate", ROW,
              refusals=REFUSALS),
     Endpoint("POST", f"{ONE}/resume", "Go on, from where it was or from another place", _asking("bridge_resume"),
-             "topics", "admin", ROW, body=(START, AT), refusals=REFUSALS),
+             "topics", "operate", ROW, body=(START, AT), refusals=REFUSALS),
 )  # fmt: skip

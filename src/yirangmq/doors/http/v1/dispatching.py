@@ -31,7 +31,12 @@ def _registering(method: str, comes: bool) -> Any:
 
 def deliveries(ask: Ask) -> None:
     given = {name: value for name, value in ask.values().items() if value is not None}
-    ask.call("deliveries", given, lambda rows: ask.reply({"deliveries": [_row(row) for row in rows]}))
+    sees = ask.sees()
+    ask.call(
+        "deliveries",
+        given,
+        lambda rows: ask.reply({"deliveries": [_row(row) for row in rows if sees(row["queue"])]}),
+    )
 
 
 def programs(ask: Ask) -> None:
@@ -105,11 +110,11 @@ ENDPOINTS = (
     Endpoint("PATCH", ONE, "Change how they are given out, while consumers are at work", change, "consumers", "admin",
              DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
     Endpoint("PUT", f"{ONE}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
-             _registering("dispatch_register", True), "consumers", "admin", REGISTERED, refusals=("not_found",)),
+             _registering("dispatch_register", True), "consumers", "operate", REGISTERED, refusals=("not_found",)),
     Endpoint("DELETE", f"{ONE}/consumers/{{id}}", "Deregister a consumer", _registering("dispatch_deregister", False),
-             "consumers", "admin", REGISTERED, refusals=("not_found",)),
+             "consumers", "operate", REGISTERED, refusals=("not_found",)),
     Endpoint("GET", "/v1/deliveries", "The latest deliveries of queues with a strategy, the newest first", deliveries,
-             "consumers", "look", thing(deliveries=items(DELIVERY)), query=WHICH),
+             "consumers", "look", thing(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
     Endpoint("GET", "/v1/programs", "Which programs may come, who may send to whom, and who was refused", programs,
              "server", "admin", thing(programs=items(PROGRAM), refused=REFUSED)),
 )  # fmt: skip

@@ -4,9 +4,11 @@ Knows: declarations, requests, the way to the desk and back. Does not know: what
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
+from yirangmq.core.access import ANYWHERE, LOOK, Grant
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.house import House
@@ -19,24 +21,53 @@ Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024
 """Bytes of a request that carries no messages."""
 LONGEST_QUERY = 16_384
+MOST_REMEMBERED = 1000
+"""Names of which a filter remembers whether they are shown: a stream of events asks again and again."""
 
 
 class Ask:
     """One request. It is answered once: by ``reply``, by ``respond``, or with the error that was raised."""
 
-    __slots__ = ("endpoint", "exchange", "house", "path", "request")
+    __slots__ = ("_guard", "endpoint", "exchange", "house", "path", "request")
 
     path: Mapping[str, str]
     """What stands in the path, by name."""
 
     def __init__(
-        self, house: House, endpoint: "Endpoint", path: Mapping[str, str], request: Request, exchange: Exchange
+        self,
+        house: House,
+        endpoint: "Endpoint",
+        path: Mapping[str, str],
+        request: Request,
+        exchange: Exchange,
+        guard: "Guard | None" = None,
     ) -> None:
         self.house = house
         self.endpoint = endpoint
         self.path = path
         self.request = request
         self.exchange = exchange
+        self._guard = guard
+
+    def sees(self) -> Callable[[str], bool]:
+        """For endpoints that are filtered: which queues or topics this client may hear of."""
+        grant = self._grant()
+        if grant is None:
+            return lambda name: True
+        verb = self.endpoint.verb
+        return lru_cache(MOST_REMEMBERED)(lambda name: bool(name) and grant.allows(verb, name))
+
+    def sees_all(self) -> bool:
+        """Whether this client may look at the server as a whole."""
+        grant = self._grant()
+        return grant is None or grant.allows(LOOK, None)
+
+    def listing(self) -> dict[str, Any]:
+        """``values`` for a list of queues, which leaves out those that this client may not hear of."""
+        return self.values() if self.sees_all() else {**self.values(), "sees": self.sees()}
+
+    def _grant(self) -> Grant | None:
+        return None if self._guard is None else self._guard(self.request, self.endpoint.verb, ANYWHERE)
 
     @property
     def queue(self) -> str:
@@ -122,6 +153,12 @@ def _texts(query: str) -> dict[str, str]:
 
 
 Act = Callable[[Ask], None]
+Guard = Callable[[Request, str, str | None], Grant | None]
+"""(request, verb, queue or topic or None) → the client's grant (None: it may do everything), or ``NotAllowed``."""
+
+
+def let_all(request: Request, verb: str, queue: str | None) -> None:
+    """Everybody may do everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +174,8 @@ class Content:
 class Endpoint:
     """One verb of the API. The OpenAPI document is printed from these, and from nothing else.
 
-    ``scope`` is what a client must be allowed to do: ``publish``, ``consume``, ``admin``, or ``look`` (any of them).
+    ``verb`` is what a client must be allowed to do, by the table of ``core.access``: in the queue or topic of its path,
+    or in the server as a whole. Where ``is_filtered``, any queue will do, and the answer leaves out all others.
     ``refusals`` are the codes of ``core.errors`` that it answers with beside those of every endpoint."""
 
     method: str
@@ -145,7 +183,7 @@ class Endpoint:
     about: str
     act: Act
     tag: str
-    scope: str
+    verb: str
     answer: Schema
     query: Sequence[Field] = ()
     body: Sequence[Field] = ()
@@ -159,5 +197,6 @@ class Endpoint:
     """Further answers of the document: ``{"503": …}``, and further media types of the first."""
     name: str = ""
     """In the document, where that of its path is another's."""
+    is_filtered: bool = False
     joins: bool = False
     """Requests to it are done together with others (``together``)."""

@@ -4,7 +4,7 @@ Nothing is kept for a reader but the number of the last event it was sent. One t
 given what is still known and told how much is not: a ``gap``, never silence. Knows: the feed, the form of the stream.
 Does not know: sockets."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from yirangmq.broker.desk import Desk
@@ -46,6 +46,8 @@ class Events:
         seen = self._number(given) if given else last
         follower = Following(self._feed, ask.house.desk, self._epoch, ask.path.get("queue"), kinds, self._following)
         follower.seen = seen
+        if not ask.sees_all():
+            follower.sees = ask.sees()
         ask.exchange.answer(Response(200, b"", HEADERS, follower))
 
     def _number(self, given: str) -> int | None:
@@ -64,7 +66,7 @@ class Events:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/events", "What happens in all queues, as it happens", self.follow, "events", "look",
-                     ANSWER, query=QUERY, headers=(RESUME,), media=STREAM),
+                     ANSWER, query=QUERY, headers=(RESUME,), media=STREAM, is_filtered=True),
             Endpoint("GET", "/v1/queues/{queue}/events", "What happens in one queue", self.follow, "events", "look",
                      ANSWER, query=QUERY, headers=(RESUME,), media=STREAM),
         )  # fmt: skip
@@ -94,6 +96,8 @@ class Following:
         self._told = 0
         """The number that the reader knows."""
         self.seen: int | None = 0
+        self.sees: Callable[[str], bool] | None = None
+        """Which queues the reader may hear of; None: all, and what concerns no queue."""
 
     # -- exchange.Stream ------------------------------------------------------------------------------------------
 
@@ -149,6 +153,8 @@ class Following:
             self._feed.wait(self._wake)
 
     def _wants(self, part: dict[str, Any]) -> bool:
+        if self.sees is not None and not self.sees(part["queue"]):
+            return False
         return self._queue in (None, part["queue"]) and (not self._kinds or part["event"] in self._kinds)
 
     def _write(self, pieces: list[bytes]) -> None:

@@ -64,9 +64,9 @@ ENDPOINTS = (
     Endpoint("GET", f"{ALL}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
              refusals=("not_found", "wrong_state")),
     Endpoint("POST", f"{ALL}/redrive", "Back in line, first arrived first, attempts reset", _moving("dlq_requeue"),
-             "dead letters", "admin", ref("Moved"), body=(*WHICH, STATE), refusals=REFUSALS),
+             "dead letters", "operate", ref("Moved"), body=(*WHICH, STATE), refusals=REFUSALS),
     Endpoint("POST", f"{ALL}/quarantine", "Set aside: they stay for good and move only when named",
-             _moving("dlq_quarantine"), "dead letters", "admin", ref("Moved"), body=WHICH, refusals=REFUSALS),
+             _moving("dlq_quarantine"), "dead letters", "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
     Endpoint("POST", f"{ALL}/purge", "Give up for good", _moving("dlq_purge"), "dead letters", "admin", ref("Moved"),
              body=(*WHICH, STATE), refusals=REFUSALS),
 )  # fmt: skip

@@ -107,14 +107,14 @@ class LogRoutes:
     def endpoints(self) -> tuple[Endpoint, ...]:
         return (
             Endpoint("GET", "/v1/log", "The log that all topics lie in: its epoch, its first and its last sequence",
-                     show_log, "topics", "look", ref("Log"), refusals=REFUSALS),
+                     show_log, "topics", "follow", ref("Log"), refusals=REFUSALS),
             Endpoint("GET", "/v1/log/sequence", "The first sequence from a time on; one past the last if there is none",
-                     find_sequence, "topics", "look", thing(sequence=COUNT), query=(AT,), refusals=REFUSALS),
+                     find_sequence, "topics", "follow", thing(sequence=COUNT), query=(AT,), refusals=REFUSALS),
             Endpoint("GET", "/v1/log/places", "Where a range could be cut into parts of about the same size",
-                     list_places, "topics", "look", thing(places=items(PLACE)), query=RANGE,
+                     list_places, "topics", "follow", thing(places=items(PLACE)), query=RANGE,
                      refusals=(*REFUSALS, "retired", "wrong_epoch")),
             Endpoint("GET", "/v1/log/frames", "The records of a range as they lie in the log, one after the other",
-                     self.frames, "topics", "consume", {"type": "string", "format": "binary"}, query=RANGE,
+                     self.frames, "topics", "follow", {"type": "string", "format": "binary"}, query=RANGE,
                      refusals=(*REFUSALS, "retired", "wrong_epoch"), media=TYPE),
             *CURSORS,
         )  # fmt: skip
@@ -196,9 +196,9 @@ CURSOR_BODY = (
 )
 ONE_CURSOR = "/v1/cursors/{name}"
 CURSORS = (
-    Endpoint("GET", "/v1/cursors", "Every durable subscriber's cursor", list_cursors, "topics", "look",
+    Endpoint("GET", "/v1/cursors", "Every durable subscriber's cursor", list_cursors, "topics", "follow",
              thing(cursors=items(ref("Cursor"))), refusals=("not_found",)),
-    Endpoint("GET", ONE_CURSOR, "How far a durable subscriber has come", show_cursor, "topics", "look", ref("Cursor"),
+    Endpoint("GET", ONE_CURSOR, "How far a durable subscriber has come", show_cursor, "topics", "follow", ref("Cursor"),
              refusals=("not_found",)),
     Endpoint("PUT", ONE_CURSOR, "Say how far a durable subscriber has come; it is on disk when this answers",
              put_cursor, "topics", "consume", ref("Cursor"), body=CURSOR_BODY,

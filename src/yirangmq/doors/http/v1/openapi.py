@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from yirangmq.core.access import ALLOWED, SCOPES
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.endpoint import Endpoint
 from yirangmq.doors.http.v1.fields import Field, Schema
@@ -58,7 +59,8 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "operationId": operation_id(endpoint),
         "summary": endpoint.about,
         "tags": [endpoint.tag],
-        "x-scope": endpoint.scope,
+        "x-verb": endpoint.verb,
+        "x-scopes": [scope for scope in SCOPES if scope in ALLOWED[endpoint.verb]],
         "parameters": [
             *(_parameter(path_field(endpoint, name), "path", name) for name in _names(endpoint.path)),
             *(_parameter(field, "query") for field in endpoint.query),

@@ -1,5 +1,6 @@
 """What queues demand of messages before they store them: who has a processor, and what it would say."""
 
+from yirangmq.core.chain import EVERY
 from yirangmq.doors import processing
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
@@ -21,7 +22,12 @@ SOME_QUEUE = Field("queue", QUEUE_NAME, "of this queue only")
 
 
 def processors(ask: Ask) -> None:
-    ask.call("processors", ask.values(), lambda rows: ask.reply({"processors": rows}))
+    sees = ask.sees()
+    ask.call(
+        "processors",
+        ask.values(),
+        lambda rows: ask.reply({"processors": [row for row in rows if row["queue"] == EVERY or sees(row["queue"])]}),
+    )
 
 
 def check(ask: Ask) -> None:
@@ -33,7 +39,7 @@ def check(ask: Ask) -> None:
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
         Endpoint("GET", "/v1/processors", "Queues that demand something of messages, and what", processors, "policies",
-                 "look", thing(processors=items(ROW)), query=(SOME_QUEUE,)),
+                 "look", thing(processors=items(ROW)), query=(SOME_QUEUE,), is_filtered=True),
         Endpoint("POST", "/v1/queues/{queue}/check", "Would these messages be stored? Nothing is", check, "messages",
                  "publish", thing(queue=TEXT, processor=FLAG, refused=COUNT, messages=items(TRIED)), content=MESSAGES,
                  headers=HEADERS, max_body=max_body, refusals=("hook_failed",)),

@@ -16,7 +16,7 @@ from yirangmq.format.jsontext import loads
 def all_queues(ask: Ask) -> None:
     ask.call(
         "status",
-        ask.values(),
+        ask.listing(),
         lambda status: ask.reply({name: status[name] for name in ("queues", "cursor", "all")}),
     )
 
@@ -119,9 +119,9 @@ ALL_QUEUES = thing(queues=COUNT, backlog=COUNT, totals=table(COUNT), **dict.from
 QUEUES_PAGE = thing(queues=items(ref("Queue")), cursor=TEXT, all=ALL_QUEUES)
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/queues", "Queues with their counts and rates, a page at a time", all_queues, "queues", "look",
-             QUEUES_PAGE, query=LISTED),
-    Endpoint("GET", ONE, "One queue", one_queue, "queues", "look", ref("Queue"), refusals=("not_found",)),
+    Endpoint("GET", "/v1/queues", "Queues with their counts and rates, a page at a time", all_queues, "queues", "list",
+             QUEUES_PAGE, query=LISTED, is_filtered=True),
+    Endpoint("GET", ONE, "One queue", one_queue, "queues", "list", ref("Queue"), refusals=("not_found",)),
     Endpoint("DELETE", ONE, "Delete a queue, all its messages and its policy", delete_queue, "queues", "admin",
              thing(queue=TEXT, deleted=COUNT)),
     Endpoint("GET", f"{ONE}/policy", "The policy in force, every member spelled out, and as it was set", show_policy,
@@ -132,7 +132,7 @@ ENDPOINTS = (
     Endpoint("POST", f"{ONE}/policy/check", "What a policy would be, without putting it in force", check_policy,
              "policies", "admin", IN_FORCE, content=POLICY, refusals=("bad_policy", "missing_extra")),
     Endpoint("POST", f"{ONE}/pause", "Hand nothing out until it is resumed; publishing goes on",
-             _pausing("queue_pause", True), "queues", "admin", PAUSED, refusals=("not_found",)),
-    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pausing("queue_resume", False), "queues", "admin", PAUSED,
+             _pausing("queue_pause", True), "queues", "operate", PAUSED, refusals=("not_found",)),
+    Endpoint("POST", f"{ONE}/resume", "Hand out again", _pausing("queue_resume", False), "queues", "operate", PAUSED,
              refusals=("not_found",)),
 )  # fmt: skip

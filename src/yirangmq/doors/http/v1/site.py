@@ -14,11 +14,30 @@ from yirangmq.format.envelope import iso
 
 
 def status(ask: Ask) -> None:
-    ask.call("status", ask.values(), ask.reply)
+    sees_all = ask.sees_all()
+    ask.call(
+        "status",
+        ask.listing(),
+        lambda found: ask.reply(found if sees_all else {name: found[name] for name in PUBLIC if name in found}),
+    )
+
+
+PUBLIC = ("server", "node", "role", "uptimeSec", "overdue", "queues", "cursor", "all")
+"""What ``status`` says of the server to a client that may not look at it as a whole."""
 
 
 def health(ask: Ask) -> None:
-    ask.call("health", ask.values(), lambda found: ask.reply(found, 503 if found["status"] == "fail" else 200))
+    """Reasons may name queues: their texts are for clients that may look at the server as a whole."""
+    sees_all = ask.sees_all()
+
+    def reply(found: dict[str, Any]) -> None:
+        shown = found if sees_all else {
+            "status": found["status"],
+            "reasons": [{"level": one["level"], "code": one["code"], "text": ""} for one in found["reasons"]],
+        }  # fmt: skip
+        ask.reply(shown, 503 if found["status"] == "fail" else 200)
+
+    ask.call("health", ask.values(), reply)
 
 
 def connections(ask: Ask) -> None:
@@ -26,11 +45,21 @@ def connections(ask: Ask) -> None:
 
 
 def schedules(ask: Ask) -> None:
-    ask.call("schedules", ask.values(), lambda found: ask.reply({"schedules": found}))
+    sees = ask.sees()
+    ask.call(
+        "schedules",
+        ask.values(),
+        lambda found: ask.reply({"schedules": [row for row in found if sees(row["queue"])]}),
+    )
 
 
 def webhooks(ask: Ask) -> None:
-    ask.call("webhooks", ask.values(), lambda found: ask.reply({"webhooks": found}))
+    sees = ask.sees()
+    ask.call(
+        "webhooks",
+        ask.values(),
+        lambda found: ask.reply({"webhooks": [row for row in found if sees(row["queue"])]}),
+    )
 
 
 def sweep(ask: Ask) -> None:
@@ -38,27 +67,49 @@ def sweep(ask: Ask) -> None:
 
 
 def trends(ask: Ask) -> None:
-    ask.call("trends", ask.values(), ask.reply)
+    sees = ask.sees()
+
+    def reply(found: dict[str, Any]) -> None:
+        ask.reply({**found, "queues": {name: row for name, row in found["queues"].items() if sees(name)}})
+
+    ask.call("trends", ask.values(), reply)
 
 
 # -- consumers ------------------------------------------------------------------------------------------------------
 
 
 def consumers(ask: Ask) -> None:
-    ask.call("consumer_list", ask.values(), lambda cards: ask.reply({"consumers": [_card(card) for card in cards]}))
+    shown = _shown(ask)
+    ask.call(
+        "consumer_list", ask.values(), lambda cards: ask.reply({"consumers": [_card(one) for one in shown(cards)]})
+    )
 
 
 def one_consumer(ask: Ask) -> None:
     id = ask.values()["id"]
+    shown = _shown(ask)
 
     def reply(cards: list[dict[str, Any]]) -> None:
-        for card in cards:
+        for card in shown(cards):
             if card["consumerId"] == id:
                 ask.reply(_card(card))
                 return
         raise NotFound(f"no consumer {id!r} has told of itself within the last hour", field="id")
 
     ask.call("consumer_list", {}, reply)
+
+
+def _shown(ask: Ask) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    """Consumers of queues that the client may look at, and of their queues only these."""
+    if ask.sees_all():
+        return lambda cards: cards
+    sees = ask.sees()
+
+    def shown(cards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        seen = [{**card, "queues": [name for name in card["queues"] if sees(name)]} for card in cards]
+        return [card for card in seen if card["queues"]]
+
+    return shown
 
 
 def beat(ask: Ask) -> None:
@@ -120,27 +171,28 @@ CARD = Content(
 WISHED = {"pause": "take nothing more", "resume": "go on", "drain": "finish what is in work, then stop"}
 
 ENDPOINTS = (
-    Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "look",
-             QUEUES_PAGE, query=(SOME_QUEUE, *LISTED)),
+    Endpoint("GET", "/v1/status", "The server and its queues", status, "server", "list",
+             QUEUES_PAGE, query=(SOME_QUEUE, *LISTED), is_filtered=True),
     Endpoint("GET", "/v1/trends", "How the numbers of queues went during the last ten minutes", trends, "server",
-             "look", TRENDS, query=(SOME_QUEUE,)),
-    Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "look", HEALTH,
+             "list", TRENDS, query=(SOME_QUEUE,), is_filtered=True),
+    Endpoint("GET", "/v1/health", "Whether it is well, and why not", health, "server", "greet", HEALTH,
              more={"503": HEALTH}),
     Endpoint("GET", "/v1/connections", "Who is connected", connections, "server", "admin",
              thing(connections=items({"type": "object"}))),
     Endpoint("GET", "/v1/schedules", "What is published by the clock, and when next", schedules, "server", "look",
-             thing(schedules=items(ref("Schedule"))), query=(SOME_QUEUE,)),
+             thing(schedules=items(ref("Schedule"))), query=(SOME_QUEUE,), is_filtered=True),
     Endpoint("GET", "/v1/webhooks", "Where messages are pushed to, and how that goes", webhooks, "server", "look",
-             thing(webhooks=items(ref("Webhook")))),
+             thing(webhooks=items(ref("Webhook"))), is_filtered=True),
     Endpoint("POST", "/v1/sweep", "Do now what time brings: delays that end, leases that lapse", sweep, "server",
-             "admin", thing(changed=COUNT)),
+             "operate", thing(changed=COUNT)),
     Endpoint("GET", "/v1/consumers", "The consumers at work", consumers, "consumers", "look",
-             thing(consumers=items(ref("Consumer")))),
-    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), refusals=("not_found",)),
+             thing(consumers=items(ref("Consumer"))), is_filtered=True),
+    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), refusals=("not_found",),
+             is_filtered=True),
     Endpoint("PUT", ONE, "A consumer tells of itself, about once a second; what is wished of it", beat, "consumers",
-             "consume", thing(wish=some(TEXT)), content=CARD),
+             "consume", thing(wish=some(TEXT)), content=CARD, is_filtered=True),
     *(
-        Endpoint("POST", f"{ONE}/{wish}", f"Ask a consumer to {WISHED[wish]}", _wishing(wish), "consumers", "admin",
+        Endpoint("POST", f"{ONE}/{wish}", f"Ask a consumer to {WISHED[wish]}", _wishing(wish), "consumers", "operate",
                  ref("Consumer"), refusals=("not_found",))
         for wish in WISHES
     ),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from yirangmq.core.access import ANYWHERE
 from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.doors.house import House
@@ -13,16 +14,14 @@ from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.alerts import ID as ALERT
 from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
-from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint
+from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint, Guard, let_all
 from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
 from yirangmq.doors.http.v1.pipelines import NAME as PIPELINE
 
 WORK = ("publish", "consume")
-"""Scopes of what a standby refuses at once; what an administrator asks for is refused when it comes to change
+"""Verbs that a standby refuses at once; what an administrator asks for is refused when it comes to change
 something."""
 NAMED = {"queue": QUEUE, "topic": TOPIC, "name": SUBSCRIBER}
-Guard = Callable[[Request, str, str | None], None]
-"""(request, scope, queue or topic or None) → raises ``NotAllowed`` where the client may not."""
 
 
 @dataclass(slots=True)
@@ -32,10 +31,6 @@ class Node:
     fixed: dict[str, "Node"] = field(default_factory=dict)
     value: "Node | None" = None
     endpoints: dict[str, tuple[Endpoint, tuple[Field, ...]]] = field(default_factory=dict)
-
-
-def let_all(request: Request, scope: str, queue: str | None) -> None:
-    """Everybody may do everything."""
 
 
 MOST_KNOWN = 1000
@@ -128,14 +123,16 @@ class Way:
         """Before the body is read."""
         if self._guard is not let_all:
             path = self._path or self._checked()
-            self._guard(request, self._endpoint.scope, path.get("queue", path.get("topic")))
-        if self._endpoint.scope in WORK and request.method not in ("GET", "HEAD"):
+            place = path.get("queue", path.get("topic")) if not self._endpoint.is_filtered else ANYWHERE
+            self._guard(request, self._endpoint.verb, place)
+        if self._endpoint.verb in WORK and request.method not in ("GET", "HEAD"):
             check(self._house.desk.duty)
 
     def handle(self, request: Request, exchange: Exchange) -> None:
         if self._together is not None:
             self._together.after(request)
-        self._endpoint.act(Ask(self._house, self._endpoint, self._path or self._checked(), request, exchange))
+        path = self._path or self._checked()
+        self._endpoint.act(Ask(self._house, self._endpoint, path, request, exchange, self._guard))
 
     def _checked(self) -> dict[str, str]:
         """What stands in the path, by name."""

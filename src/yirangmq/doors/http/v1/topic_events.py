@@ -90,10 +90,10 @@ class TopicEvents:
         refusals = ("not_found", "retired", "wrong_epoch", "store_error", "store_damaged")
         return (
             Endpoint("GET", "/v1/topics/events", "Records of all topics or some, as they are published", self.follow,
-                     "topics", "consume", ANSWER, query=(TOPICS, *QUERY), headers=(RESUME,), refusals=refusals,
+                     "topics", "follow", ANSWER, query=(TOPICS, *QUERY), headers=(RESUME,), refusals=refusals,
                      media=STREAM),
             Endpoint("GET", "/v1/topics/{topic}/events", "Records of one topic, as they are published", self.follow,
-                     "topics", "look", ANSWER, query=QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
+                     "topics", "follow", ANSWER, query=QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
                      name="getTopicsEventsOfOne"),
         )  # fmt: skip
 

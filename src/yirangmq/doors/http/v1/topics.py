@@ -1,5 +1,6 @@
 """Topics: publishing records, what there is, and reading by range. ``/v1/topics`` and below."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -49,17 +50,18 @@ def _stored(ask: Ask, topic: str, count: int, stored: Stored | None) -> None:
 
 def list_topics(ask: Ask) -> None:
     topics_of(ask)
-    ask.call("topics", {}, lambda found: ask.reply(_without_log(found)))
+    sees = ask.sees()
+    ask.call("topics", {}, lambda found: ask.reply(_without_log(found, sees)))
 
 
-def _without_log(found: dict[str, Any]) -> dict[str, Any]:
+def _without_log(found: dict[str, Any], sees: Callable[[str], bool]) -> dict[str, Any]:
     return {
         "state": found["state"],
         "epoch": found.get("epoch"),
         "first": found.get("first", 1),
         "last": found.get("last", 0),
         "gaps": found.get("gaps", []),
-        "topics": found["topics"],
+        "topics": [row for row in found["topics"] if sees(row["topic"])],
     }
 
 
@@ -163,14 +165,14 @@ PAGE = thing(topic=TEXT, epoch=TEXT, first=COUNT, last=COUNT, next=COUNT, record
 
 def endpoints(max_body: int) -> tuple[Endpoint, ...]:
     return (
-        Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "look",
+        Endpoint("GET", "/v1/topics", "Every topic with its numbers", list_topics, "topics", "list",
                  thing(("epoch",), state=TEXT, first=COUNT, last=COUNT, gaps=items(items(COUNT)),
-                       topics=items(ref("Topic"))), refusals=REFUSALS),
+                       topics=items(ref("Topic"))), refusals=REFUSALS, is_filtered=True),
         Endpoint("GET", "/v1/subscribers", "Who follows topics, and durable subscribers that are away",
                  list_subscribers, "topics", "look", thing(subscribers=items(SUBSCRIBER)), refusals=("not_found",)),
-        Endpoint("GET", ONE, "One topic", show_topic, "topics", "look", ref("Topic"), refusals=REFUSALS),
+        Endpoint("GET", ONE, "One topic", show_topic, "topics", "list", ref("Topic"), refusals=REFUSALS),
         Endpoint("POST", f"{ONE}/records", "Publish one record or many", publish, "topics", "publish", PUBLISHED,
                  content=BODY, headers=HEADERS, max_body=max_body, refusals=(*REFUSALS, "store_full")),
-        Endpoint("GET", f"{ONE}/records", "Records of a topic, by range", read_page, "topics", "look", PAGE,
+        Endpoint("GET", f"{ONE}/records", "Records of a topic, by range", read_page, "topics", "follow", PAGE,
                  query=(FROM_SEQUENCE, FROM_TIME, LIMIT), refusals=(*REFUSALS, "retired")),
     )  # fmt: skip
