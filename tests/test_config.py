@@ -40,7 +40,8 @@ def test_the_environment_wins_over_the_file_and_flags_over_both() -> None:
 @pytest.mark.parametrize("name", [one.name for one in fields(Config)])
 def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     given: dict[str, Any] = {
-        "store": "memory:", "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
+        "store": "memory:", "file_access": "group",
+        "durability": "os", "socket_mode": "600", "tcp": "127.0.0.1:0", "insecure": "true",
         "tls_cert": "c", "tls_key": "k", "on_stop": "release", "log_level": "debug", "log_format": "text",
         "topic_cursors": "file:/c",
         "http": "off", "topic_durability": "os", "topic_masks": "a,b", "topic_buffer_bytes": "8KiB",
@@ -71,7 +72,7 @@ def test_every_setting_can_be_given_in_each_way(name: str) -> None:
     ("document", "env", "flags", "field", "says"),
     [
         ({"max_conections": 5}, {}, {}, "max_conections", "did you mean 'max_connections'"),
-        ({"colour": 5}, {}, {}, "colour", "known: data, store"),
+        ({"colour": 5}, {}, {}, "colour", "known: data, file_access, store"),
         ({}, {"YIRANGMQ_TOKN": "x"}, {}, "YIRANGMQ_TOKN", "did you mean 'YIRANGMQ_TOKEN'"),
         ({"max_store_bytes": 1, "store": "memory:"}, {}, {}, "max_store_bytes", "no size on disk"),
         ({"max_connections": "many"}, {}, {}, "max_connections", "whole number from 1 to 100000"),
@@ -129,8 +130,8 @@ def test_what_makes_no_sense_is_refused_by_name(
 
 
 PATHS = {
-    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "topics", "feed_socket", "pair_key_file",
-    "pair_data", "files_by_date", "tls_client_ca",
+    "data", "socket", "token_file", "webhook_secrets", "tls_cert", "tls_key", "tls_client_ca", "topics", "feed_socket",
+    "pair_key_file", "pair_data", "files_by_date",
 }  # fmt: skip
 HAVE_OFF = {"socket", "topics", "feed_socket", "files_by_date"}
 

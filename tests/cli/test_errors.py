@@ -99,7 +99,7 @@ def test_a_disk_that_refuses_the_folder(cli: Cli, monkeypatch: pytest.MonkeyPatc
     def refuse(path: object, *args: object, **more: object) -> None:
         raise OSError(number, os.strerror(number), str(path))
 
-    monkeypatch.setattr(Path, "mkdir", refuse)
+    monkeypatch.setattr(os, "mkdir", refuse)
     assert cli("publish -q mail 1 --json --db new/x.db").complaint["code"] == code
 
 

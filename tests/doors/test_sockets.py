@@ -73,7 +73,7 @@ def test_the_socket_has_the_mode_it_was_given(run: Run, path: Path) -> None:
             server.close()
 
     run(main())
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.with_name("other.sock").stat().st_mode) == 0o600
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from yirangmq.cli.main import run
 from yirangmq.client.cursor_file import CursorFile, Place
+from yirangmq.format.permissions import GROUP
 from yirangmq.format.synced import replace_file
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.pair.memory import Memory
@@ -75,6 +76,8 @@ def test_a_file_that_cannot_be_written_is_as_it_was_and_nothing_is_left_of_the_a
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_new_file_has_the_mode_it_is_given(tmp_path: Path) -> None:
-    replace_file(tmp_path / "secret", b"x", 0o600)
+def test_mode_of_a_new_file_is_the_one_it_is_given(tmp_path: Path) -> None:
+    replace_file(tmp_path / "secret", b"x")
+    replace_file(tmp_path / "shared", b"x", GROUP)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o660

@@ -12,6 +12,7 @@ from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.jsontext import dumps
+from yirangmq.format.permissions import open_file
 from yirangmq.stores.dayfiles import BESIDE, DayFiles
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.journal_told import read_position
@@ -50,7 +51,7 @@ def _opened(url: str, place: Path, *, dry_run: bool) -> Queues:
 
 def overlap(queues: Queues, since_ms: int, file: Path) -> int:
     """One JSON document a line; on disk when it returns."""
-    with file.open("wb") as out:
+    with os.fdopen(open_file(file, os.O_WRONLY | os.O_TRUNC), "wb") as out:
         count = adoption.overlap(queues, since_ms, lambda about: _line(out, about))
         out.flush()
         os.fsync(out.fileno())

@@ -27,6 +27,7 @@ from yirangmq.cli.bridging import Bridging
 from yirangmq.cli.ending import Ending
 from yirangmq.cli.entrance import Entrance
 from yirangmq.cli.feeding import publisher_of
+from yirangmq.cli.file_access import access_reasons
 from yirangmq.cli.listener import Listener
 from yirangmq.cli.parts import ServerParts
 from yirangmq.cli.rounds import Rounds
@@ -134,6 +135,7 @@ class Daemon:
             self._bridging.calls.reasons,
             self._pair_reasons,
             self._watchdog.reasons,
+            access_reasons(self._config),
         )
         health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
         rates = self._observing.metrics.rates_of

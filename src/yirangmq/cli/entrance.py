@@ -46,7 +46,7 @@ class Entrance:
     async def open(self) -> None:
         config = self._config
         if self._path is not None:
-            self._servers.append(await listen_unix(self._door, self._path, config.socket_mode, self._guard))
+            self._servers.append(await listen_unix(self._door, self._path, config.unix_mode, self._guard))
             self.addresses.append(f"unix:{self._path}")
         if config.tcp_address is not None:
             server = await listen_tcp(self._door, *config.tcp_address, self._tls, self._guard)

@@ -27,7 +27,7 @@ class FeedWay:
         """The addresses: a unix socket and TCP, both if both are set."""
         addresses = []
         if self._path is not None:
-            self._servers.append(await listen_feed_unix(self.door, self._path, self._config.socket_mode))
+            self._servers.append(await listen_feed_unix(self.door, self._path, self._config.unix_mode))
             addresses.append(f"feed+unix:{self._path}")
         if self._config.feed_address is not None:
             server = await listen_feed_tcp(self.door, *self._config.feed_address)

@@ -1,9 +1,11 @@
 """Folders that must be there before anything is stored in them."""
 
+import contextlib
 import errno
 from pathlib import Path
 
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+from yirangmq.format import permissions
 from yirangmq.format.synced import sync_folder
 
 
@@ -12,7 +14,8 @@ def make_folder(folder: Path) -> None:
     missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     try:
         for parent in reversed(missing):
-            parent.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                permissions.make_folder(parent)
             sync_folder(parent.parent)
     except OSError as error:
         kind = {errno.ENOSPC: StoreFull, errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly}

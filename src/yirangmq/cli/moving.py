@@ -15,6 +15,7 @@ from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
+from yirangmq.format.permissions import open_file
 from yirangmq.format.synced import sync_folder
 
 
@@ -66,7 +67,7 @@ def _output(args: argparse.Namespace) -> Iterator[BinaryIO]:
         raise BadInput(f"{target} is there already; --force writes over it", field="file")
     partial = target.with_name(f"{target.name}.{os.getpid()}.part")
     try:
-        with partial.open("wb") as stream:
+        with os.fdopen(open_file(partial, os.O_WRONLY | os.O_TRUNC), "wb") as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())

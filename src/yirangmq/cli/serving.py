@@ -28,6 +28,7 @@ from yirangmq.core.access import Grant, check_secret, check_token
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.core.programs import grants
+from yirangmq.format import permissions
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
 from yirangmq.stores.holder import Holder, StoreLock
@@ -54,6 +55,7 @@ def serve(chosen: Config, screen: Screen) -> int:
     with contextlib.ExitStack() as stack:
         token = _token(chosen)
         secrets = Secrets(token, _tls(chosen), _grants(chosen, token), _pair_key(chosen), _programs(chosen))
+        _settle_modes(chosen)
         _make_folders(chosen)
         lock = StoreLock(chosen.store_url, _holder(chosen, ""))
         stack.callback(lock.close)
@@ -200,6 +202,13 @@ def _tls(chosen: Config) -> ssl.SSLContext | None:
             raise BadInput(f"{chosen.tls_client_ca} cannot be used: {error}", field="tls_client_ca") from None
         context.verify_mode = ssl.CERT_OPTIONAL  # a client without one shows a token; a wrong one ends the handshake
     return context
+
+
+def _settle_modes(chosen: Config) -> None:
+    """Files are made with their modes; the umask is for what libraries and hooks make."""
+    access = permissions.BY_NAME[chosen.file_access]
+    permissions.set_default(access)
+    os.umask(0o777 & ~access.folder)
 
 
 def _make_folders(chosen: Config) -> None:

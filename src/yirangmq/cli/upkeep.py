@@ -14,6 +14,7 @@ from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
+from yirangmq.stores.loose import loose_parts
 from yirangmq.stores.open import mend
 
 MOST_DUE = 1_000_000
@@ -129,7 +130,8 @@ def _due(queues: Queues) -> dict[str, int]:
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
     with place.existing(args, itself=True) as queues:
-        return _report(screen, list(queues.check()), mending=False)
+        found = [*queues.check(), *loose_parts(place.of(args).url)]
+        return _report(screen, found, mending=False)
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
@@ -142,7 +144,8 @@ def run_repair(args: argparse.Namespace, screen: Screen) -> int:
 def _repair(args: argparse.Namespace) -> list[Finding]:
     try:
         with place.existing(args, itself=True) as queues:
-            return list(queues.check(repair=not args.dry_run))
+            found = queues.check(repair=not args.dry_run)
+            return [*found, *loose_parts(place.of(args).url, repair=not args.dry_run)]
     except StoreDamaged:
         if args.dry_run:
             raise
@@ -190,7 +193,8 @@ COMMANDS = {
         run=run_sweep,
     ),
     "check": Command(
-        about="Look for damage: broken files or pages, messages in two states, counters that do not add up. "
+        about="Look for damage: broken files or pages, messages in two states, counters that do not add up; and for "
+        "files that other users may reach. "
         "Changes nothing; exits with 5 if something is wrong.",
         examples=(
             ("./yirang.db", "yirangmq check"),
@@ -200,7 +204,8 @@ COMMANDS = {
         run=run_check,
     ),
     "repair": Command(
-        about="Mend what check finds. What cannot be read is set aside, never thrown away. A SQLite file that is "
+        about="Mend what check finds. Other users lose their access to the store. What cannot be read is set aside, "
+        "never thrown away. A SQLite file that is "
         "damaged itself is read into a new one, as far as that goes, and kept under another name. Back the store up "
         "first.",
         examples=(

@@ -90,7 +90,7 @@ class Web:
         if house.attempts is not None and (config.mq_admin_password or not guard.is_open):
             self.door.shared.delays = Delays(guard.delay, house.attempts.wait)
         self._address = Path(address).absolute() if isinstance(address, str) else address
-        self._mode = config.socket_mode
+        self._mode = config.unix_mode
         self._tls, self._before = way
         self._server: asyncio.AbstractServer | None = None
 

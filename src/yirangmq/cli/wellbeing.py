@@ -10,9 +10,10 @@ from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
 from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
-from yirangmq.core.health import DOWN, FAIL
+from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
 from yirangmq.doors.health import Health
 from yirangmq.stores.holder import who_serves
+from yirangmq.stores.loose import loose_parts
 
 COLUMNS = (
     Column("peer"),
@@ -57,11 +58,16 @@ def _health(args: argparse.Namespace) -> dict[str, Any]:
             address = remote.address_of(queues)
             if address is not None:
                 return {"server": address, **remote.call(queues, "health")}
-            return {"server": None, **Health(SystemClock(), None).of_store(queues)}
+            health = Health(SystemClock(), None, others=(lambda: _loose(where.url),))
+            return {"server": None, **health.of_store(queues)}
     except (NotActive, NotFound):
         raise
     except Unavailable as error:
         return _down(str(error))
+
+
+def _loose(url: str) -> list[HealthReason]:
+    return [health_reason("permissions", f"{one.where} {one.text}") for one in loose_parts(url)]
 
 
 def _choose_data(args: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import OWNER
 from yirangmq.format.synced import replace_file
 
 
@@ -38,6 +39,6 @@ class CursorFile:
     def write(self, place: Place) -> None:
         """It is on disk when this returns."""
         try:
-            replace_file(self._path, dumps(place._asdict()) + b"\n", 0o600)
+            replace_file(self._path, dumps(place._asdict()) + b"\n", OWNER)
         except OSError as error:
             raise StoreError(f"{self._path} cannot be written: {error.strerror or error}") from None

@@ -30,6 +30,11 @@ class Config(Settings):
         return "" if self.socket == OFF else self.socket or f"{self.data}/yirangmq.sock"
 
     @property
+    def unix_mode(self) -> int:
+        """Of unix sockets."""
+        return self.socket_mode or (0o660 if self.file_access == "group" else 0o600)
+
+    @property
     def tcp_address(self) -> tuple[str, int] | None:
         return None if self.tcp in ("", OFF) else host_and_port(self.tcp, "tcp")
 

@@ -52,6 +52,12 @@ class Settings:
         a_path(default="./yirang-data"),
         "folder for the store, the socket and the lock; made if it is not there",
     )
+    file_access: str = setting(
+        "owner",
+        one_of("owner", "group"),
+        "who may use the files, folders and sockets that the server makes: `owner` (modes 0600 and 0700), or its "
+        "`group` too (0660 and 2770; docs/security.md)",
+    )
     store: str = setting(
         "",
         a_text,
@@ -73,7 +79,9 @@ class Settings:
         "path of the unix socket, or `off`; whoever may write the file is trusted",
         shown="DATA/yirangmq.sock",
     )
-    socket_mode: int = setting(0o660, file_mode, "file mode of the unix socket", shown="660")
+    socket_mode: int = setting(
+        0, file_mode, "file mode of the unix sockets", shown="600, or 660 with file_access group"
+    )
     tcp: str = setting(
         OFF, a_text, "`HOST:PORT` to listen at, or `off`; beyond this machine it needs a token and TLS, or `insecure`"
     )

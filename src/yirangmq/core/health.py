@@ -99,6 +99,11 @@ REASONS: dict[str, ReasonCode] = {
         "this node is the standby of a pair, or does not lead its cluster, and no node is known that does the work",
         "see `yirangmq pair status`, or whether etcd runs and has a leader",
     ),
+    "permissions": ReasonCode(
+        (DEGRADED,),
+        "other users may reach the data folder or a file with a secret; or `file_access` is `group` and it may not",
+        "run the `chmod` that the text says, or set `file_access` (docs/security.md)",
+    ),
     "peer_silent": ReasonCode(
         (DEGRADED,), "the other node of the pair does not answer", "see `yirangmq pair status` on both nodes"
     ),

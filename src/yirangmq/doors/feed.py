@@ -193,7 +193,7 @@ class FeedConnection(asyncio.Protocol):
         return {"peer": self.peer, "bytesHeld": self._scanner.held + self._sender.waiting, "topics": {"state": state}}
 
 
-async def listen_feed_unix(door: FeedDoor, path: Path, mode: int = 0o660) -> asyncio.AbstractServer:
+async def listen_feed_unix(door: FeedDoor, path: Path, mode: int = 0o600) -> asyncio.AbstractServer:
     return await unix_server(lambda: FeedConnection(door, True), path, mode, "feed_socket")
 
 

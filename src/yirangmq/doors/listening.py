@@ -94,13 +94,23 @@ async def unix_server(make: Make, path: Path, mode: int, field: str = "socket") 
     if who is not None:
         raise in_use(field, str(path), who, "unix:PATH" if field == "http" else "PATH")
     clear_socket(path, field)
-    old = os.umask(0o777 & ~mode)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        return await asyncio.get_running_loop().create_unix_server(make, str(path), backlog=BACKLOG)
+        _bind_unix(bound, path, mode)
+        return await asyncio.get_running_loop().create_unix_server(make, sock=bound, backlog=BACKLOG)
     except OSError as error:
+        bound.close()
         raise CannotListen(f"{path} cannot be made: {error.strerror or error}", field=field) from None
-    finally:
-        os.umask(old)
+
+
+def _bind_unix(bound: socket.socket, path: Path, mode: int) -> None:
+    """The file has its mode before anybody can connect: nobody listens yet. On Linux it has it from the first moment,
+    because bind takes the mode of the socket itself. The umask is not touched: it belongs to all threads."""
+    with contextlib.suppress(OSError):  # elsewhere a socket has no mode
+        os.fchmod(bound.fileno(), mode)
+    bound.bind(str(path))
+    if stat.S_IMODE(path.stat().st_mode) != mode:  # the umask took something away
+        path.chmod(mode)
 
 
 async def tcp_server(

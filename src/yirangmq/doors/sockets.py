@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         }
 
 
-async def listen_unix(door: Door, path: Path, mode: int = 0o660, guard: Guard = open_to_all) -> asyncio.AbstractServer:
+async def listen_unix(door: Door, path: Path, mode: int = 0o600, guard: Guard = open_to_all) -> asyncio.AbstractServer:
     return await unix_server(guard("unix", _maker(door, trusted=True)), path, mode)
 
 

@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 from yirangmq.format.direct import write_at
+from yirangmq.format.permissions import Access, open_file
 
 
-def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Temp, sync, rename, sync the folder: whatever happens, there is the file as it was, or as it is to be. ``mode``
-    is that of a new file, of which the process's mask takes away."""
+def replace_file(path: Path, data: bytes, access: Access | None = None) -> None:
+    """Temp, sync, rename, sync the folder: whatever happens, there is the file as it was, or as it is to be.
+    ``access``: where it is not given, that of its folder."""
     temporary = path.with_name(f"{path.name}.new")
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    handle = open_file(temporary, os.O_WRONLY | os.O_TRUNC, access)
     try:
         try:
             write_at(handle, data, 0)

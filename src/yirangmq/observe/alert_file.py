@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import make_folders
 from yirangmq.format.synced import replace_file, sync_folder
 
 NAME = "alerts.json"
@@ -35,7 +36,7 @@ class AlertFile:
         """Called from a thread of its own."""
         folder = self.path.parent
         is_new = not folder.exists()
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folders(folder)
         replace_file(self.path, dumps(document) + b"\n")
         if is_new:
             sync_folder(folder.parent)

@@ -12,6 +12,7 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import make_folders, open_file
 from yirangmq.format.synced import replace_file, sync_folder
 
 TERM = "term.json"
@@ -23,7 +24,7 @@ class Memory:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folders(folder)
         except OSError as error:
             raise StoreError(f"{folder} cannot be made: {error.strerror}") from None
 
@@ -52,7 +53,7 @@ class Memory:
     def note(self, event: str, about: Mapping[str, Any]) -> dict[str, Any]:
         """One more line, on disk when this returns; the line."""
         line = {"at": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3] + "Z", "event": event, **about}
-        with (self.folder / HISTORY).open("a+b") as file:
+        with os.fdopen(open_file(self.folder / HISTORY, os.O_RDWR | os.O_APPEND), "a+b") as file:
             size = file.seek(0, os.SEEK_END)
             is_new = size == 0
             is_torn = not is_new and os.pread(file.fileno(), 1, size - 1) != b"\n"

@@ -13,6 +13,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.pairing import Witness
 from yirangmq.core.witness import Record, Watching, Wish
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import open_file
 
 MOST_BYTES = 4096
 LOCK_SECONDS = 1.0
@@ -39,7 +40,7 @@ class SharedFile:
         """Nothing is kept open."""
 
     def _exchange(self, wish: Wish, term: int) -> Witness:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o664)
+        handle = open_file(self._path, os.O_RDWR)
         try:
             _lock(handle)
             text = os.pread(handle, MOST_BYTES, 0)

@@ -17,6 +17,7 @@ from zlib import crc32
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.topics import Cursor
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 
@@ -33,6 +34,7 @@ class FileCursors:
     def __init__(self, path: Path, *, disk: Disk | None = None) -> None:
         self._path = path
         self._disk = disk or Disk()
+        self._disk.access = access_in(path.parent)
         self._turn = threading.Lock()
         self._cursors: dict[str, Cursor] = {}
         self._fd = -1

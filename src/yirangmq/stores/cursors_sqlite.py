@@ -10,7 +10,7 @@ import apsw
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.topics import Cursor
-from yirangmq.stores.sqlite_open import translated
+from yirangmq.stores.sqlite_open import make_file, translated
 
 APPLICATION_ID = 0x79724D43
 """Marks the file as ours: "yrMC"."""
@@ -29,6 +29,8 @@ class SqliteCursors:
         self._path = path
         self._turn = threading.Lock()
         with translated(None, path):
+            if vfs is None:
+                make_file(path)
             self._db = apsw.Connection(str(path), vfs=vfs)
         try:
             with translated(self._db, path):

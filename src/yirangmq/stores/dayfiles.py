@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from yirangmq.core.dayfiles import Cut, Day, Position, is_day, number_of, planned
 from yirangmq.core.ports import Finding
+from yirangmq.format.permissions import access_in, make_folders
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 
@@ -53,7 +54,8 @@ class DayFiles:
     def open(self, known: Position | None) -> list[Finding]:
         """Cut off what the store never confirmed; say what it vouches for and is not there."""
         with translated(self.root):
-            os.makedirs(self.root, exist_ok=True)
+            make_folders(self.root)
+            self._disk.access = access_in(self.root)
             self._remove_going()
             plan = planned([(name, (self.root / name).stat().st_size) for name in files(self.root)], known)
             found = [self._cut(cut) for cut in plan.cuts]

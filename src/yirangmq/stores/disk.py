@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from yirangmq.format.direct import write_at
+from yirangmq.format.permissions import OWNER, Access, make_folder, open_file
 
 HONEST_SYNCFS = (5, 8)
 """From this Linux on ``syncfs`` tells of write errors; before it, only ``fsync`` does."""
@@ -17,6 +18,9 @@ HONEST_SYNCFS = (5, 8)
 
 class Disk:
     """Paths are absolute strings; a file open for writing is its descriptor."""
+
+    access: Access = OWNER
+    """Modes of what is made; a store sets it when it knows its folder."""
 
     def __init__(self) -> None:
         self._syncfs = find_syncfs()
@@ -29,7 +33,7 @@ class Disk:
     def open_write(self, path: str, *, append: bool = False) -> int:
         """A new file, which must not exist yet; with ``append`` the end of one that may."""
         kind = os.O_APPEND if append else os.O_EXCL
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | kind, 0o666)
+        return open_file(path, os.O_WRONLY | kind, self.access)
 
     def write(self, fd: int, data: bytes) -> None:
         """All of it; the system may take it in parts."""
@@ -104,7 +108,7 @@ class Disk:
         os.unlink(path)
 
     def mkdir(self, path: str) -> None:
-        os.mkdir(path)
+        make_folder(path, self.access)
 
     def rmdir(self, path: str) -> None:
         os.rmdir(path)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from yirangmq.core.errors import StoreError
 from yirangmq.core.ports import Finding
+from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_commit import Commit
 from yirangmq.stores.files_counter import read_counter
@@ -68,6 +69,7 @@ class FilesStore:
         self._closed = False
         self._hollow: set[str] = set()
         with translated(path):
+            self._home.disk.access = access_in(self._root)
             if not index_folder:
                 self._make_root()
             read_counter(self._root)  # refuses a later version before anything is touched

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from yirangmq.format.permissions import OWNER, Access
 from yirangmq.stores.files_shards import Shards, shard_of, writing
 
 PER_SEGMENT = 1000
@@ -49,9 +50,10 @@ Key = tuple[int, int]
 
 
 class Chains:
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, access: Access = OWNER) -> None:
         self._links = f"{folder}/links"
-        self._groups = Shards(f"{folder}/groups", _END.size)
+        self._groups = Shards(f"{folder}/groups", _END.size, access)
+        self._access = access
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,7 @@ class Chains:
         self._groups.add([_record(key, Ends()) for key in keys if key not in known])
         for segment in {member.seq // PER_SEGMENT for member in joining}:
             if not os.path.exists(self._path(segment)):
-                with writing(self._path(segment)) as fd:
+                with writing(self._path(segment), self._access) as fd:
                     os.posix_fallocate(fd, 0, PER_SEGMENT * LINK.size)
 
     def withdraw(self, joining: Sequence[Member]) -> None:
@@ -139,7 +141,7 @@ class Chains:
         for seq in links:
             by_segment[seq // PER_SEGMENT].append(seq)
         for segment, seqs in by_segment.items():
-            with writing(self._path(segment)) as fd:
+            with writing(self._path(segment), self._access) as fd:
                 for seq in seqs:
                     link = links[seq]
                     raw = LINK.pack(*link) if link else _ABSENT
@@ -164,7 +166,7 @@ class Chains:
         for name in os.listdir(self._links):
             os.unlink(f"{self._links}/{name}")
         for segment, data in segments.items():
-            with writing(self._path(segment)) as fd:
+            with writing(self._path(segment), self._access) as fd:
                 os.pwrite(fd, bytes(data), 0)
 
 

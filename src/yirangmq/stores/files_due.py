@@ -11,6 +11,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from yirangmq.format.permissions import access_in, open_file
+
 NEAR_MS = 120_000
 FAR_MS = 10_800_000
 SECOND, MINUTE, HOUR = 1, 60, 3600
@@ -52,6 +54,7 @@ class Calendar:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
+        self._access = access_in(folder)
 
     def stretches(self) -> list[Stretch]:
         """All there are, the earliest first; of those that begin together the shortest."""
@@ -73,7 +76,7 @@ class Calendar:
 
     def write(self, lines: Mapping[Stretch, Iterable[str]]) -> None:
         for stretch, folders in lines.items():
-            fd = os.open(self._path(stretch), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = open_file(self._path(stretch), os.O_WRONLY | os.O_APPEND, self._access)
             try:
                 _append(fd, "".join(f"\n{folder}" for folder in folders).encode())
             finally:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.format.filenames import Card
+from yirangmq.format.permissions import access_in, make_folder, open_file
 from yirangmq.stores.files_chains import Chains, Member
 from yirangmq.stores.files_entries import (
     EMPTY,
@@ -56,9 +57,10 @@ class Index:
         self._fd = -1
         self._inode = -1
         self._boot = boot_id()
-        self._ids = Shards(f"{self.folder}/ids", ID_SIZE)
-        self._keys = Shards(f"{self.folder}/keys", KEY_SIZE)
-        self.chains = Chains(self.folder)
+        self._access = access_in(root)
+        self._ids = Shards(f"{self.folder}/ids", ID_SIZE, self._access)
+        self._keys = Shards(f"{self.folder}/keys", KEY_SIZE, self._access)
+        self.chains = Chains(self.folder, self._access)
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._names_at = 0
@@ -83,11 +85,11 @@ class Index:
     def _open(self) -> None:
         for folder in ("", "/seq", "/ids", "/keys", "/due", "/groups", "/links"):
             try:
-                os.mkdir(self.folder + folder)
+                make_folder(self.folder + folder, self._access)
             except FileExistsError:
                 pass
         self.close()
-        self._fd = os.open(self.state_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd = open_file(self.state_path, os.O_RDWR, self._access)
         self._inode = os.fstat(self._fd).st_ino
 
     def close(self) -> None:
@@ -168,7 +170,7 @@ class Index:
 
     def put_counts(self, counts: Mapping[str, Counts]) -> None:
         self._load_queues()
-        with writing(f"{self.folder}/queues") as fd:
+        with writing(f"{self.folder}/queues", self._access) as fd:
             for queue, numbers in counts.items():
                 number = self._number(queue)
                 self._count_in(fd, number, numbers)
@@ -211,7 +213,7 @@ class Index:
         if number is not None:
             del self._names[number]
             self._names_changed()
-            with writing(f"{self.folder}/queues") as fd:
+            with writing(f"{self.folder}/queues", self._access) as fd:
                 self._count_in(fd, number, Counts())
                 os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
 
@@ -247,7 +249,7 @@ class Index:
         for segment in by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
             if not os.path.exists(path):
-                with writing(path) as fd:
+                with writing(path, self._access) as fd:
                     os.posix_fallocate(fd, 0, size)
 
     def put_records(self, cards: Mapping[int, tuple[Card, int] | None]) -> None:
@@ -256,7 +258,7 @@ class Index:
         for segment, numbers in by_segment(cards).items():
             path = f"{self.folder}/seq/{segment}"
             gone = False
-            with writing(path) as fd:
+            with writing(path, self._access) as fd:
                 for seq in numbers:
                     entry = cards[seq]
                     gone = gone or entry is None
@@ -327,13 +329,13 @@ class Index:
         for name in os.listdir(f"{self.folder}/seq"):
             if name not in kept:
                 os.unlink(f"{self.folder}/seq/{name}")
-        with writing(f"{self.folder}/queues") as fd:
+        with writing(f"{self.folder}/queues", self._access) as fd:
             os.ftruncate(fd, 0)
         self._numbers, self._names, self._total = {}, {}, None
         self._names_changed()
         self.put_counts(counts)
         for segment, data in segments.items():
-            with writing(f"{self.folder}/seq/{segment}") as fd:
+            with writing(f"{self.folder}/seq/{segment}", self._access) as fd:
                 os.posix_fallocate(fd, 0, PER_SEGMENT * RECORD.size)
                 os.pwrite(fd, bytes(data), 0)
         self._ids.replace_all(ids)

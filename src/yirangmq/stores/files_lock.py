@@ -10,6 +10,7 @@ import threading
 import time
 
 from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.format.permissions import access_in, open_file
 
 FIRST_WAIT = 0.0002
 LONGEST_WAIT = 0.005
@@ -28,6 +29,7 @@ class RootLock:
         self._flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
         self._busy_seconds = self._turn_seconds = busy_seconds
         self._turn = threading.RLock()
+        self._access = access_in(os.path.dirname(path))
         self._fd = self._open()
         self._pid = os.getpid()
         self._held = False
@@ -77,7 +79,9 @@ class RootLock:
         self._fd = self._open()
 
     def _open(self) -> int:
-        return os.open(self._path, self._flags | os.O_CLOEXEC, 0o666)
+        if not self._flags & os.O_CREAT:
+            return os.open(self._path, self._flags | os.O_CLOEXEC)
+        return open_file(self._path, self._flags, self._access)
 
     def _is_the_lock(self) -> bool:
         """If somebody removed the file, others lock another one."""

@@ -8,6 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 
+from yirangmq.format.permissions import OWNER, Access, open_file
+
 PRINT = 8
 """Bytes of a fingerprint. Two texts may share one: who looks something up checks what was found."""
 
@@ -27,8 +29,9 @@ def shard_of(record: bytes | bytearray) -> int:
 class Shards:
     """``width`` is the length of a whole record, fingerprint included."""
 
-    def __init__(self, folder: str, width: int) -> None:
+    def __init__(self, folder: str, width: int, access: Access = OWNER) -> None:
         self._folder = folder
+        self._access = access
         self._width = width
 
     def find(self, prints: Iterable[bytes]) -> dict[bytes, list[bytes]]:
@@ -54,7 +57,7 @@ class Shards:
 
     def add(self, records: Sequence[bytes]) -> None:
         for shard, new in _by_shard(records).items():
-            fd = os.open(self._path(shard), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+            fd = open_file(self._path(shard), os.O_WRONLY | os.O_APPEND, self._access)
             size = os.fstat(fd).st_size
             try:
                 _write_all(fd, b"".join(new))
@@ -68,7 +71,7 @@ class Shards:
         """Records by what takes their place, under the same fingerprint."""
         for shard, old in _by_shard(changes).items():
             data = self._read(shard)
-            with writing(self._path(shard)) as fd:
+            with writing(self._path(shard), self._access) as fd:
                 for record in old:
                     at = self._at(data, record)
                     if at >= 0:
@@ -85,7 +88,7 @@ class Shards:
                     del data[-self._width :]
                     places.add(at)
             if len(data) < size:
-                with writing(self._path(shard)) as fd:
+                with writing(self._path(shard), self._access) as fd:
                     for at in places:
                         os.pwrite(fd, data[at : at + self._width], at)
                     os.ftruncate(fd, len(data))
@@ -124,7 +127,7 @@ class Shards:
         return data
 
     def _write(self, shard: int, data: bytes) -> None:
-        with writing(self._path(shard)) as fd:
+        with writing(self._path(shard), self._access) as fd:
             _write_all(fd, data)
             os.ftruncate(fd, len(data))
 
@@ -132,8 +135,8 @@ class Shards:
 class writing:
     """A file of the index open for writing."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    def __init__(self, path: str, access: Access) -> None:
+        self._fd = open_file(path, os.O_RDWR, access)
 
     def __enter__(self) -> int:
         return self._fd

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
 from yirangmq.format.jsontext import loads, plain
+from yirangmq.format.permissions import open_file
 from yirangmq.stores.files_errors import as_store_error
 
 PATIENCE = 0.5
@@ -43,7 +44,7 @@ class StoreLock:
         if path is None:
             return
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = open_file(path, os.O_RDWR)
         except OSError as error:
             wrong = StoreReadOnly if error.errno in (errno.EROFS, errno.EACCES) else StoreError
             raise wrong(f"{path} cannot be made: {error.strerror}") from None

@@ -15,6 +15,7 @@ from yirangmq.core.errors import BadInput, NotFound, StoreError
 from yirangmq.core.ports import Clock
 from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.permissions import make_folder, open_file
 
 REFRESH_MS = 4_000
 """A card with no news is written so often, well before its consumer would count as silent."""
@@ -93,13 +94,16 @@ class RosterFolder:
         is_fresh = before is not None and card.seen_at - before.seen_at < REFRESH_MS
         if before is not None and is_fresh and before == card._replace(seen_at=before.seen_at):
             return
-        self._folder.mkdir(exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            make_folder(self._folder)
         self._write(self._path(card.id, "json"), _document(card._replace(wish="")))
         self._written[card.id] = card
 
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         draft = self._folder / f".{path.name}.{os.getpid()}"
-        draft.write_bytes(dumps(document))
+        fd = open_file(draft, os.O_WRONLY | os.O_TRUNC)
+        with os.fdopen(fd, "wb") as file:
+            file.write(dumps(document))
         draft.replace(path)
 
     def _leave(self, id: str) -> None:

@@ -15,6 +15,7 @@ from yirangmq.clock import default_consumer
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retention, TopicState, Trimmed
+from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.holder import Holder, StoreLock
@@ -64,6 +65,7 @@ class SegmentLog:
         self._workshop = Workshop(str(self.folder), disk or Disk())
         self._is_open = True
         with translated(self.folder):
+            self._workshop.disk.access = access_in(self.folder)
             _make_folder(self._workshop.disk, self.folder)
         self._lock = _lock(self.folder)
         try:

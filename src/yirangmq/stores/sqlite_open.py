@@ -5,12 +5,13 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
+from yirangmq.format.permissions import open_file
 from yirangmq.stores.sqlite_redo import has_left, redo_path, take_in
 from yirangmq.stores.unwritable import unwritable
 
@@ -39,6 +40,8 @@ def open_connection(
 ) -> apsw.Connection:
     if durability not in SYNCHRONOUS:
         raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
+    if vfs is None:
+        make_file(path)
     db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
     set_busy_handler(db, busy_seconds)
     # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
@@ -78,6 +81,13 @@ def open_reading(uri: str, path: Path) -> apsw.Connection:
         db.close()
         raise
     return db
+
+
+def make_file(path: Path) -> None:
+    """A new SQLite file is empty. SQLite gives the files beside it (-wal, -shm) the mode of the file itself."""
+    if not path.exists():
+        with suppress(OSError):  # SQLite says what is wrong
+            os.close(open_file(path, os.O_RDWR))
 
 
 class Patience:

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.sqlite_redo import HEAD, Made, Mark, checksum, commits, redo_path
 
@@ -48,6 +49,7 @@ class RedoFile:
         """The file is made when it is first needed. ``sync``: False leaves records to the system to write."""
         self.path = redo_path(path)
         self._disk = disk or Disk()
+        self._disk.access = access_in(path.parent)
         self._size = size
         self._sync = sync
         self._fd = -1

@@ -16,6 +16,7 @@ import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
+from yirangmq.format.permissions import GROUP, open_file
 from yirangmq.stores.sqlite_check import check
 from yirangmq.stores.sqlite_lost import UNREADABLE
 from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, translated
@@ -169,13 +170,14 @@ def _copy(file: BinaryIO, path: Path, to: Path) -> None:
     """With what lies beside it. The file is not opened anew: closing it once would give up the lock."""
     _remove(to)
     file.seek(0)
-    with to.open("xb") as copy:
+    with os.fdopen(open_file(to, os.O_WRONLY | os.O_EXCL), "wb") as copy:
         shutil.copyfileobj(file, copy, 1 << 20)
     for end in ("-wal", "-redo"):
         if os.path.exists(f"{path}{end}"):
-            shutil.copyfile(f"{path}{end}", f"{to}{end}")
+            beside = open_file(f"{to}{end}", os.O_WRONLY | os.O_TRUNC)
+            with open(f"{path}{end}", "rb") as source, os.fdopen(beside, "wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
             _sync(Path(f"{to}{end}"))
-    shutil.copymode(path, to)
     _sync(to)
 
 
@@ -185,7 +187,7 @@ def _put_in_place(damaged: BinaryIO, path: Path, new: Path) -> None:
         with suppress(FileNotFoundError):
             os.unlink(f"{path}{end}")
     _sync(path.parent)
-    shutil.copymode(path, new)
+    os.chmod(new, path.stat().st_mode & GROUP.file)  # never for others
     new.replace(path)
     _sync(path.parent)
     damaged.seek(0)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
 from yirangmq.format.direct import Place
+from yirangmq.format.permissions import make_folders
 from yirangmq.format.synced import replace_file, sync_folder
 
 
@@ -22,8 +23,8 @@ class StageFiles:
         path = folder / f"{stage}.{piece:06d}"
         try:
             made = not folder.exists()
-            folder.mkdir(parents=True, exist_ok=True)
-            replace_file(path, data, 0o600)
+            make_folders(folder)
+            replace_file(path, data)
             if made:
                 for above in (folder.parent, self._folder, self._folder.parent):
                     sync_folder(above)

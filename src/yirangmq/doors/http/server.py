@@ -328,6 +328,6 @@ async def listen_tcp(
 
 
 async def listen_unix(
-    door: HttpDoor, path: Path, mode: int = 0o660, guard: Guard = open_to_all
+    door: HttpDoor, path: Path, mode: int = 0o600, guard: Guard = open_to_all
 ) -> asyncio.AbstractServer:
     return await unix_server(guard("http+unix", lambda: Socket(door, is_local=True)), path, mode, "http")

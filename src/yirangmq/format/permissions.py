@@ -1,0 +1,103 @@
+"""Modes of files and folders: for their owner alone, or for a group, from the moment they are made.
+
+The mode is given to the system call that makes the file, so that the umask cannot loosen it and there is no moment at
+which others could open it. A folder says itself who shares it: one with the set-group-ID bit and write access for its
+group, and none for others (2770), is shared, and what is made in it is for its group (0660, 2770). In any other folder
+new files are 0600 and new folders 0700. What exists is never changed; ``loose`` says what others could reach.
+
+Knows: system calls. Does not know: what is stored."""
+
+import contextlib
+import os
+import stat
+from typing import NamedTuple
+
+
+class Access(NamedTuple):
+    """Modes of new files and folders."""
+
+    file: int
+    folder: int
+
+
+OWNER = Access(0o600, 0o700)
+GROUP = Access(0o660, 0o2770)
+BY_NAME = {"owner": OWNER, "group": GROUP}
+SHARED, OTHERS_WRITE = 0o2070, 0o002
+default = OWNER
+"""What holds in folders that are not shared; set once, at the start of a server (``file_access``)."""
+
+
+def set_default(access: Access) -> None:
+    global default
+    default = access
+
+
+def access_in(folder: str | os.PathLike[str]) -> Access:
+    """Of what is made in this folder; it must exist, or a folder above it is asked."""
+    if default is GROUP:
+        return GROUP
+    path = os.path.abspath(folder)
+    while True:
+        try:
+            mode = os.stat(path).st_mode
+            return GROUP if mode & SHARED == SHARED and not mode & OTHERS_WRITE else OWNER
+        except OSError:
+            above = os.path.dirname(path)
+            if above == path:
+                return OWNER
+            path = above
+
+
+def open_file(path: str | os.PathLike[str], flags: int, access: Access | None = None) -> int:
+    """``os.open`` that makes the file if it is not there. ``access``: where it is not given, that of its folder."""
+    if access is None:
+        access = access_in(os.path.dirname(os.path.abspath(path)))
+    fd = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, access.file)
+    if access is not OWNER:
+        _widen(fd, access.file)
+    return fd
+
+
+def _widen(fd: int, mode: int) -> None:
+    """Of a new file from which the umask took the group's part."""
+    found = os.fstat(fd)
+    if found.st_size == 0 and stat.S_IMODE(found.st_mode) != mode and found.st_uid == os.geteuid():
+        os.fchmod(fd, mode)
+
+
+def make_folder(path: str | os.PathLike[str], access: Access | None = None) -> None:
+    """``os.mkdir``. The folders above it must exist."""
+    if access is None:
+        access = access_in(os.path.dirname(os.path.abspath(path)))
+    os.mkdir(path, access.folder & 0o777)
+    if access is not OWNER and stat.S_IMODE(os.stat(path).st_mode) != access.folder:
+        os.chmod(path, access.folder)
+
+
+def make_folders(path: str | os.PathLike[str], access: Access | None = None) -> None:
+    """With those above it; one that exists stays as it is."""
+    whole = os.path.abspath(path)
+    if not os.path.isdir(whole):
+        above = os.path.dirname(whole)
+        if above != whole:
+            make_folders(above, access)
+        with contextlib.suppress(FileExistsError):
+            make_folder(whole, access)
+
+
+def loose(path: str | os.PathLike[str]) -> str:
+    """Who else may reach a file or folder, and what to do, in words; "" if only those may who should."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ""
+    is_folder = stat.S_ISDIR(found.st_mode)
+    access = access_in(path if is_folder else os.path.dirname(os.path.abspath(path)))
+    wanted = access.folder if is_folder else access.file
+    mode = stat.S_IMODE(found.st_mode)
+    if not mode & 0o777 & ~wanted:
+        return ""
+    who = "other users" if mode & 0o007 & ~wanted else f"group {found.st_gid}"
+    what = "change" if mode & 0o022 & ~wanted else "read"
+    return f"has mode {mode:04o}, so that {who} may {what} it; run: chmod {wanted:04o} {path}"
