@@ -13,6 +13,8 @@ import apsw
 import pytest
 
 from tests.doors.parts import Client, Server
+from tests.patience import until
+from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.stores.files import FilesStore
@@ -200,3 +202,32 @@ def test_busy_store_of_another_thread_is_not_waited_for_long(shared: Shared) -> 
         over.set()
         thread.join()
     assert shared.server.desk.read(lambda transaction: transaction.queues()) == []
+
+
+def test_busy_store_is_read_again_by_a_long_method_once_it_is_free(tmp_path: Path) -> None:
+    """A files store cannot be read without its lock; the thread of the method waits, the loop does not."""
+    shared = Shared("files", tmp_path)
+    shared.client.publish("mail", b"1")
+    refused: list[StoreBusy] = []
+
+    def look(queues: Queues, given: Any) -> int:
+        return queues.read(lambda transaction: transaction.counts("mail").ready)
+
+    told: list[tuple[Any, Any]] = []
+    read = shared.server.desk.read
+
+    def noting(work: Callable[[Transaction], Any]) -> Any:
+        try:
+            return read(work)
+        except StoreBusy as error:
+            refused.append(error)
+            raise
+
+    shared.server.desk.read = noting  # type: ignore[method-assign]
+    with shared.locked():
+        shared.server.pages.start(look, {}, lambda *given: told.append(given))
+        until(lambda: shared.server.turns.turn() or refused)  # type: ignore[func-returns-value]
+        assert told == []
+    shared.server.turn()
+    assert told == [(1, None)]
+    shared.store.close()
