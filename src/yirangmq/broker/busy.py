@@ -79,6 +79,6 @@ class BusyWait:
 
     def refusal(self) -> StoreBusy:
         return StoreBusy(
-            f"another process has held the lock of the store for over {self.seconds:g} s; nothing was stored, "
-            f"try again in {RETRY_AFTER} s"
+            f"the store was locked for over {self.seconds:g} s, by another process or a long commit of this server; "
+            f"nothing was stored, try again in {RETRY_AFTER} s"
         )

@@ -221,7 +221,7 @@ def _late(desk: Desk) -> HealthReason:
     """The store has not answered in time."""
     if desk.busy.since is None:
         return health_reason("store_slow", f"a write to the store takes longer than {PROBE_SECONDS:g} s")
-    text = f"another process has held the lock of the store for {desk.seconds_busy:.1f} s"
+    text = f"the store is locked since {desk.seconds_busy:.1f} s, by another process or a long commit"
     if not desk.busy.refused:
         return health_reason("store_busy", f"{text}; requests wait")
     return health_reason("store_busy", f"{text}; {desk.busy.refused} requests were refused", FAIL)
