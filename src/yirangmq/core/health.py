@@ -52,7 +52,7 @@ REASONS: dict[str, ReasonCode] = {
     ),
     "store_busy": ReasonCode(
         (DEGRADED, FAIL),
-        "another process, or a long commit of this server, holds the store's lock: requests wait; fail once some were refused",
+        "another process, or a long commit of this server, holds the store's lock; fail once requests were refused",
         "find the process that holds the lock (`fuser`, `lslocks`) and end its transaction",
     ),
     "store_slow": ReasonCode(
