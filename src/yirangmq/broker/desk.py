@@ -15,6 +15,7 @@ from yirangmq.broker.gate import Uncleared, Verdicts
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
 from yirangmq.broker.probe import StoreProbe
+from yirangmq.broker.relief import relieve
 from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
 from yirangmq.broker.serving import Served, Serving
 from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
@@ -436,7 +437,7 @@ class Desk:
         except Exception as error:
             self._report(error)
 
-    def _commit(self, batch: list[Task]) -> Served | None:
+    def _commit(self, batch: list[Task], *, is_second: bool = False) -> Served | None:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others. None: another
         process holds the store's lock, and nothing was done."""
         happened = self.verbs.happened
@@ -463,6 +464,11 @@ class Desk:
         except Exception as error:
             happened.forget()
             self.verbs.dispatching.attending.doubt()
+            if not is_second and relieve(self._store, error):
+                for job in batch:
+                    job.error = None
+                    self._uncleared.pop(job, None)
+                return self._commit(batch, is_second=True)
             self.trouble, self.probe.is_written = error, False
             for job in batch:
                 self._alone(job, error if len(batch) == 1 else None)
@@ -501,7 +507,7 @@ class Desk:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def _alone(self, job: Task, known: Exception | None) -> None:
+    def _alone(self, job: Task, known: Exception | None, *, is_second: bool = False) -> None:
         happened = self.verbs.happened
         try:
             if known is not None:
@@ -517,6 +523,9 @@ class Desk:
                 self._wrote(ended)
         except QueueError as error:
             happened.forget()
+            if known is None and not is_second and relieve(self._store, error):
+                self._alone(job, None, is_second=True)
+                return
             job.error = error
         except Exception as error:
             happened.forget()

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 from yirangmq.broker.gate import Gate, Uncleared, Verdicts
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.lines import OwnLine
-from yirangmq.core.errors import HookFailed, QueueError, StoreError
+from yirangmq.broker.relief import relieve
+from yirangmq.core.errors import HookFailed, QueueError, StoreError, StoreFull
 from yirangmq.core.ports import Store, Transaction
 
 Answer = TypeVar("Answer")
@@ -143,7 +144,7 @@ class Lane:
     def _commit(self, batch: list[_Job]) -> None:
         """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
         try:
-            self._transact(batch)
+            self._repeated(batch)
         except Exception as error:
             for job in batch:
                 job.error = error
@@ -154,6 +155,17 @@ class Lane:
             for job in batch:
                 job.error = _interrupted()
             raise
+
+    def _repeated(self, batch: list[_Job]) -> None:
+        """A second time if there was no space and the store had some reserved."""
+        try:
+            self._transact(batch)
+        except StoreFull as error:
+            if not relieve(self._store, error):
+                raise
+            for job in batch:
+                job.error = job.uncleared = None
+            self._transact(batch)
 
     def _transact(self, batch: list[_Job]) -> None:
         """One transaction; what happened in it is told once it is on disk, and forgotten if it never gets there."""
@@ -172,7 +184,7 @@ class Lane:
     def _alone(self, job: _Job) -> None:
         try:
             job.error = job.uncleared = None
-            self._transact([job])
+            self._repeated([job])
         except Exception as error:
             job.error = error
         except BaseException:

@@ -38,7 +38,7 @@ from yirangmq.config.setting import OFF
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced
-from yirangmq.core.health import HealthReason
+from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.calls import Calls, Site
@@ -136,6 +136,7 @@ class Daemon:
             self._pair_reasons,
             self._watchdog.reasons,
             access_reasons(self._config),
+            partial(_reserve_reasons, self._store),
         )
         health = Health(clock, self._disk, self._config.backlog_limit, reasons, self._pair_about, self._room)
         rates = self._observing.metrics.rates_of
@@ -344,6 +345,12 @@ class Daemon:
         return None if self._disk is None else self._disk.refusal()
 
 
+def _reserve_reasons(store: Store) -> list[HealthReason]:
+    if not getattr(store, "is_short", False):
+        return []
+    return [health_reason("reserve_used", "the disk is full, and consuming uses the space reserved for it")]
+
+
 def _disk_of(config: Config, store: Store) -> Disk | None:
     scheme, _, place = config.store_url.partition(":")
     if scheme == "memory":
@@ -352,7 +359,9 @@ def _disk_of(config: Config, store: Store) -> Disk | None:
         etcd: Any = store
         return Disk(Path(config.data).absolute(), 0, 0, etcd.used_bytes, etcd.no_room)
     measure: Callable[[], int] | None = getattr(store, "used_bytes", None)  # not every store can tell
-    return Disk(Path(place).absolute().parent, config.disk_low_bytes, config.max_store_bytes, measure)
+    reusable: Callable[[], int] | None = getattr(store, "reusable_bytes", None)
+    folder = Path(place).absolute().parent
+    return Disk(folder, config.disk_low_bytes, config.max_store_bytes, measure, reusable=reusable)
 
 
 def _ignore(value: Any, error: Any) -> None:

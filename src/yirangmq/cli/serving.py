@@ -92,7 +92,7 @@ def _store(chosen: Config) -> Store:
         from yirangmq.cli.clusterway import store_for  # a server without it does not load gRPC
 
         return store_for(chosen)
-    return open_store(chosen.store_url, durability=chosen.durability, served=True)
+    return open_store(chosen.store_url, durability=chosen.durability, served=True, reserve_bytes=chosen.reserve_bytes)
 
 
 async def _serve(make: Callable[[], Daemon], ready: Callable[[list[str]], None]) -> None:

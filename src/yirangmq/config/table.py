@@ -15,6 +15,7 @@ from yirangmq.core.names import MAX_SECONDS
 from yirangmq.core.outgoing import OutgoingNetworks, read_networks
 from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
 from yirangmq.core.programs import Program, Route
+from yirangmq.core.quota import RESERVE_BYTES
 from yirangmq.core.settings import (
     KEEP_DAYS,
     MIB,
@@ -236,6 +237,13 @@ class Settings:
         byte_size(0, 2**60),
         "free bytes of the store's disk below which publishing is refused, and consuming goes on; 0: never",
         shown="64MiB",
+    )
+    reserve_bytes: int = setting(
+        RESERVE_BYTES,
+        byte_size(0, 2**40),
+        "disk space reserved beside the store, about an eighth of the disk at most: on a full disk consuming goes on "
+        "with it; 0: none",
+        shown="16MiB",
     )
     max_store_bytes: int = setting(
         0,

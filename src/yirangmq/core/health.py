@@ -40,6 +40,11 @@ REASONS: dict[str, ReasonCode] = {
         "the store had no room for a message; degraded when that was over 60 s ago and nothing was published since",
         "free disk space, or consume; publishing works again by itself",
     ),
+    "reserve_used": ReasonCode(
+        (DEGRADED,),
+        "the disk is full, and consuming uses the space of `reserve_bytes`; publishing may be refused",
+        "free disk space, or consume; the reserve is made again by itself",
+    ),
     "store_read_only": ReasonCode(
         (FAIL,),
         "the store cannot be written: permissions, or a read-only file system",

@@ -11,6 +11,9 @@ from yirangmq.core.errors import QuotaExceeded
 from yirangmq.core.message import Counts
 
 REJECT, DROP_OLDEST = "reject", "dropOldest"
+RESERVE_BYTES = 16 * 1024 * 1024
+"""Disk space reserved for draining a full store: twice the WAL of SQLite at its checkpoint, so that all of it can be
+copied into the database."""
 RETRY_AFTER = 5.0
 """Seconds after which a producer may ask again: time for consumers to make room, and not yet a pause."""
 

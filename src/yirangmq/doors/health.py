@@ -50,6 +50,8 @@ class Disk:
     most_bytes: int = 0
     measure: Callable[[], int] | None = None
     refuse: Callable[[], QueueError | None] | None = None
+    reusable: Callable[[], int] | None = None
+    """Bytes inside the store's file that hold nothing: publishing uses them before it needs the disk."""
     free: int = 0
     size: int = 0
     used: int | None = None
@@ -61,7 +63,7 @@ class Disk:
         self.size = found.f_blocks * found.f_frsize
         self.used = self._measured()
         self.full = store_refusal(self.most_bytes, self.used) if self.refuse is None else self.refuse()
-        if self.free < self.low_bytes:
+        if self.free < self.low_bytes and self.free + self._inside() < self.low_bytes:
             self.full = StoreFull(
                 f"{self.free >> 20} MiB left on the disk, publishing needs {self.low_bytes >> 20}; free some space, "
                 "or consume: that goes on"
@@ -71,6 +73,12 @@ class Disk:
     def refusal(self) -> QueueError | None:
         """What a publisher is told at this moment: of what was last seen, unless the store itself knows better."""
         return self.full if self.refuse is None else self.refuse()
+
+    def _inside(self) -> int:
+        try:
+            return 0 if self.reusable is None else self.reusable()
+        except QueueError:
+            return 0
 
     def _measured(self) -> int | None:
         try:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from yirangmq.core.errors import StoreError
+from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Finding
 from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
@@ -37,6 +37,8 @@ from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import View
+from yirangmq.stores.history import PARTS, give_up_history
+from yirangmq.stores.reserve import files_reserve
 from yirangmq.stores.watch import FileWatch
 
 DURABILITIES = ("full", "os")
@@ -58,6 +60,7 @@ class FilesStore:
         disk: Disk | None = None,
         busy_seconds: float = 30,
         index_folder: str = "",
+        reserve_bytes: int = 0,
     ) -> None:
         """``index_folder``: elsewhere, to read a store that cannot be written; then nothing is written to it."""
         if durability not in DURABILITIES:
@@ -82,8 +85,11 @@ class FilesStore:
             self._queue_folders = QueueFolders(self._root)
             self._rotation = Rotation()
             self._spares = Spares(self._root)
+            self._reserve = files_reserve(self._root, 0 if index_folder else reserve_bytes)
+            self._has_added = self._is_trimming = False
             with self._locked(shared=False):
                 self._trust()
+                self._reserve.make()
             self._seen = self._index.generation
             self._watched: list[str] = []
             self._watched_folders = QueueFolders(self._root)
@@ -116,6 +122,9 @@ class FilesStore:
                 self._trust()
             view = View(self._root, self._index, self._calendar, self._queue_folders)
             work = FilesTransaction(self._root, self._index, view, self._policies, self._rotation, write=write)
+            if self._reserve.size:
+                self._has_added = False
+                work.on_add = self._before_adding
             yield work
             if not work.pending.is_empty or work.last != self._index.last:
                 if not write:
@@ -132,7 +141,8 @@ class FilesStore:
 
     def _commit(self, work: FilesTransaction, view: View) -> None:
         before = self._index.generation
-        commit = Commit(self._home, self._index, self._calendar, self._spares, work)
+        is_short = self._reserve.is_short or self._is_trimming
+        commit = Commit(self._home, self._index, self._calendar, self._spares, work, is_short=is_short)
         self._hollow = commit.run([*self._hollow, *view.hollow])
         pending = work.pending
         known = self._rotation.due
@@ -144,6 +154,45 @@ class FilesStore:
         for queue, text in pending.policies.items():
             if text is not None:
                 self._queue_folders.note_policy(queue)
+        if is_short:
+            self._reserve.make()
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_short(self) -> bool:
+        """The reserve is used up, or could not be made."""
+        return self._reserve.is_short
+
+    def _before_adding(self) -> None:
+        """Other processes use the same reserve: new messages never take its space."""
+        self._has_added = True
+        if self._reserve.look():
+            self._reserve.make()
+        if self._reserve.is_short:
+            raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
+
+    def relieve(self) -> bool:
+        """A transaction found no space: for messages that were to be added history gives way, for all else the reserve
+        is released until there is room for it again."""
+        if self._closed or not self._reserve.size:
+            return False
+        is_for_new, was_short = self._has_added, self._reserve.look()
+        if not is_for_new or was_short:
+            self._reserve.release()
+        if is_for_new or was_short:
+            self._trim_history()
+        return True
+
+    def _trim_history(self) -> None:
+        self._is_trimming = True
+        try:
+            for limit in PARTS:
+                with contextlib.suppress(StoreError), self.transaction() as work:
+                    give_up_history(work, limit)
+                    break
+        finally:
+            self._is_trimming = False
 
     @contextmanager
     def _locked(self, *, shared: bool) -> Iterator[None]:

@@ -47,7 +47,18 @@ POLICY_TEMP = "meta/temp/policy.tmp"
 class Commit:
     """One use, one batch."""
 
-    def __init__(self, home: Home, index: Index, calendar: Calendar, spares: Spares, work: FilesTransaction) -> None:
+    def __init__(
+        self,
+        home: Home,
+        index: Index,
+        calendar: Calendar,
+        spares: Spares,
+        work: FilesTransaction,
+        *,
+        is_short: bool = False,
+    ) -> None:
+        """``is_short``: the disk is full, so contents that go give their block back, which takes longer."""
+        self._is_short = is_short
         self._home = home
         self._root = home.root
         self._index = index
@@ -302,7 +313,10 @@ class Commit:
         self._outlive({far_folder(seq) for seq in forgotten}, forgotten)
         keyed = [seq for seq in forgotten if self._before[seq].keyed and seq in records]
         self._outlive({near_folder(records[seq].until) for seq in keyed}, keyed)
-        room = {queue: self._spares.room(queue) for queue in {self._before[seq].message.queue for seq in forgotten}}
+        room = {
+            queue: 0 if self._is_short else self._spares.room(queue)
+            for queue in {self._before[seq].message.queue for seq in forgotten}
+        }
         for seq in forgotten:
             before = self._before[seq]
             path = self._path(before)
@@ -341,7 +355,7 @@ class Commit:
     # -- after it is done -----------------------------------------------------------------------------------------
 
     def _clean(self, hollow: Iterable[str]) -> set[str]:
-        gone = [self._deeds.blank(path) for path in self._blanked]
+        gone = [self._deeds.blank(path, wholly=self._is_short) for path in self._blanked]
         gone += [self._deeds.discard(path) for path in (*self._temps, *self._deeds.copies)]
         gone += [self._deeds.discard_tree(path) for path in self._thrown.values()]
         if not all(gone):

@@ -227,10 +227,11 @@ class Deeds:
             gone = self.remove_empty(folder) and gone
         return gone
 
-    def blank(self, path: str) -> bool:
-        """The content of a finished message is not kept; the name is. Whether it is gone now."""
+    def blank(self, path: str, *, wholly: bool = False) -> bool:
+        """The content of a finished message is not kept; the name is. Whether it is gone now. ``wholly``: with its
+        block."""
         try:
-            self._disk.truncate(path, len(BLANK))
+            self._disk.truncate(path, 0 if wholly else len(BLANK))
         except OSError:
             return False
         return True

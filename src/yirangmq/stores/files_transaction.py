@@ -2,7 +2,7 @@
 for what each method promises; nothing reaches the disk before the commit (files_commit.py)."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 from yirangmq.core import decide, names
@@ -25,6 +25,9 @@ from yirangmq.stores.files_view import Order, View, order_of
 
 
 class FilesTransaction:
+    on_add: Callable[[], None] | None = None
+    """Called before messages are added, where the store has a reserve."""
+
     def __init__(
         self, root: str, index: Index, view: View, policies: Policies, rotation: Rotation, *, write: bool
     ) -> None:
@@ -231,6 +234,8 @@ class FilesTransaction:
     ) -> list[Stored]:
         if not envelopes:
             return []
+        if self.on_add is not None:
+            self.on_add()
         self._hear(now)
         queue = envelopes[0].queue
         self._collect(queue)

@@ -5,14 +5,22 @@ from pathlib import Path
 
 from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.ports import Clock, Finding, Store
+from yirangmq.core.quota import RESERVE_BYTES
 from yirangmq.core.roster import Roster
 
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 
 
-def open_store(url: str, *, durability: str = "full", served: bool = False, read_only: bool = False) -> Store:
+def open_store(
+    url: str,
+    *,
+    durability: str = "full",
+    served: bool = False,
+    read_only: bool = False,
+    reserve_bytes: int = RESERVE_BYTES,
+) -> Store:
     """``served``: by a server, which holds its lock and is the only one to write to it. ``read_only``: nothing is
-    written to it, and every write is refused."""
+    written to it, and every write is refused. ``reserve_bytes``: disk space kept for draining a full store."""
     scheme, colon, place = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise BadInput(f"{url!r} is not a store; use sqlite:FILE, files:FOLDER, etcd://HOSTS or memory:", field="store")
@@ -34,13 +42,13 @@ def open_store(url: str, *, durability: str = "full", served: bool = False, read
         if served:
             from yirangmq.stores.sqlite_served import ServedSqliteStore
 
-            return ServedSqliteStore(Path(place), durability=durability)
+            return ServedSqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
         from yirangmq.stores.sqlite import SqliteStore
 
-        return SqliteStore(Path(place), durability=durability)
+        return SqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
     from yirangmq.stores.files import FilesStore
 
-    return FilesStore(Path(place), durability=durability)
+    return FilesStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
 
 
 def mend(url: str) -> list[Finding]:

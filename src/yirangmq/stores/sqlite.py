@@ -1,6 +1,7 @@
 """Messages in one SQLite file. One writing connection per process, short immediate transactions, WAL with full sync:
 when ``transaction`` ends without an error, its changes are on disk. The schema is in ``schema/*.sql``."""
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,10 +9,19 @@ from types import TracebackType
 
 import apsw
 
-from yirangmq.core.errors import StoreBusy
+from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.core.ports import Finding
+from yirangmq.stores.history import PARTS, give_up_history
+from yirangmq.stores.reserve import sqlite_reserve
 from yirangmq.stores.sqlite_ledger import Known
-from yirangmq.stores.sqlite_open import Patience, open_connection, set_busy_handler, translated, translation
+from yirangmq.stores.sqlite_open import (
+    Patience,
+    checkpoint_pages,
+    open_connection,
+    set_busy_handler,
+    translated,
+    translation,
+)
 from yirangmq.stores.sqlite_redo import asking, is_held, redo_path, take_in_here
 from yirangmq.stores.sqlite_transaction import SqliteTransaction
 from yirangmq.stores.watch import FileWatch
@@ -19,6 +29,12 @@ from yirangmq.stores.watch import FileWatch
 TURN_SECONDS = 0.05
 """How long a store that never waits for other processes waits for a thread of its own: a commit in the background is
 done sooner, one that takes long is not waited for."""
+
+MOST_PAGES = 2**32 - 2
+"""SQLite's own limit."""
+ENOUGH_INSIDE = 1024 * 1024
+"""Free bytes inside the file up to which history is given up when a message finds no space."""
+MOST_ROUNDS, FEW_ROUNDS = 20, 4
 
 
 class SqliteStore:
@@ -33,6 +49,7 @@ class SqliteStore:
         busy_seconds: float = 30,
         vfs: str | None = None,
         connect: Callable[[], apsw.Connection] | None = None,
+        reserve_bytes: int = 0,
     ) -> None:
         self._path = path
         self._durability = durability
@@ -40,7 +57,15 @@ class SqliteStore:
         self._vfs = vfs
         self._connect = connect
         self._redo = redo_path(path)
+        self._reserve = sqlite_reserve(path, reserve_bytes) if reserve_bytes else None
         self._open()
+        if self._reserve is not None:
+            self._reserve.make()
+        self._has_added = False
+        """The transaction has added messages."""
+        self._is_capped = False
+        """The database may not grow."""
+        self._is_feeding = False
         self._lock = threading.RLock()
         self._turn_seconds = -1.0
         """How long a thread waits for another one of this process; -1: for ever."""
@@ -56,6 +81,8 @@ class SqliteStore:
                 self._db = self._connect()
             else:
                 self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
+                if self._reserve is not None:
+                    self._db.execute(f"PRAGMA wal_autocheckpoint = {self._log_pages()}")
 
     def transaction(self, *, write: bool = True) -> "_Work":
         return _Work(self, write)
@@ -72,6 +99,7 @@ class SqliteStore:
             raise StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
 
     def _begin(self, write: bool) -> SqliteTransaction:
+        self._has_added = False
         if write:
             self._begin_writing()
         else:
@@ -110,7 +138,19 @@ class SqliteStore:
         return True
 
     def _work(self) -> SqliteTransaction:
-        return SqliteTransaction(self._db, self._known)
+        return self._watched(SqliteTransaction(self._db, self._known))
+
+    def _log_pages(self) -> int:
+        """Pages of the WAL at which it is copied: what it holds must fit the reserve."""
+        usual = checkpoint_pages(self._db)
+        if self._reserve is None or not self._reserve.size:
+            return usual
+        return int(max(1, min(usual, self._reserve.size // 2 // self._db.pragma("page_size"))))
+
+    def _watched(self, work: SqliteTransaction) -> SqliteTransaction:
+        if self._reserve is not None:
+            work.on_add = self._before_adding
+        return work
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if write:
@@ -134,6 +174,95 @@ class SqliteStore:
         our own commits too; what it was after the last of them is remembered.)"""
         if self._db.data_version("main") != self._version:
             self._known = Known(policies=self._known.policies)
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_short(self) -> bool:
+        """The reserve is used up, or could not be made."""
+        return self._reserve is not None and self._reserve.is_short
+
+    def _before_adding(self) -> None:
+        """While the reserve is in use, new messages go to pages that are free inside the file, and nowhere else."""
+        self._has_added = True
+        if self._looked_short() and not self._is_capped:
+            self._is_capped = True
+            self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
+
+    def _looked_short(self) -> bool:
+        """Other processes use the same reserve."""
+        return self._reserve is not None and self._reserve.look()
+
+    def relieve(self) -> bool:
+        """A transaction found no space: release the reserve until the next one ends. History gives way to messages
+        that were to be added, as far as they need it."""
+        with self._lock:
+            if self._reserve is None or self.is_closed:
+                return False
+            is_for_new = self._has_added
+            self._borrow()
+            if is_for_new:
+                self._feed(MOST_ROUNDS)
+                self._borrow()
+            return True
+
+    def _borrow(self) -> None:
+        if self._reserve is not None:
+            self._reserve.release()
+            self._checkpoint()
+
+    def _feed(self, rounds: int) -> None:
+        """Give up history until there are free pages inside the file: draining a store needs some as well."""
+        if self._reserve is None or self._is_feeding:
+            return
+        self._is_feeding = True
+        enough = min(ENOUGH_INSIDE, self._reserve.size)
+        try:
+            for _ in range(rounds):
+                if self.reusable_bytes() >= enough or not self._trim_history():
+                    break
+        finally:
+            self._is_feeding = False
+
+    def _trim_history(self) -> bool:
+        """A part that fits the space there is. Whether there was some history."""
+        for limit in PARTS:
+            try:
+                with self.transaction() as work:
+                    return give_up_history(work, limit) > 0
+            except StoreError:
+                continue
+            finally:
+                self._borrow()
+        return False
+
+    def _checkpoint(self) -> None:
+        """Bring the WAL into the file and give its space back; where that is not possible now, it is later."""
+        with contextlib.suppress(apsw.Error):
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _give_back(self) -> None:
+        """After each transaction that ran while the reserve was in use. Nothing that goes wrong here fails it."""
+        with contextlib.suppress(StoreError, apsw.Error):
+            if self._is_capped:
+                self._is_capped = False
+                self._db.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
+            self._restore()
+            if self.is_short and not self._is_feeding:
+                self._feed(FEW_ROUNDS)
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._reserve is not None and self._reserve.is_short:
+            self._checkpoint()
+            self._reserve.make()
+
+    def reusable_bytes(self) -> int:
+        """Bytes of pages inside the file that hold nothing."""
+        with self._lock, translated(self._db, self._path):
+            return int(self._db.pragma("freelist_count") * self._db.pragma("page_size"))
+
+    # -- the whole store ------------------------------------------------------------------------------------------
 
     def wait(self, timeout: float) -> None:
         self._watch.wait(timeout)
@@ -211,15 +340,23 @@ class _Work:
                 self._fail(problem)
                 raise
             self._store._given = self._store._known.last, self._store._known.reserved
-            self._store._lock.release()
+            try:
+                if self._write and self._store.is_short:
+                    self._store._give_back()
+            finally:
+                self._store._lock.release()
         else:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing of it happened."""
         try:
+            ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
             self._store._roll_back(self._write)
-            self._raise_ours(error)
+            if self._write and self._store.is_short:
+                self._store._give_back()
+            if ours is not None:
+                raise ours from error
         finally:
             self._store._lock.release()
 

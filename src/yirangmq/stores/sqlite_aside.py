@@ -77,8 +77,9 @@ class Copying:
     """Copies pages from SQLite's log into its file while others work; the last of them, which came meanwhile, are
     copied between two commits, so that the log begins anew."""
 
-    def __init__(self, db: apsw.Connection, path: Path, vfs: str | None) -> None:
-        """``db`` commits; another connection copies."""
+    def __init__(self, db: apsw.Connection, path: Path, vfs: str | None, most: int = 0) -> None:
+        """``db`` commits; another connection copies. ``most``: pages of a log that must not be longer, because there is
+        no space to copy it on a disk that fills up; whoever commits copies it at once."""
         self._db = db
         self._path = path
         self._vfs = vfs
@@ -87,7 +88,8 @@ class Copying:
         self._asked = threading.Event()
         self._is_over = False
         self._thread: threading.Thread | None = None
-        self._most = CHECKPOINT_BYTES // db.pragma("page_size")
+        self._most = most or CHECKPOINT_BYTES // db.pragma("page_size")
+        self._times = 1 if most else MOST_TIMES
         db.set_wal_hook(self._committed)
 
     def _committed(self, db: apsw.Connection, name: str, pages: int) -> int:
@@ -98,11 +100,14 @@ class Copying:
         """After a commit."""
         if self._pages < self._most:
             return
-        if not self._is_asked:
+        if self._pages > self._times * self._most:
+            self._is_asked = self._is_done = False
+            _copy(self._db)
+        elif not self._is_asked:
             self._is_asked = True
             self._asked.set()
             self._thread = self._thread or started(self._run, "yirangmq-copy")
-        elif self._is_done or self._pages > MOST_TIMES * self._most:
+        elif self._is_done:
             self._is_asked = self._is_done = False
             _copy(self._db)
 

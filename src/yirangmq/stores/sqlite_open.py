@@ -51,7 +51,7 @@ def open_connection(
             _settle(db, path, busy_seconds, page_size)
             db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_BYTES // db.pragma('page_size')}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages(db)}")
             db.execute("PRAGMA temp_store = MEMORY")
     except BaseException:
         db.close()
@@ -88,6 +88,10 @@ def make_file(path: Path) -> None:
     if not path.exists():
         with suppress(OSError):  # SQLite says what is wrong
             os.close(open_file(path, os.O_RDWR))
+
+
+def checkpoint_pages(db: apsw.Connection) -> int:
+    return int(CHECKPOINT_BYTES // db.pragma("page_size"))
 
 
 class Patience:

@@ -30,6 +30,7 @@ from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_aside import Copying, Settling
 from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH
+from yirangmq.stores.sqlite_open import checkpoint_pages
 from yirangmq.stores.sqlite_recorder import Recorder
 from yirangmq.stores.sqlite_redo import Mark, make_again, mark_of, new_generation, put_mark
 from yirangmq.stores.sqlite_ring import BYTES, RedoFile
@@ -54,6 +55,10 @@ STEADY = {
     FRESH_BEHIND: "fresh",
 }
 """What is asked at each handing out, and finds nothing where nobody stands in line."""
+QUIET_SECONDS = 10.0
+"""Between two warnings that SQLite does not commit."""
+LEAST_REDO = 65536
+"""Bytes of the redo log, however little is reserved for a full disk: what it holds must fit the reserve."""
 WAY_SECONDS = 0.025
 """How long who waits to write has to notice that it can."""
 LATER = "SQLite does not commit: %s; what is on disk beside it is taken in later"
@@ -71,10 +76,13 @@ class ServedSqliteStore(SqliteStore):
         disk: Disk | None = None,
         redo_bytes: int = BYTES,
         seconds: float | None = SECONDS,
+        reserve_bytes: int = 0,
     ) -> None:
         """``seconds``: None leaves the moment of commits to the size of what there is, and to whoever next asks SQLite
         something; pages are copied by whoever commits; no thread is started."""
-        super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs)
+        super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs, reserve_bytes=reserve_bytes)
+        if self._reserve is not None and self._reserve.size:
+            redo_bytes = min(redo_bytes, max(self._reserve.size // 8, LEAST_REDO))
         self._record()
         self._believed = self._known
         """What was known when the recorder last looked."""
@@ -90,6 +98,9 @@ class ServedSqliteStore(SqliteStore):
         """Until when it has to notice that it can; 0: it was not given the time yet."""
         self._number = 0
         """Of the first record of this batch of work."""
+        self._quiet_until = 0.0
+        self._complaint: Exception | None = None
+        """Why SQLite's latest commit of what is in the redo log failed."""
         self._going = threading.Lock()
         """Held by whoever commits for it."""
         self._copying = self._copier() if seconds is not None else None
@@ -134,7 +145,8 @@ class ServedSqliteStore(SqliteStore):
             self._recorder.doubt()
         if self._away is None:
             self._touched = self._db.total_changes()
-        return SqliteTransaction(self._recorded, self._known)
+        self._has_added = False
+        return self._watched(SqliteTransaction(self._recorded, self._known))
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if not write:
@@ -166,7 +178,7 @@ class ServedSqliteStore(SqliteStore):
                 else:
                     self._settle_all()
         except Exception as error:
-            log.warning(LATER, error)
+            self._tell_later(error)
 
     def _append(self) -> bool:
         try:
@@ -265,7 +277,7 @@ class ServedSqliteStore(SqliteStore):
             put_mark(self._db, mark)
         except apsw.Error as error:
             self._changes.let_go()
-            log.warning(LATER, error)
+            self._tell_later(error)
             self._is_open = self._db.in_transaction
             return False
         self._away = _Away(mark)
@@ -319,6 +331,8 @@ class ServedSqliteStore(SqliteStore):
         self._commit_aside()
         with self._lock:
             self._welcome()
+            if self._changes.count and isinstance(self._complaint, apsw.FullError):
+                self._settle_all()
             if self._is_open and not self._changes.count:
                 self._db.execute("ROLLBACK")  # there is nothing in it
                 self._is_open = False
@@ -332,6 +346,28 @@ class ServedSqliteStore(SqliteStore):
         except Exception as error:
             self._complain(error)
         self._settle_all()
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    def _looked_short(self) -> bool:
+        """Nobody else uses the reserve. SQLite is asked for the size of its file, so it must be here."""
+        if self.is_short:
+            self._reach()
+        return self.is_short
+
+    def _checkpoint(self) -> None:
+        with contextlib.suppress(Exception):
+            self._welcome()
+            self._settle_all()
+        super()._checkpoint()
+
+    def reusable_bytes(self) -> int:
+        self._enter()
+        try:
+            self._welcome()
+            return super().reusable_bytes()
+        finally:
+            self._lock.release()
 
     # -- the whole store ------------------------------------------------------------------------------------------
 
@@ -354,10 +390,21 @@ class ServedSqliteStore(SqliteStore):
             self._copying = self._copier() if is_copied_aside else None
 
     def _copier(self) -> Copying:
-        return Copying(self._db, self._path, self._vfs)
+        usual = checkpoint_pages(self._db)
+        pages = self._log_pages()
+        return Copying(self._db, self._path, self._vfs, pages if pages < usual else 0)
 
     def _settle_all(self) -> None:
-        """If SQLite cannot, what there is stays in the file of changes."""
+        """If SQLite cannot, what there is stays in the file of changes. Where that is for want of space, the reserve is
+        used: all of it is confirmed."""
+        if self._has_settled() or self._reserve is None or not self._reserve.is_held:
+            return
+        if isinstance(self._complaint, apsw.FullError):
+            self._reserve.release()
+            self._has_settled()
+            self._give_back()
+
+    def _has_settled(self) -> bool:
         try:
             self._recorder.make()
             if self._changes.count and not self._is_open:
@@ -366,10 +413,20 @@ class ServedSqliteStore(SqliteStore):
                 self._settle()
         except Exception as error:
             self._complain(error)
+            return False
+        self._complaint = None
+        return True
 
     def _complain(self, error: Exception) -> None:
-        log.warning(LATER, error)
+        self._tell_later(error)
+        self._complaint = error
         self._roll_back()
+
+    def _tell_later(self, error: Exception) -> None:
+        """At most once in a while."""
+        if monotonic() >= self._quiet_until:
+            self._quiet_until = monotonic() + QUIET_SECONDS
+            log.warning(LATER, error)
 
     def used_bytes(self) -> int:
         self._enter()

@@ -3,7 +3,7 @@
 Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_reading`` finds messages, ``sqlite_changing``
 moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, count, repeat
 from operator import itemgetter
 from typing import Any
@@ -23,6 +23,9 @@ Kinds = set[tuple[Any, ...]]
 
 
 class SqliteTransaction(Together):
+    on_add: Callable[[], None] | None = None
+    """Called before messages are added, where the store has a reserve."""
+
     # -- adding ---------------------------------------------------------------------------------------------------
 
     def add(
@@ -30,6 +33,8 @@ class SqliteTransaction(Together):
     ) -> list[Stored]:
         if not envelopes:
             return []
+        if self.on_add is not None:
+            self.on_add()
         queue = self._made_queue(envelopes[0][0])
         if len(envelopes) == 1 and draft_until is None:
             _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
