@@ -4,11 +4,14 @@ and works again, without a restart, when messages were consumed."""
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+import yirangmq
 from tests.scenarios.disks import DISKS, MountedDisk
+from tests.servers import RunningServer
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreFull
 from yirangmq.core.ports import Store
@@ -111,3 +114,27 @@ def test_full_store_drops_what_is_purged(queues: Queues, folder: Path) -> None:
     MountedDisk(folder).fill()
     assert queues.drop("work", ids) == [None] * len(ids)
     assert queues.publish("work", b"x" * SIZE).id
+
+
+@pytest.mark.parametrize("url", ["sqlite:{}/queue.db", "files:{}/queues"])
+def test_full_store_of_a_server_is_drained_and_takes_messages_again(folder: Path, tmp_path: Path, url: str) -> None:
+    server = RunningServer(open_store(url.format(folder), served=True), tmp_path)
+    server.start()
+    try:
+        with yirangmq.connect(server.unix) as client:
+            published = 0
+            with suppress(StoreFull):
+                while published < MOST:
+                    client.publish("work", b"x" * SIZE)
+                    published += 1
+            MountedDisk(folder).fill()
+            with pytest.raises(StoreFull):
+                client.publish("work", b"x" * 30 * SIZE)
+            taken = 0
+            while batch := client.lease("work", 20):
+                client.ack([delivery.lease_id for delivery in batch])
+                taken += len(batch)
+            assert taken == published
+            assert client.publish("work", b"x" * SIZE).id
+    finally:
+        server.stop()
