@@ -181,9 +181,7 @@ def test_a_crowd_of_one_connection_publishes_leases_and_acks_in_order(web: Web) 
 
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
 @pytest.mark.parametrize("crowded", [1, 3])
-@pytest.mark.parametrize(
-    "error", [StoreFull("full"), StoreBusy("locked"), OSError(5, "EIO")], ids=["full", "busy", "eio"]
-)
+@pytest.mark.parametrize("error", [StoreFull("full"), OSError(5, "EIO")], ids=["full", "eio"])
 def test_coalesced_publishes_of_a_failed_transaction_are_answered_and_the_next_ones_too(
     error: Exception, crowded: int, commit: bool
 ) -> None:
@@ -197,6 +195,20 @@ def test_coalesced_publishes_of_a_failed_transaction_are_answered_and_the_next_o
     later = crowd(web, "a", "b")
     assert [line.status for line in later] == [200, 200]
     assert stored(web) == ["a", "b"]
+
+
+def test_coalesced_publishes_of_a_busy_store_wait_and_are_stored_in_order() -> None:
+    """Another process holds the store's lock: that is no failure, the committer tries again by a timer."""
+    store = FailingStore(MemoryStore())
+    web = Web(store)
+    for number in range(3):
+        store.fail_at(1 + number, StoreBusy("locked"), commit=False)
+    lines = [*crowd(web, 1, 2), *crowd(web, 3)]
+    assert all(line.response is None for line in lines)
+    for _ in range(3):
+        web.server.turns.advance(100)
+    assert [line.status for line in [*lines, *crowd(web, 4)]] == [200] * 4
+    assert stored(web) == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("verb", ["lease", "ack"])
