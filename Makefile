@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DELETE_ON_ERROR:
 .PHONY: help setup serve demo test test-all check fmt bench bench-store bench-topics bench-http bench-peers bench-spark soak-spark \
     spark-cluster-demo bench-gateway stomp-same soak-store soak-daemon soak-pair soak-topics fuzz \
-    torture lock clean browser pictures
+    torture torture-faults lock clean browser pictures
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -152,6 +152,12 @@ torture: setup ## pull the plug on each store, at length (docs/power-cuts.md)
 	$(BIN)/yirangmq torture --backend served --steps 100
 	$(BIN)/yirangmq torture --backend fs --steps 150
 	$(BIN)/yirangmq torture --backend log --steps 400
+
+torture-faults: setup ## let every I/O call of each store fail in turn, alone and below a server (docs/guarantees.md)
+	$(BIN)/yirangmq torture --faults --backend sqlite
+	$(BIN)/yirangmq torture --faults --backend served
+	$(BIN)/yirangmq torture --faults --backend fs
+	$(BIN)/yirangmq torture --faults --backend log
 
 lock: ## pin anew what pyproject.toml asks for (LOCK_FLAGS=--upgrade takes newer versions)
 	@dir=$$(mktemp -d) && trap 'rm -rf "$$dir"' EXIT && \

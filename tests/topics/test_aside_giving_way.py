@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from yirangmq.core.errors import QueueError
+from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.topics.aside import SWITCH_SECONDS, Aside
 
 USUAL = 0.004
@@ -97,8 +97,9 @@ def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() 
     assert now() == USUAL
     first.stop()
     second.stop()
-    with pytest.raises(RuntimeError):
-        Aside(loop.call, closed, gives_way=True).run(lambda: None, ignore)
+    told: list[QueueError | None] = []
+    Aside(loop.call, closed, gives_way=True).run(lambda: None, lambda value, error: told.append(error))
+    assert [type(error) for error in told] == [Unavailable], "refused, not raised: whoever asked waits for an answer"
     assert now() == USUAL
 
 

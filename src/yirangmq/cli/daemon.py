@@ -7,6 +7,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -230,21 +231,26 @@ class Daemon:
             await self._stopping.wait()
             await self._ending.drain()
         finally:
-            if self._pair is not None:
-                self._pair.close()
-            self._alerting.stop()
-            if self._cluster is not None:
-                self._cluster.close()
-            self._entrance.close()
-            self._pages.stop()
-            self._lines.close()
-            self._batching.stop()
-            self._bridging.stop()
-            if self._topics is not None:
-                self._topics.close()
+            self._close(listener)
+
+    def _close(self, listener: Listener | None) -> None:
+        """Every part, also where one before it fails: a lock that stays would keep the next server out."""
+        with ExitStack() as rest:  # it runs backwards
+            rest.callback(self._watchdog.stop)
             if listener is not None:
-                listener.stop()
-            self._watchdog.stop()
+                rest.callback(listener.stop)
+            if self._topics is not None:
+                rest.callback(self._topics.close)
+            rest.callback(self._bridging.stop)
+            rest.callback(self._batching.stop)
+            rest.callback(self._lines.close)
+            rest.callback(self._pages.stop)
+            rest.callback(self._entrance.close)
+            if self._cluster is not None:
+                rest.callback(self._cluster.close)
+            rest.callback(self._alerting.stop)
+            if self._pair is not None:
+                rest.callback(self._pair.close)
 
     def _adopt_defaults(self) -> None:
         """Time must not act before this is done."""

@@ -12,6 +12,7 @@ from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.topics import Cursors, Log, Retention
 from yirangmq.observe.logs import log, values
+from yirangmq.stores.files_errors import translated
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Pace, Settings
 
@@ -56,8 +57,9 @@ def _opening(config: Config) -> Opening:
     def open_log() -> Log:
         from yirangmq.stores.segments import LogSettings, SegmentLog  # a server without topics does not load it
 
-        make_folder(folder.parent)
-        opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
+        with translated(folder):
+            make_folder(folder.parent)
+            opened = SegmentLog(folder, LogSettings(durability="os" if config.topic_durability == "os" else "full"))
         for note in opened.notes:
             log.warning("the log of the topics", extra=values(note=note))
         return opened
@@ -65,9 +67,16 @@ def _opening(config: Config) -> Opening:
     def cursors() -> Cursors:
         from yirangmq.stores.cursors import open_cursors
 
-        return open_cursors(config.cursors_url)
+        with translated(folder):
+            return open_cursors(config.cursors_url)
 
-    return Opening(open_log, cursors, folder.exists)
+    def is_there() -> bool:
+        try:
+            return folder.exists()
+        except OSError:  # opening it says why, and keeps nobody from the queues
+            return True
+
+    return Opening(open_log, cursors, is_there)
 
 
 def _publisher_moved(before: PublisherState | None, after: PublisherState, why: str) -> None:

@@ -169,6 +169,10 @@ class Log(Protocol):
     @property
     def last(self) -> int: ...
 
+    @property
+    def is_usable(self) -> bool:
+        """False: after an error it takes no more until it is opened again."""
+
     def append(self, records: Sequence[NewRecord]) -> Appended:
         """Store all of them or none; they are on disk when this returns. Calls from several threads share one sync."""
 

@@ -155,9 +155,14 @@ def _bound(host: str, port: int) -> socket.socket | None:
 def clear_socket(path: Path, field: str = "socket") -> None:
     """Remove a socket; anything else in its place stays, and is an error."""
     with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise BadInput(f"{path} is there and is no socket", field=field)
-        path.unlink()
+        try:
+            if not stat.S_ISSOCK(path.lstat().st_mode):
+                raise BadInput(f"{path} is there and is no socket", field=field)
+            path.unlink()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise CannotListen(f"{path} cannot be looked at or removed: {error.strerror}", field=field) from error
 
 
 def sockets_of(server: asyncio.AbstractServer) -> Any:

@@ -7,9 +7,11 @@ for a name counts. The file is made anew when it holds far more lines than curso
 A line is synced before ``put`` returns. A last line that is not whole was never confirmed and is cut off. One process
 writes. Knows: the file. Does not know: what the cursors point at."""
 
+import errno
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -67,9 +69,10 @@ class FileCursors:
 
     def close(self) -> None:
         with self._turn:
-            if self._fd >= 0:
-                self._disk.close(self._fd)
-                self._fd = -1
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                with suppress(OSError):  # every line was synced when it was confirmed
+                    self._disk.close(fd)
 
     # -- the file -------------------------------------------------------------------------------------------------
 
@@ -129,9 +132,11 @@ class FileCursors:
 
     def _append(self, document: dict[str, Any]) -> None:
         line = _line(document)
-        if self._broken or self._fd < 0:
-            raise StoreError(f"{self._path} takes no more: {self._broken or 'it is closed'}; open it again")
+        if self._fd < 0:
+            raise StoreError(f"{self._path} takes no more: it is closed; open it again")
         with translated(self._path):
+            if self._broken:
+                self._mend()
             try:
                 self._disk.write_at(self._fd, line, self._size)
                 self._disk.fdatasync(self._fd)
@@ -147,6 +152,12 @@ class FileCursors:
             self._disk.fdatasync(self._fd)
         except OSError as error:
             self._broken = f"a sync failed ({error.strerror})"
+
+    def _mend(self) -> None:
+        """After an error nobody knows what is in the file; a new one holds exactly what was confirmed."""
+        self._make_anew()
+        if self._broken:
+            raise OSError(errno.EIO, self._broken)
 
     def _make_anew_if_long(self) -> None:
         if self._size <= max(ROOM, TIMES * self._size_when_new):
@@ -169,11 +180,13 @@ class FileCursors:
         except OSError:
             self._disk.close(fd)
             raise
-        self._disk.close(self._fd)
-        self._fd = fd
+        old, self._fd = self._fd, fd
         self._size = self._size_when_new = len(lines)
+        with suppress(OSError):
+            self._disk.close(old)
         try:
             self._disk.fsync_folder(str(self._path.parent))
+            self._broken = ""
         except OSError as error:
             self._broken = f"a sync failed ({error.strerror})"
 

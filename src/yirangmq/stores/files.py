@@ -14,10 +14,12 @@ after a crash they are counted from the names. So are the totals (published, ack
 Bare Python is enough: nothing here needs a package."""
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Finding
@@ -25,14 +27,14 @@ from yirangmq.format.permissions import access_in
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.files_commit import Commit
 from yirangmq.stores.files_counter import read_counter
-from yirangmq.stores.files_deeds import Home
+from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_queues import QueueFolders, Rotation
-from yirangmq.stores.files_reading import read_bytes
+from yirangmq.stores.files_reading import isdir, read_bytes
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
@@ -47,6 +49,9 @@ DURABILITIES = ("full", "os")
 MOST_WATCHED = 5000
 """Inboxes watched for files that are dropped there by hand; the system allows a user 8192 watches or more. Commits of
 other processes are heard of for all queues; a file dropped into another inbox is found at the queue's next use."""
+UNDO_SECONDS = 60.0
+"""For so long after a disk refused to take a refused batch back, the store refuses everything rather than show it. Then
+it goes on with what is there."""
 
 
 class FilesStore:
@@ -71,35 +76,43 @@ class FilesStore:
         self._home = Home(self._root, disk or Disk(), durability == "full")
         self._closed = False
         self._hollow: set[str] = set()
+        self._undone: tuple[Deeds, int, float] | None = None
+        """A refused batch that could not be taken back, the generation of the index at that time, and until when it is
+        tried again."""
+        self._is_unclean = False
         with translated(path):
             self._home.disk.access = access_in(self._root)
             if not index_folder:
                 self._make_root()
             read_counter(self._root)  # refuses a later version before anything is touched
             self._lock = RootLock(f"{self._root}/.lock", busy_seconds, read_only=bool(index_folder))
-            self._reads_only = bool(index_folder)
-            self._made_from = b""
-            self._index = Index(self._root, index_folder)
-            self._calendar = Calendar(f"{self._index.folder}/due")
-            self._policies = Policies(self._root)
-            self._queue_folders = QueueFolders(self._root)
-            self._rotation = Rotation()
-            self._spares = Spares(self._root)
-            self._reserve = files_reserve(self._root, 0 if index_folder else reserve_bytes)
-            self._has_added = self._is_trimming = False
-            with self._locked(shared=False):
-                self._trust()
-                self._reserve.make()
-            self._seen = self._index.generation
-            self._watched: list[str] = []
-            self._watched_folders = QueueFolders(self._root)
-            """Of the thread that waits, which has no lock."""
-            self._watch = self._make_watch()
+            with contextlib.ExitStack() as opened:
+                opened.callback(self._lock.close)
+                self._reads_only = bool(index_folder)
+                self._made_from = b""
+                self._index = Index(self._root, index_folder)
+                opened.callback(self._index.close)
+                self._calendar = Calendar(f"{self._index.folder}/due")
+                self._policies = Policies(self._root)
+                self._queue_folders = QueueFolders(self._root)
+                self._rotation = Rotation()
+                self._spares = Spares(self._root)
+                self._reserve = files_reserve(self._root, 0 if index_folder else reserve_bytes)
+                self._has_added = self._is_trimming = False
+                with self._locked(shared=False):
+                    self._trust()
+                    self._reserve.make()
+                self._seen = self._index.generation
+                self._watched: list[str] = []
+                self._watched_folders = QueueFolders(self._root)
+                """Of the thread that waits, which has no lock."""
+                self._watch = self._make_watch()
+                opened.pop_all()
 
     def _make_root(self) -> None:
         missing = []
         folder = self._root
-        while not os.path.isdir(folder):
+        while not isdir(folder):
             missing.append(folder)
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
@@ -117,7 +130,7 @@ class FilesStore:
         with translated(self._path), self._locked(shared=not write):
             if self._reads_only:
                 self._trust()
-            elif not self._index.load():
+            elif self._undone is not None or self._is_unclean or not self._index.load():
                 self._lock.change(shared=False)
                 self._trust()
             view = View(self._root, self._index, self._calendar, self._queue_folders)
@@ -130,8 +143,8 @@ class FilesStore:
                 if not write:
                     raise StoreError("a transaction for reading has changed something")
                 self._commit(work, view)
-            if view.is_doubtful:
-                self._index.doubt()
+            if view.is_doubtful or self._is_unclean:
+                self._doubt()
             self._seen = self._index.generation
 
     def never_wait(self) -> None:
@@ -143,7 +156,13 @@ class FilesStore:
         before = self._index.generation
         is_short = self._reserve.is_short or self._is_trimming
         commit = Commit(self._home, self._index, self._calendar, self._spares, work, is_short=is_short)
-        self._hollow = commit.run([*self._hollow, *view.hollow])
+        try:
+            self._hollow = commit.run([*self._hollow, *view.hollow])
+        except BaseException:
+            if commit.refused_undo is not None:
+                self._undone = commit.refused_undo, self._index.generation, monotonic() + UNDO_SECONDS
+            raise
+        self._is_unclean = commit.is_unclean
         pending = work.pending
         known = self._rotation.due
         if known is not None:
@@ -194,6 +213,25 @@ class FilesStore:
         finally:
             self._is_trimming = False
 
+    def _doubt(self) -> None:
+        """The index is made anew by whoever comes next. If that cannot be written down, this process remembers it."""
+        try:
+            self._index.doubt()
+        except OSError:
+            self._is_unclean = True
+
+    def _take_back(self) -> None:
+        """With the lock held: a refused batch that the disk would not take back is taken back now, so that nothing of
+        it is seen. Not if another process has brought the store in order since, which has settled the matter."""
+        if self._undone is None:
+            return
+        deeds, generation, until = self._undone
+        if self._index.seen() == generation:
+            deeds.undo(at_any_cost=monotonic() > until)
+            if not deeds.is_undone:
+                raise OSError(errno.EIO, "a refused batch cannot be taken back yet")
+        self._undone = None
+
     @contextmanager
     def _locked(self, *, shared: bool) -> Iterator[None]:
         self._lock.acquire(shared=shared)
@@ -209,8 +247,12 @@ class FilesStore:
             if not self._index.load() or state != self._made_from:
                 self._recovery().look()
                 self._made_from = state
-        elif not self._index.load():
+            return
+        is_sound = self._index.load()
+        self._take_back()
+        if not is_sound or self._is_unclean:
             self._recovery().run()
+            self._is_unclean = False
 
     def _recovery(self) -> Recovery:
         return Recovery(self._home, self._index, self._calendar)

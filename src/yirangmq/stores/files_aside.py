@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from yirangmq.format.jsontext import dumps
 from yirangmq.stores.files_deeds import Deeds
+from yirangmq.stores.files_reading import exists
 
 MOST = 240
 """Letters of a name that a suffix can be put to."""
@@ -17,7 +18,7 @@ def quarantine(root: str, deeds: Deeds, queue: str, path: str, reason: str) -> N
     folder = f"{root}/{queue}/quarantine"
     deeds.folder(folder)
     name = os.path.basename(path)
-    while os.path.exists(f"{folder}/{name}"):
+    while exists(f"{folder}/{name}"):
         name = f"again-{name[-MOST:]}"
     note = {
         "file": name,
@@ -26,7 +27,7 @@ def quarantine(root: str, deeds: Deeds, queue: str, path: str, reason: str) -> N
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
     target = f"{folder}/{name[:MOST]}.reason.json"
-    while os.path.exists(target):
+    while exists(target):
         target = f"{target[:-12]}-.reason.json"
     deeds.write_files([(target, dumps(note) + b"\n")])
     deeds.rename(path, f"{folder}/{name}")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from yirangmq.format.permissions import OWNER, Access
+from yirangmq.stores.files_reading import exists
 from yirangmq.stores.files_shards import Shards, shard_of, writing
 
 PER_SEGMENT = 1000
@@ -98,7 +99,7 @@ class Chains:
         known = self._ends(keys)
         self._groups.add([_record(key, Ends()) for key in keys if key not in known])
         for segment in {member.seq // PER_SEGMENT for member in joining}:
-            if not os.path.exists(self._path(segment)):
+            if not exists(self._path(segment)):
                 with writing(self._path(segment), self._access) as fd:
                     os.posix_fallocate(fd, 0, PER_SEGMENT * LINK.size)
 

@@ -31,7 +31,7 @@ from yirangmq.stores.files_notes import FOLDER as NOTES
 from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import note_path
 from yirangmq.stores.files_policies import FILE as POLICY_FILE
-from yirangmq.stores.files_reading import ends_whole, listdir, read_bytes
+from yirangmq.stores.files_reading import ends_whole, isdir, listdir, read_bytes
 from yirangmq.stores.files_shards import fingerprint
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_totals import Intent, Move
@@ -78,6 +78,8 @@ class Commit:
         self._thrown: dict[str, str] = {}
         self._left: dict[str, None] = {}
         self._untils: dict[int, int] = {}
+        self.is_unclean = False
+        """The batch is on disk, but not everything could be cleared up after it."""
 
     def run(self, hollow: Iterable[str]) -> set[str]:
         """Raises what the disk says; then nothing has changed. Takes folders that may have become empty, and gives
@@ -100,7 +102,16 @@ class Commit:
             raise  # with the index in doubt if files were moved behind our back, or not all could be taken back
         if intent.fulfil():
             self._books.finish(reserved, Done(self._thrown, self._untils))
-        return self._clean(hollow)
+        try:
+            return self._clean(hollow)
+        except OSError:  # it is on disk, and its caller must hear so; whoever comes next clears up
+            self.is_unclean = True
+            return set()
+
+    @property
+    def refused_undo(self) -> Deeds | None:
+        """What a disk that refused the batch also refused to take back."""
+        return None if self._deeds.is_undone else self._deeds
 
     # -- before anything happens ----------------------------------------------------------------------------------
 
@@ -146,7 +157,7 @@ class Commit:
     def _throw_away(self, queue: str) -> None:
         """A queue goes with one rename; what is in it is removed afterwards."""
         folder = f"{self._root}/{queue}"
-        if os.path.isdir(folder):
+        if isdir(folder):
             target = f"{self._root}/{TRASH}/{queue}~{self._index.generation}"
             self._deeds.rename(folder, target)
             self._thrown[queue] = target
@@ -154,7 +165,7 @@ class Commit:
 
     def _make_queue(self, queue: str) -> None:
         folder = f"{self._root}/{queue}"
-        if not os.path.isdir(f"{folder}/inbox"):
+        if not isdir(f"{folder}/inbox"):
             for name in ("processing", "delayed", "dlq", "archive", "config", "meta", "inbox"):
                 self._deeds.folder(f"{folder}/{name}")
         self._deeds.folder(f"{folder}/meta/temp")

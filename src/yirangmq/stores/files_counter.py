@@ -3,13 +3,12 @@ given twice. (Totals of a queue: files_totals.py.)
 
 Knows: how it is written and read back. Does not know: what is counted when."""
 
-import os
 from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreTooNew
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.stores.files_deeds import Home
-from yirangmq.stores.files_reading import read_bytes
+from yirangmq.stores.files_reading import exists, read_bytes
 
 COUNTER = ".counter"
 FORMAT = 3
@@ -24,7 +23,7 @@ def write_counter(home: Home, reserved: int) -> None:
     """Temp, sync, rename, sync: by itself, before the numbers are used."""
     root, disk, full = home
     temp = f"{root}/{COUNTER}.tmp"
-    if os.path.exists(temp):
+    if exists(temp):
         disk.unlink(temp)
     fd = disk.open_write(temp)
     try:

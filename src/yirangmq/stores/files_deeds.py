@@ -10,6 +10,7 @@ from functools import partial
 from typing import NamedTuple
 
 from yirangmq.stores.disk import Disk
+from yirangmq.stores.files_reading import exists, isdir
 
 SPARE = ".spare"
 """How names of files end that may be written again (files_spares.py)."""
@@ -83,7 +84,7 @@ class Deeds:
     def append(self, path: str, data: bytes) -> None:
         """At the end of a file; durable with the names."""
         disk = self._disk
-        size = os.stat(path).st_size if os.path.exists(path) else None
+        size = os.stat(path).st_size if exists(path) else None
         self.folder(os.path.dirname(path))
         fd = disk.open_write(path, append=True)
         if size is None:
@@ -104,7 +105,7 @@ class Deeds:
         """Make sure that a folder is there."""
         if path in self._there:
             return
-        if not os.path.isdir(path):
+        if not isdir(path):
             parent = os.path.dirname(path)
             self.folder(parent)
             self._disk.mkdir(path)
@@ -185,19 +186,30 @@ class Deeds:
         self._left.clear()
         self._appended.clear()
 
-    def undo(self) -> bool:
-        """Backwards through all that was done; whether all of it could be taken back."""
+    def undo(self, *, at_any_cost: bool = False) -> bool:
+        """Backwards through all that was done; whether all of it could be taken back. Where the disk refuses, it stops:
+        each step needs the one before it, and the rest is tried again later (``is_undone``). ``at_any_cost``: go on
+        with the rest, never to try again."""
         whole = not self.is_final
         while self._undo:
             try:
-                self._undo.pop()()
+                self._undo[-1]()
+            except FileNotFoundError:  # gone, or taken back by another process
+                whole = False
             except OSError:
                 whole = False
+                if not at_any_cost:
+                    break
+            self._undo.pop()
         if self._full:
             for folder in self._there:
                 with suppress(OSError):  # gone again, or as broken as before
                     self._disk.fsync_folder(folder)
         return whole
+
+    @property
+    def is_undone(self) -> bool:
+        return not self._undo
 
     # -- afterwards -----------------------------------------------------------------------------------------------
 

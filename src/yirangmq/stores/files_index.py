@@ -11,6 +11,7 @@ import struct
 import time
 from array import array
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.format.filenames import Card
@@ -34,6 +35,7 @@ from yirangmq.stores.files_entries import (
     read_key_record,
     unpack,
 )
+from yirangmq.stores.files_reading import exists
 from yirangmq.stores.files_shards import Shards, writing
 
 MAGIC = b"yrMQidx3"
@@ -93,9 +95,11 @@ class Index:
         self._inode = os.fstat(self._fd).st_ino
 
     def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        """The descriptor is forgotten first, and the inode with it: if what follows fails, ``load`` opens it again."""
+        fd, self._fd, self._inode = self._fd, -1, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
 
     def load(self) -> bool:
         """Read how things stand; False: the index is not to be believed."""
@@ -170,11 +174,19 @@ class Index:
 
     def put_counts(self, counts: Mapping[str, Counts]) -> None:
         self._load_queues()
-        with writing(f"{self.folder}/queues", self._access) as fd:
-            for queue, numbers in counts.items():
-                number = self._number(queue)
-                self._count_in(fd, number, numbers)
-                os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
+        try:
+            with writing(f"{self.folder}/queues", self._access) as fd:
+                for queue, numbers in counts.items():
+                    number = self._number(queue)
+                    self._count_in(fd, number, numbers)
+                    os.pwrite(fd, _QUEUE.pack(queue.encode(), *numbers), number * _QUEUE.size)
+        except BaseException:
+            self._forget_queues()
+            raise
+
+    def _forget_queues(self) -> None:
+        """After an error a queue may have a number here and none in the file: they are read again."""
+        self._names_at, self._total = 0, None
 
     def _number(self, queue: str) -> int:
         number = self._numbers.get(queue)
@@ -213,9 +225,13 @@ class Index:
         if number is not None:
             del self._names[number]
             self._names_changed()
-            with writing(f"{self.folder}/queues", self._access) as fd:
-                self._count_in(fd, number, Counts())
-                os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
+            try:
+                with writing(f"{self.folder}/queues", self._access) as fd:
+                    self._count_in(fd, number, Counts())
+                    os.pwrite(fd, bytes(_QUEUE.size), number * _QUEUE.size)
+            except BaseException:
+                self._forget_queues()
+                raise
 
     def _read(self, name: str, offset: int = 0, size: int = 1 << 30) -> bytes:
         try:
@@ -248,7 +264,7 @@ class Index:
         size = PER_SEGMENT * RECORD.size
         for segment in by_segment(seqs):
             path = f"{self.folder}/seq/{segment}"
-            if not os.path.exists(path):
+            if not exists(path):
                 with writing(path, self._access) as fd:
                     os.posix_fallocate(fd, 0, size)
 

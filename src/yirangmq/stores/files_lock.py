@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.format.permissions import access_in, open_file
@@ -47,12 +48,16 @@ class RootLock:
             if self._held:
                 raise StoreError("a transaction inside a transaction")
             self._follow_fork()
+            if self._fd < 0:  # closed after an error
+                self._fd = self._open()
             self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             while not self._is_the_lock():
                 self._reopen()
                 self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
             self._held = True
         except BaseException:
+            if not self._held:
+                self._let_go()
             self._turn.release()
             raise
 
@@ -62,11 +67,21 @@ class RootLock:
         self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
 
     def release(self) -> None:
+        """Never fails: what was done under the lock is done, and its caller must not hear otherwise."""
         try:
             self._held = False
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            self._let_go()
         finally:
             self._turn.release()
+
+    def _let_go(self) -> None:
+        """Where the lock cannot be released, its file is closed, which releases it; ``acquire`` opens it again."""
+        if self._fd < 0:
+            return
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
+        except OSError:
+            self._close()
 
     def _follow_fork(self) -> None:
         """A forked child shares its parent's lock; it needs one of its own."""
@@ -75,13 +90,20 @@ class RootLock:
             self._pid = os.getpid()
 
     def _reopen(self) -> None:
-        os.close(self._fd)
+        self._close()
         self._fd = self._open()
 
     def _open(self) -> int:
         if not self._flags & os.O_CREAT:
             return os.open(self._path, self._flags | os.O_CLOEXEC)
         return open_file(self._path, self._flags, self._access)
+
+    def _close(self) -> None:
+        """The descriptor is forgotten first: a number that was closed may be another file's soon."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
 
     def _is_the_lock(self) -> bool:
         """If somebody removed the file, others lock another one."""
@@ -105,6 +127,4 @@ class RootLock:
 
     def close(self) -> None:
         with self._turn:
-            if self._fd >= 0:
-                os.close(self._fd)
-                self._fd = -1
+            self._close()

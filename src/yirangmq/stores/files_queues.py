@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 from yirangmq.core.names import QUEUE
 from yirangmq.stores.files_policies import FILE
-from yirangmq.stores.files_reading import subfolders
+from yirangmq.stores.files_reading import exists, isdir, subfolders
 
 SETTLED_NS = 50_000_000
 """A listing made sooner after the root changed is not reused: a change within the same tick of the file system's clock
@@ -48,7 +48,7 @@ class QueueFolders:
         self._stamp = stamp if now - stamp > SETTLED_NS else None
 
     def _has_inbox(self, name: str) -> bool:
-        return os.path.isdir(f"{self._root}/{name}/inbox")
+        return isdir(f"{self._root}/{name}/inbox")
 
     def has(self, name: str) -> bool:
         return self._has_inbox(name)
@@ -62,7 +62,7 @@ class QueueFolders:
             begin = bisect_right(names, self._looked_to)
             looked_at = [*names[begin : begin + LOOKED_AT], *self._policied]
             self._looked_to = names[begin + LOOKED_AT - 1] if begin + LOOKED_AT < len(names) else ""
-        fresh = {name for name in looked_at if os.path.exists(f"{self._root}/{name}/{FILE}")}
+        fresh = {name for name in looked_at if exists(f"{self._root}/{name}/{FILE}")}
         self._policied = (self._policied or set()).difference(looked_at) | fresh
         return self._policied
 

@@ -3,6 +3,25 @@
 Knows: system calls. Does not know: messages."""
 
 import os
+import stat
+
+
+def exists(path: str) -> bool:
+    """As ``os.path.exists``, which takes every error for "no": here one that does not say so is raised, lest what
+    cannot be seen be taken for gone."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def isdir(path: str) -> bool:
+    """As ``os.path.isdir``, with the same care."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def listdir(path: str) -> list[str]:

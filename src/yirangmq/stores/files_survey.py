@@ -4,7 +4,6 @@ the index anew.
 Does not know: when to mend (files_recover.py, files_check.py), which of two names of a message stays
 (files_rivals.py), what lies beside messages (files_beside.py)."""
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
@@ -28,7 +27,7 @@ from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import unfinished
 from yirangmq.stores.files_pending import is_counted, weight
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import listdir, read_bytes, subfolders
+from yirangmq.stores.files_reading import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files_rivals import age, claim
 from yirangmq.stores.files_spares import FOLDER as SPARES
 from yirangmq.stores.files_totals import NONE, TOTALS, Base, Numbers, base_of, cut_off, minus, plus, share_of, shares_of
@@ -80,7 +79,7 @@ class Survey:
             mend = partial(self.deeds.discard_tree, path)
             yield Problem("trash", f"{TRASH}/{name}", "left of a deleted queue", mend)
         for queue in sorted(filter(QUEUE.fullmatch, subfolders(self._root))):
-            if os.path.isdir(f"{self._root}/{queue}/inbox"):
+            if isdir(f"{self._root}/{queue}/inbox"):
                 yield from self._survey_queue(queue, contents)
             else:
                 yield from self._survey_beginning(queue)
@@ -201,7 +200,7 @@ class Survey:
                 self.made.remove(rival.message.seq)
             self.made.add_id(self._queue, card.message.id, card.message.seq)
         if contents:
-            here = path if os.path.exists(f"{self._root}/{self._queue}/{path}") else path_of(card)
+            here = path if exists(f"{self._root}/{self._queue}/{path}") else path_of(card)
             if reason := self._broken(card, here):
                 yield self._reject(card, "broken", here, reason)
                 return
@@ -224,7 +223,7 @@ class Survey:
     def _keep(self, card: Card, top: str) -> Iterator[Problem]:
         self._note(card, top)
         message = card.message
-        if card.failure and not os.path.exists(failure_path(self._root, message, card.failure)):
+        if card.failure and not exists(failure_path(self._root, message, card.failure)):
             mend = partial(self._mender.explain, card)
             yield Problem("no reason", self._mender.where(path_of(card)), "its failure is lost", mend)
 
@@ -309,12 +308,12 @@ class Survey:
 
     def _survey_counter(self) -> Iterator[Problem]:
         temp = f"{COUNTER}.tmp"
-        if os.path.exists(f"{self._root}/{temp}"):
+        if exists(f"{self._root}/{temp}"):
             mend = partial(self.deeds.discard, f"{self._root}/{temp}")
             yield Problem("temp", temp, "a file that was never finished", mend)
         counter = read_counter(self._root)
         self.reserved = counter.reserved if counter else 0
-        if counter is None and os.path.exists(f"{self._root}/{COUNTER}"):
+        if counter is None and exists(f"{self._root}/{COUNTER}"):
             yield Problem("counter", COUNTER, "cannot be read", by_settling)
         elif self.reserved < self.made.last:
             text = f"is at {self.reserved}, the names are at {self.made.last}"

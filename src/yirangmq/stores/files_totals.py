@@ -23,7 +23,7 @@ from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.stores.files_deeds import Deeds, Home
-from yirangmq.stores.files_reading import listdir, read_bytes
+from yirangmq.stores.files_reading import exists, listdir, read_bytes
 
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 FOLDER = "meta/totals"
@@ -156,8 +156,8 @@ def cut_off(root: str) -> dict[str, tuple[str, Numbers]]:
 
 def _has_moved(root: str, move: Move) -> bool:
     if move.after:
-        return os.path.exists(f"{root}/{move.after}")
-    return not move.before or not os.path.exists(f"{root}/{move.before}")
+        return exists(f"{root}/{move.after}")
+    return not move.before or not exists(f"{root}/{move.before}")
 
 
 def _sum(moves: Iterable[Move]) -> Numbers:
@@ -170,7 +170,7 @@ def _sum(moves: Iterable[Move]) -> Numbers:
 def clear(home: Home) -> None:
     """No batch is under way any more; durable."""
     path = f"{home.root}/{INTENT}"
-    if os.path.exists(path) and os.stat(path).st_size:
+    if exists(path) and os.stat(path).st_size:
         home.disk.truncate(path, 0)
         if home.full:
             home.disk.fsync_file(path)

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,16 +49,16 @@ class StoreLock:
         except OSError as error:
             wrong = StoreReadOnly if error.errno in (errno.EROFS, errno.EACCES) else StoreError
             raise wrong(f"{path} cannot be made: {error.strerror}") from None
-        if not _locked(self._fd, fcntl.LOCK_EX, PATIENCE):
-            found = _read(self._fd)
-            os.close(self._fd)
-            self._fd = -1
-            raise StoreBusy(_complaint(url, found))
         try:
+            if not _locked(self._fd, fcntl.LOCK_EX, PATIENCE):
+                raise StoreBusy(_complaint(url, _read(self._fd)))
             self.tell(holder)
         except OSError as error:
-            os.close(self._fd)
+            self._release()
             raise as_store_error(error, path) from error
+        except BaseException:
+            self._release()
+            raise
 
     def tell(self, holder: Holder) -> None:
         """Write who holds it."""
@@ -67,10 +68,16 @@ class StoreLock:
             os.pwrite(self._fd, text, 0)
 
     def close(self) -> None:
+        """Never fails: a lock that is not released would keep this process from opening the store again."""
         if self._fd >= 0:
-            os.ftruncate(self._fd, 0)
-            os.close(self._fd)
-            self._fd = -1
+            with suppress(OSError):  # who held it, told to nobody any more
+                os.ftruncate(self._fd, 0)
+            self._release()
+
+    def _release(self) -> None:
+        fd, self._fd = self._fd, -1
+        with suppress(OSError):
+            os.close(fd)
 
 
 def _complaint(url: str, found: Holder | None) -> str:

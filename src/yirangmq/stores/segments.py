@@ -120,6 +120,10 @@ class SegmentLog:
     def topics(self) -> dict[str, TopicState]:
         return self.reader().topics()
 
+    @property
+    def is_usable(self) -> bool:
+        return self._appender.is_usable
+
     # -- appending ------------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[NewRecord]) -> Appended:

@@ -206,6 +206,11 @@ class Appender:
 
     # -- the rest -------------------------------------------------------------------------------------------------
 
+    @property
+    def is_usable(self) -> bool:
+        """False: it takes no more until the log is opened again."""
+        return self._broken is None and self._house.trouble is None
+
     def _check_usable(self) -> None:
         why = self._broken or self._house.trouble
         if why is not None:

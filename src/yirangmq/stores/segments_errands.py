@@ -1,11 +1,13 @@
 """Work on segments that nobody waits for: sealing, preparing the next file. Knows: one thread.
 Does not know: what the work is."""
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
 
 Work = Callable[[], None]
+log = logging.getLogger(__name__)
 
 
 class Errands:
@@ -27,7 +29,10 @@ class Errands:
 
     def _loop(self) -> None:
         while (work := self._waiting.get()) is not None:
-            work()
+            try:
+                work()
+            except Exception:  # nobody waits for it, and what comes next must not wait for ever
+                log.exception("log_upkeep_failed")
 
     def settle(self) -> None:
         """Wait until everything asked for so far is done."""

@@ -4,6 +4,7 @@ are replaced. Knows: the chain, the spare file, what is done in the background. 
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from yirangmq.core.topics import Trimmed
 from yirangmq.stores.segments_chain import Segment
@@ -78,7 +79,8 @@ class House:
         with self._swap:
             self.chain = (*self.chain[:-1], segment) if is_empty else (*self.chain, segment)
         if is_empty:  # it had too little room for its first records, and was replaced
-            self._workshop.disk.close(old.file.fd)
+            with suppress(OSError):
+                self._workshop.disk.close(old.file.fd)
         else:
             self._errands.run(lambda: self._seal(old))
         return End(segment, spare._replace(path=segment.path))
@@ -117,7 +119,8 @@ class House:
                 sealed = self._workshop.seal(end.segment, end.file.fd)
             except OSError:
                 sealed = end.segment
-            self._workshop.disk.close(end.file.fd)
+            with suppress(OSError):
+                self._workshop.disk.close(end.file.fd)
             self._replace(end.segment, [sealed])
 
     def _replace(self, old: Segment, new: Sequence[Segment]) -> None:

@@ -306,7 +306,8 @@ class SqliteStore:
         with self._lock:
             self.is_closed = True
             self._watch.close()
-            self._db.close()
+            with translated(None, self._path):
+                self._db.close()
 
 
 class _Work:
@@ -352,9 +353,10 @@ class _Work:
         """Nothing of it happened."""
         try:
             ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
-            self._store._roll_back(self._write)
-            if self._write and self._store.is_short:
-                self._store._give_back()
+            with translated(None, self._store._path):
+                self._store._roll_back(self._write)
+                if self._write and self._store.is_short:
+                    self._store._give_back()
             if ours is not None:
                 raise ours from error
         finally:

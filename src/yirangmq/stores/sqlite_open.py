@@ -12,6 +12,7 @@ import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
 from yirangmq.format.permissions import open_file
+from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite_redo import has_left, redo_path, take_in
 from yirangmq.stores.unwritable import unwritable
 
@@ -183,7 +184,7 @@ def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
 
 
 def translation(error: BaseException, db: apsw.Connection | None, path: Path) -> StoreError | None:
-    """Our error for one of SQLite's; None for any other."""
+    """Our error for one of SQLite's or of the system; None for any other."""
     match error:
         case apsw.FullError() | apsw.IOError():
             return _of_disk(error, db.system_errno if db is not None else 0, path)
@@ -199,10 +200,14 @@ def translation(error: BaseException, db: apsw.Connection | None, path: Path) ->
             return _damaged(error, path)
         case apsw.SQLError() if any(words in str(error) for words in DAMAGED_SCHEMA):
             return _damaged(error, path)
-        case apsw.BusyError() | apsw.LockedError():
+        case apsw.NoMemError():
+            return StoreError(f"{path}: SQLite found no memory; free some and try again: nothing was stored")
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return StoreBusy(f"{path} is held by another process; try again")
         case apsw.ConnectionClosedError():
             return StoreError(f"{path} was closed")
+        case OSError():  # of the redo log and its lock, beside the file
+            return as_store_error(error, path)
         case _:
             return None
 

@@ -208,17 +208,24 @@ class RedoFile:
         return True
 
     def let_go(self) -> None:
+        """Never fails. Where the lock cannot be released, the file is closed, which releases it; the next record opens
+        it again."""
         if self._fd >= 0:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+            except OSError:
+                self.leave()
 
     def leave(self) -> None:
         """The file is not ours any more: with the next record another one is made."""
-        if self._fd >= 0:
-            self._disk.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1  # first: a number that was closed may be another file's soon
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                self._disk.close(fd)
 
     def close(self) -> None:
         """It goes, unless there is something in it that is nowhere else."""
         self.leave()
-        if not self.count and self.path.exists():
-            self._disk.unlink(str(self.path))
+        with contextlib.suppress(OSError):  # what is in it is void, whether it goes or not
+            if not self.count and self.path.exists():
+                self._disk.unlink(str(self.path))

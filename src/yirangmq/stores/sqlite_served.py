@@ -30,7 +30,7 @@ from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_aside import Copying, Settling
 from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH
-from yirangmq.stores.sqlite_open import checkpoint_pages
+from yirangmq.stores.sqlite_open import checkpoint_pages, translated
 from yirangmq.stores.sqlite_recorder import Recorder
 from yirangmq.stores.sqlite_redo import Mark, make_again, mark_of, new_generation, put_mark
 from yirangmq.stores.sqlite_ring import BYTES, RedoFile
@@ -86,7 +86,13 @@ class ServedSqliteStore(SqliteStore):
         self._record()
         self._believed = self._known
         """What was known when the recorder last looked."""
-        self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
+        try:
+            with translated(self._db, path):
+                self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
+                self._copying = self._copier() if seconds is not None else None
+        except BaseException:
+            super().close()
+            raise
         self._is_open = False
         """SQLite's transaction is, with everything in it that is in the file of changes."""
         self._touched = 0
@@ -103,7 +109,6 @@ class ServedSqliteStore(SqliteStore):
         """Why SQLite's latest commit of what is in the redo log failed."""
         self._going = threading.Lock()
         """Held by whoever commits for it."""
-        self._copying = self._copier() if seconds is not None else None
         self._settling = Settling(self.settle_aside, seconds) if seconds is not None else None
 
     def _begin_writing(self) -> None:
@@ -334,8 +339,8 @@ class ServedSqliteStore(SqliteStore):
             if self._changes.count and isinstance(self._complaint, apsw.FullError):
                 self._settle_all()
             if self._is_open and not self._changes.count:
+                self._is_open = False  # before the ROLLBACK, which may fail: SQLite has ended its transaction then too
                 self._db.execute("ROLLBACK")  # there is nothing in it
-                self._is_open = False
             return not self._changes.count
 
     def _send_away(self) -> None:

@@ -62,15 +62,26 @@ class Aside:
         if self._is_stopped:
             done(None, Unavailable("the server is stopping"))
             return
-        if self._thread is None:
-            self._thread = self._hire()
+        try:
+            if self._thread is None:
+                self._thread = self._hire()
+            future = self._thread.submit(_outcome, work)
+        except RuntimeError as error:  # no thread can be started now
+            self._give_up(done, error)
+            return
         if self._gives_way:
             done = partial(self._home, done)
-        future = self._thread.submit(_outcome, work)
         if self._gives_way:
             self._under_way += 1
             _turns.ask()
         future.add_done_callback(partial(self._bring, done))
+
+    def _give_up(self, done: Done, error: RuntimeError) -> None:
+        """The executor has queued the work before it asked for a thread: it goes, lest refused work be done later."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.shutdown(wait=False, cancel_futures=True)
+        done(None, Unavailable(f"no thread for this work: {error}; try again"))
 
     def _home(self, done: Done, value: Any, error: QueueError | None) -> None:
         self._rest(min(1, self._under_way))

@@ -56,9 +56,11 @@ class Ledger:
         self._is_writing = False
         if error is None:
             self._known |= {cursor.name: cursor for cursor in cursors}
-        for told in tell:
-            told(error)
-        self._write()
+        try:
+            for told in tell:
+                told(error)
+        finally:
+            self._write()
 
     def close(self) -> None:
         self._cursors.close()

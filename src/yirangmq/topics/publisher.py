@@ -4,6 +4,7 @@ Knows: every part of a feed. Does not know: where the log lies, frames, sockets.
 happens in this file. Used from one thread, the loop's."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +27,8 @@ if TYPE_CHECKING:  # the parts are loaded when the log is opened
 
 AGAIN_SECONDS = 1.0
 """A log that could not be opened is not tried again before: everybody who asks would wait for it."""
+RETRY_SECONDS = 2.0
+"""Between attempts to open a log that could not be opened, where nobody asks for it."""
 Told = Callable[[QueueError | None], None]
 StateHeard = Callable[[PublisherState | None, PublisherState, str], None]
 
@@ -72,6 +75,7 @@ class Publisher:
         self._refusal: QueueError | None = None
         self._again_at = 0.0
         self._is_stopped = False
+        self._will_retry = False
         self._subscribing: set[Subscriber] = set()
         self.duty: Duty = Always()
         """Whether records are taken in and sent out now."""
@@ -120,10 +124,24 @@ class Publisher:
             except QueueError as error:
                 self._refusal, self._again_at = error, self._loop.seconds() + AGAIN_SECONDS
                 self.fail(error)
+                self._plan_retry()
                 raise
             self._refusal = None
             self._recovered()
         return self._open
+
+    def _plan_retry(self) -> None:
+        """A log that was used before is opened by itself when the disk works again: health must not wait for somebody
+        to publish."""
+        if not self._will_retry:
+            self._will_retry = True
+            self._loop.later(RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        self._will_retry = False
+        if not self._is_stopped and self._open is None and self.state is PublisherState.ERROR:
+            with suppress(QueueError):  # told already, and planned again
+                self.opened()
 
     @property
     def is_open(self) -> bool:
@@ -163,23 +181,26 @@ class Publisher:
             return
         is_again = self.state is PublisherState.ERROR
         self.fail(error)
-        if is_again and not isinstance(error, StoreFull):
+        is_unusable = self._open is not None and not self._open.feed.log.is_usable
+        if is_unusable or (is_again and not isinstance(error, StoreFull)):
             self._loop.soon(self._reopen)
 
     def _reopen(self) -> None:
         """The log takes no more until it is opened again; whoever follows it comes again."""
         self._shut(Unavailable(f"the feed is opened anew: {self.reason}"))
+        self._plan_retry()
 
     def _shut(self, why: QueueError) -> None:
         parts, self._open = self._open, None
         if parts is None:
             return
-        parts.ticking.stop()
-        for subscriber in list(parts.follows.subscribers.values()):
-            parts.follows.dismiss(subscriber, why)
-        parts.follows.close()
-        parts.ledger.close()
-        parts.feed.log.close()
+        with ExitStack() as rest:  # whatever fails, the log is closed: its lock would keep it from being opened again
+            rest.callback(parts.feed.log.close)
+            rest.callback(parts.ledger.close)
+            rest.callback(parts.follows.close)
+            parts.ticking.stop()
+            for subscriber in list(parts.follows.subscribers.values()):
+                parts.follows.dismiss(subscriber, why)
 
     def tune(self, settings: Settings) -> None:
         """Other numbers from now on, until it is stopped."""

@@ -1,0 +1,343 @@
+"""What faults are injected into: each store by itself, and a whole server on it, as one thing that starts and stops.
+
+Knows: how each store is opened over the faulting calls, how its content is read. Does not know: faults, bytes on lines.
+The server comes from the caller (``cli.fault_server``), which may know how one is put together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Protocol
+
+import apsw
+
+from yirangmq.core.errors import NotFound
+from yirangmq.core.ports import Finding, Store
+from yirangmq.core.states import State
+from yirangmq.core.topics import Cursor, NewRecord
+from yirangmq.stores.cursors_file import FileCursors
+from yirangmq.stores.files import FilesStore
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.segments_check import check as check_log
+from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.torture.faults.injector import SQLITE_ERRORS, SYSTEM_ERRORS, Injector
+from yirangmq.torture.faults.protocols import SERVED, Addresses, Embedded, Protocols, translated
+from yirangmq.torture.faults.sqlite_vfs import FaultingVfs
+from yirangmq.torture.snapshot import Snapshot, miscounts, take
+
+BUSY_SECONDS = 0.05
+"""How long a store waits for another process's lock: short, because here nothing else holds it."""
+REDO_BYTES = 64 * 1024
+SETTLE_SECONDS = 0.05
+"""How long a change may be in the redo log alone: short, so that the background commit takes part."""
+CHECKPOINT_PAGES = 20
+LOCK_MS = 5000
+_vfs_numbers = count()
+States = dict[bytes, list[State]]
+"""By payload, the states of the messages that have it."""
+
+
+class Server(Protocol):
+    """A running server. ``stop`` ends it in good order."""
+
+    @property
+    def addresses(self) -> Addresses: ...
+
+    def stop(self) -> None: ...
+
+
+class StartServer(Protocol):
+    """Starts a server on an open store; ``topics``: the folder of its log. Raises what keeps it from starting."""
+
+    def __call__(self, store: Store, data: Path) -> Server: ...
+
+
+class Target(Protocol):
+    name: str
+    errors: Sequence[str]
+    is_server: bool
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def protocols(self) -> Sequence[Protocols]: ...
+
+    def states(self, queue: str) -> States: ...
+
+    def forget(self, queue: str) -> None:
+        """Everything that is in it."""
+
+    def complaints(self, copy: Path) -> list[str]:
+        """What is wrong with a copy of the files, opened as after a kill: damage, and counters that do not fit."""
+
+    def copied_states(self, copy: Path, queue: str) -> States: ...
+
+
+def _opened(kind: str, place: Path, vfs: str | None) -> Store:
+    if kind == "fs":
+        return FilesStore(place, busy_seconds=BUSY_SECONDS)
+    if kind == "served":
+        return ServedSqliteStore(
+            place, busy_seconds=BUSY_SECONDS, vfs=vfs, redo_bytes=REDO_BYTES, seconds=SETTLE_SECONDS
+        )
+    store = SqliteStore(place, busy_seconds=BUSY_SECONDS, vfs=vfs)
+    store._db.set_wal_hook(_checkpointed)
+    return store
+
+
+def _checkpointed(db: apsw.Connection, name: str, pages: int) -> int:
+    """SQLite ignores errors of the checkpoint that follows a commit; apsw would raise what our VFS raised in it."""
+    if pages >= CHECKPOINT_PAGES:
+        with suppress(apsw.Error):
+            db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+    return apsw.SQLITE_OK
+
+
+def states_of(store: Store, queue: str) -> States:
+    found: States = {}
+    with store.transaction(write=False) as transaction:
+        for state in State:
+            cursor = ""
+            while True:
+                page = transaction.scan(queue, state, 500, cursor)
+                for message, sent in zip(page.messages, transaction.envelopes(page.messages), strict=True):
+                    found.setdefault(b"" if sent is None else sent.payload, []).append(message.state)
+                cursor = page.cursor
+                if not cursor:
+                    break
+    return found
+
+
+class StoreTarget:
+    """A store of queues by itself, or below a server."""
+
+    def __init__(self, kind: str, folder: Path, vfs: str | None, start_server: StartServer | None) -> None:
+        self.kind = kind
+        self.is_server = start_server is not None
+        self.name = f"{kind}-server" if self.is_server else kind
+        self.errors = SYSTEM_ERRORS if kind == "fs" else tuple(dict.fromkeys((*SYSTEM_ERRORS, *SQLITE_ERRORS)))
+        self._folder = folder
+        self._vfs = vfs
+        self._start_server = start_server
+        self._server: Server | None = None
+        self._store: Store | None = None
+        self._embedded: Embedded | None = None
+        self._starts = count(1)
+        self.protocols: Sequence[Protocols] = ()
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            raise RuntimeError("not started")
+        return self._store
+
+    def start(self) -> None:
+        self._store = _opened(self.kind, self._folder / "store", self._vfs)
+        self._embedded = Embedded(self._store, f"e{next(self._starts)}")
+        if self._start_server is None:
+            self.protocols = [self._embedded]
+            return
+        try:
+            self._server = self._start_server(self._store, self._folder)
+        except BaseException:
+            self._store.close()
+            self._store = None
+            raise
+        self.protocols = [make(self._server.addresses) for make in SERVED]
+
+    def stop(self) -> None:
+        for protocol in self.protocols:
+            protocol.close()
+        self.protocols = ()
+        server, self._server = self._server, None
+        store, self._store = self._store, None
+        try:
+            if server is not None:
+                server.stop()
+        finally:
+            if store is not None:
+                store.close()
+
+    def states(self, queue: str) -> States:
+        return states_of(self.store, queue)
+
+    def forget(self, queue: str) -> None:
+        if self._embedded is not None:
+            self._embedded.queues.delete_queue(queue)
+
+    def embedded(self) -> Embedded:
+        if self._embedded is None:
+            raise RuntimeError("not started")
+        return self._embedded
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Another connection, as of another process, holds SQLite's write lock. A server gives way when it next
+        commits."""
+        other = apsw.Connection(str(self._folder / "store"))
+        try:
+            other.set_busy_timeout(LOCK_MS)
+            other.execute("BEGIN IMMEDIATE")
+            yield
+            other.execute("ROLLBACK")
+        finally:
+            other.close()
+
+    def complaints(self, copy: Path) -> list[str]:
+        store = _opened(self.kind, copy / "store", None)
+        try:
+            found: list[Finding] = list(store.check(repair=False))
+            snapshot: Snapshot = take(store)
+        finally:
+            store.close()
+        wrong = [f"check: {one.kind} {one.where}: {one.text}" for one in found]
+        return [*wrong, *miscounts(snapshot), *(f"{'/'.join(key)} is in two states" for key in snapshot.twice)]
+
+    def copied_states(self, copy: Path, queue: str) -> States:
+        store = _opened(self.kind, copy / "store", None)
+        try:
+            return states_of(store, queue)
+        finally:
+            store.close()
+
+
+class LogProtocol:
+    """The log and its cursors as a program uses them: a record is published, a cursor is put."""
+
+    name = "embedded"
+
+    def __init__(self, log: SegmentLog, cursors: FileCursors) -> None:
+        self._log = log
+        self._cursors = cursors
+
+    def record(self, topic: str, payload: bytes) -> None:
+        translated(lambda: self._log.append([NewRecord(topic, payload)]))
+
+    def confirm(self, topic: str) -> None:
+        translated(lambda: self._cursors.put([Cursor("torture", self._log.epoch, self._log.last, topic, 1)]))
+
+    def close(self) -> None:
+        """The log is its owner's to close."""
+
+
+class LogTarget:
+    """A log of topics, by itself or below a server. What is in a topic is told as messages that are ready."""
+
+    kind = "log"
+    errors = SYSTEM_ERRORS
+
+    def __init__(self, folder: Path, start_server: StartServer | None) -> None:
+        self.is_server = start_server is not None
+        self.name = "log-server" if self.is_server else "log"
+        self._folder = folder
+        self._start_server = start_server
+        self._server: Server | None = None
+        self._store: Store | None = None
+        self._opened: tuple[SegmentLog, FileCursors] | None = None
+        self.protocols: Sequence[Protocols] = ()
+
+    @property
+    def _topics(self) -> Path:
+        return self._folder / "topics"
+
+    def start(self) -> None:
+        if self._start_server is None:
+            log = SegmentLog(self._topics, LogSettings(segment_bytes=16 * 1024))
+            try:
+                cursors = FileCursors(self._topics / "cursors")
+            except BaseException:
+                log.close()
+                raise
+            self._opened = log, cursors
+            protocol: Any = LogProtocol(log, cursors)
+            self.protocols = [protocol]
+            return
+        self._store = ServedSqliteStore(self._folder / "store", seconds=None)
+        try:
+            self._server = self._start_server(self._store, self._folder)
+        except BaseException:
+            self._store.close()
+            self._store = None
+            raise
+        self.protocols = [made for make in SERVED if (made := make(self._server.addresses)).name != "mq"]
+
+    def stop(self) -> None:
+        for protocol in self.protocols:
+            protocol.close()
+        self.protocols = ()
+        server, self._server = self._server, None
+        store, self._store = self._store, None
+        opened, self._opened = self._opened, None
+        try:
+            if server is not None:
+                server.stop()
+            if opened is not None:
+                try:
+                    opened[1].close()
+                finally:
+                    opened[0].close()
+        finally:
+            if store is not None:
+                store.close()
+
+    def states(self, queue: str) -> States:
+        return _records(self._topics, queue)
+
+    def forget(self, queue: str) -> None:
+        """Records stay; each case has payloads of its own."""
+
+    def complaints(self, copy: Path) -> list[str]:
+        try:
+            view = SegmentView(copy / "topics")
+        except NotFound:
+            return []
+        return [f"check: {one.kind} {one.where}: {one.text}" for one in check_log(view).findings]
+
+    def copied_states(self, copy: Path, queue: str) -> States:
+        """As the log tells it once it is opened after a kill."""
+        with SegmentLog(copy / "topics", LogSettings(segment_bytes=16 * 1024)):
+            pass
+        return _records(copy / "topics", queue)
+
+
+def _records(folder: Path, topic: str) -> States:
+    found: States = {}
+    try:
+        view = SegmentView(folder)
+    except NotFound:  # nothing was ever recorded
+        return found
+    for record in view.reader().records(view.first):
+        if record.topic == topic:
+            found.setdefault(bytes(record.payload), []).append(State.READY)
+    return found
+
+
+@contextmanager
+def target_of(
+    name: str, folder: Path, injector: Injector, start_server: StartServer
+) -> Iterator[StoreTarget | LogTarget]:
+    kind, _, server = name.partition("-")
+    start = start_server if server else None
+    if kind == "log":
+        yield LogTarget(folder, start)
+    elif kind == "fs":
+        yield StoreTarget(kind, folder, None, start)
+    else:
+        vfs = f"yirangmq-faults-{next(_vfs_numbers)}"
+        with FaultingVfs(vfs, injector):
+            yield StoreTarget(kind, folder, vfs, start)
+
+
+NAMES = ("sqlite", "served", "fs", "log", "served-server", "fs-server", "log-server")
+BACKENDS: dict[str, Sequence[str]] = {
+    "sqlite": ("sqlite",),
+    "served": ("served", "served-server"),
+    "fs": ("fs", "fs-server"),
+    "log": ("log", "log-server"),
+}
+"""By ``--backend``."""
+OnTarget = Callable[[StoreTarget | LogTarget], None]

@@ -1,0 +1,169 @@
+"""Fault injection: after every failing call nothing is lost, nothing refused appears, and the next operation works.
+
+The short form: a sample of the cases of each store, alone and below a server. ``make torture-faults`` runs them all."""
+
+import argparse
+import errno
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from yirangmq.cli.fault_server import FaultServer
+from yirangmq.core.ports import Transaction
+from yirangmq.doors.http import together
+from yirangmq.stores.files_deeds import Deeds
+from yirangmq.stores.files_lock import RootLock
+from yirangmq.torture.command import add_arguments as add_common
+from yirangmq.torture.faults import protocols
+from yirangmq.torture.faults.command import add_arguments, run
+from yirangmq.torture.faults.injector import APPLIES, Injector
+from yirangmq.torture.faults.run import Plan, Report, inject
+from yirangmq.torture.faults.sqlite_vfs import FaultingVfs
+from yirangmq.torture.faults.system_calls import SystemCalls
+from yirangmq.torture.faults.targets import NAMES
+
+SAMPLES = {"sqlite": 60, "served": 40, "fs": 30, "log": 30, "served-server": 15, "fs-server": 10, "log-server": 6}
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@pytest.mark.parametrize("target", NAMES)
+def test_faults_of_a_sample_of_calls_are_survived(target: str) -> None:
+    report = inject(Plan([target], seed=1, sample=SAMPLES[target]), FaultServer)
+    assert report.failures == []
+    assert report.cases == SAMPLES[target]
+    assert report.fired > 0
+
+
+# -- planted bugs: the run finds them ---------------------------------------------------------------------------------
+
+
+def found(only: str, enough: int = 1) -> Report:
+    return inject(Plan([only.split("/", 1)[0]], only=only, enough=enough), FaultServer)
+
+
+def test_faults_find_a_coalesced_batch_that_only_its_work_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a transaction that fails at its start leaves the batch open, and the next request joins it."""
+    monkeypatch.setattr(protocols, "DEADLINE", 1.0)
+
+    def work(batch: together.Batch, transaction: Transaction) -> Sequence[Any]:
+        opened = batch._together._open
+        for key in [key for key, one in opened.items() if one is batch]:
+            del opened[key]
+        return batch._perform(transaction, batch.queue, batch.items)
+
+    monkeypatch.setattr(together.Together, "_close", lambda self: None)
+    monkeypatch.setattr(together.Batch, "work", work)
+    report = found("fs-server/http/publish/once/EIO")  # the lock of the store among them: the transaction never begins
+    assert any("the next publish to the same queue failed: Hung" in one for one in report.failures[0].complaints)
+
+
+def test_faults_find_a_refused_message_that_a_disk_would_not_take_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deeds, "is_undone", True)
+    report = found("fs/embedded/publish/while/ENOSPC")
+    assert any("a refused message is ready" in one for failure in report.failures for one in failure.complaints)
+
+
+def test_faults_find_an_error_after_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def release(lock: RootLock) -> None:
+        import fcntl
+
+        lock._held = False
+        try:
+            fcntl.flock(lock._fd, fcntl.LOCK_UN)
+        finally:
+            lock._turn.release()
+
+    monkeypatch.setattr(RootLock, "release", release)
+    report = found("fs/embedded/publish/once/EINTR")
+    assert any("a refused message is ready" in one for failure in report.failures for one in failure.complaints)
+
+
+# -- the injector -----------------------------------------------------------------------------------------------------
+
+
+def test_injector_fails_the_calls_that_it_is_told_to_and_counts_those_that_apply() -> None:
+    injector = Injector()
+    injector.arm("EIO", 2, 2)
+    assert [injector.fails("fsync", "f") for _ in range(4)] == [False, True, True, False]
+    assert not injector.fails("xLock", "f")
+    assert injector.disarm() == 4
+    injector.arm("EMFILE", 1, None)
+    assert [injector.fails(call, "f") for call in ("write", "open", "open")] == [False, True, True]
+
+
+@pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EDQUOT", "EINTR"])
+def test_system_calls_fail_below_the_folder_and_nowhere_else(tmp_path: Path, error: str) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "out"
+    inside.mkdir()
+    injector = Injector()
+    with SystemCalls(injector, inside):
+        injector.arm(error, 1, None)
+        (outside).write_text("as ever")
+        with pytest.raises(OSError, match=os.strerror(getattr(errno, error))):
+            (inside / "file").write_text("refused")
+        injector.disarm()
+        (inside / "file").write_text("taken")
+    assert (inside / "file").read_text() == "taken"
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [("EIO", apsw.IOError), ("ENOSPC", apsw.FullError), ("CORRUPT", apsw.CorruptError), ("EMFILE", apsw.CantOpenError)],
+)
+def test_sqlite_fails_with_the_error_of_its_vfs(tmp_path: Path, error: str, raised: type[apsw.Error]) -> None:
+    injector = Injector()
+    with FaultingVfs("test-faults", injector):
+        db = apsw.Connection(str(tmp_path / "db"), vfs="test-faults")
+        db.execute("CREATE TABLE a (b)")
+        db.cache_flush()
+        db.execute("PRAGMA cache_size = 0")
+        injector.arm(error, 1, 1)
+        with pytest.raises(raised):
+            db.execute("INSERT INTO a VALUES (1); SELECT * FROM a").fetchall()
+        injector.disarm()
+        db.execute("INSERT INTO a VALUES (2)")
+        db.close()
+
+
+def test_every_error_applies_to_some_call() -> None:
+    assert all(APPLIES.values())
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def parsed(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_common(parser)
+    add_arguments(parser)
+    return parser.parse_args(["--faults", *words])
+
+
+def test_faults_command_prints_a_verdict_and_repeats_one_case(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--backend", "sqlite", "--sample", "5"), FaultServer) == 0
+    assert capsys.readouterr().out.endswith("and the next operation worked\n")
+    assert run(parsed("--only", "sqlite/embedded/publish/once/EIO/2", "--json"), FaultServer) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["cases"], report["fired"], report["failures"]) == (True, 1, 1, [])
+
+
+def test_faults_command_says_so_when_there_is_no_such_case_or_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(parsed("--only", "sqlite/embedded/fly"), FaultServer) == 1
+    assert capsys.readouterr().out.endswith("result: no such case\n")
+    assert run(parsed("--backend", "sqlite", "--seconds", "0.001"), FaultServer) == 1
+    assert "time was over" in capsys.readouterr().out
+
+
+def test_faults_command_lists_failures_with_the_way_to_repeat_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Deeds, "is_undone", True)
+    assert run(parsed("--backend", "fs", "--only", "fs/embedded/publish/while/ENOSPC"), FaultServer) == 1
+    out = capsys.readouterr().out
+    assert "again: yirangmq torture --faults --backend fs --only fs/embedded/publish/while/ENOSPC" in out
+    assert out.endswith("cases failed\n")
