@@ -336,7 +336,7 @@ class _Bench:
     def _begin(self) -> None:
         self._folders += 1
         self._folder = self._top / f"d{self._folders}"
-        self._folder.mkdir()
+        self._folder.mkdir(mode=0o700)  # a looser one is a reason of health
         self._calls = SystemCalls(self._injector, self._folder)
         self._calls.__enter__()
         self._opened = target_of(self._name, self._folder, self._injector, self._start_server)
