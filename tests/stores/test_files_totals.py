@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import yirangmq
 from tests.stores.disks import UnwillingDisk
 from tests.stores.parts import open_queues, tree
 from yirangmq.broker import groups
@@ -137,3 +138,13 @@ def test_totals_survive_messages_that_are_forgotten(tmp_path: Path) -> None:
     assert seen(tmp_path).counts == after.counts
     assert (after.counts["mail"].published, after.counts["mail"].acked) == (9, 5)
     assert len([path for path in tree(tmp_path) if "/totals/" in path]) == 1
+
+
+def test_totals_of_a_queue_made_again_do_not_count_the_intent_of_its_predecessor(tmp_path: Path) -> None:
+    with yirangmq.open(f"files:{tmp_path / 'q'}") as queues:
+        queues.set_policy("mail", {"ttlSec": 3600})
+        queues.publish("mail", b"x")
+        queues.wholesale.clear("mail")
+        assert [*queues.check()] == []
+        queues.publish("mail", b"y")
+        assert (queues.counts("mail").published, [*queues.check()]) == (1, [])

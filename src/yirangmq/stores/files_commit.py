@@ -35,6 +35,7 @@ from yirangmq.stores.files_reading import ends_whole, isdir, listdir, read_bytes
 from yirangmq.stores.files_shards import fingerprint
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_totals import Intent, Move
+from yirangmq.stores.files_totals import clear as clear_intent
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import folder_number
@@ -135,6 +136,8 @@ class Commit:
     # -- the deeds ------------------------------------------------------------------------------------------------
 
     def _apply(self, intent: Intent) -> None:
+        if self._pending.deleted:  # or the intent of an earlier batch would count for a new queue of the same name
+            clear_intent(self._home)
         for queue in sorted(self._pending.deleted):
             self._throw_away(queue)
         for queue in sorted(self._pending.made | set(self._pending.deltas)):
