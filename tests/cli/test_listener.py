@@ -37,3 +37,21 @@ def test_nobody_waits_nobody_listens() -> None:
         assert told.wait(PATIENCE)
     finally:
         listener.stop()
+
+
+def test_listener_goes_on_after_an_error_of_the_store() -> None:
+    """A read that fails once used to end its thread: changes by other processes were not heard of until a restart."""
+    told = threading.Semaphore(0)
+
+    class Failing(Watched):
+        def wait(self, timeout: float) -> None:
+            super().wait(timeout)
+            if self.waits == 1:
+                raise OSError(5, "Input/output error")
+
+    listener = Listener(Failing(), told.release, lambda: True)  # type: ignore[arg-type]
+    try:
+        for _ in range(2):
+            assert told.acquire(timeout=PATIENCE)
+    finally:
+        listener.stop()

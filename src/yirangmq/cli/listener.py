@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 
+from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 
 WAIT_SECONDS = 0.25
@@ -26,7 +27,10 @@ class Listener:
     def _listen(self) -> None:
         while not self._end.wait(PAUSE_SECONDS if self._is_awaited() else WAIT_SECONDS):
             if self._is_awaited():
-                self._store.wait(WAIT_SECONDS)
+                try:
+                    self._store.wait(WAIT_SECONDS)
+                except (OSError, QueueError):  # whoever uses the store is told; look again, as after a change
+                    self._end.wait(WAIT_SECONDS)
                 if not self._end.is_set():
                     self._tell()
 
