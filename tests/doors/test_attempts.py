@@ -187,3 +187,14 @@ def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_le
         assert way(server, TOKEN)
     assert delayed(server) == before + 1
     assert [one["address"] for one in server.events() if one["event"] == "wrong_tokens_delayed"] == ["127.0.0.1"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("path", "source"), [("/mq/mail/stats", "127.0.0.2"), ("/v1/queues", "127.0.0.3")])
+def test_attempts_that_come_in_one_piece_are_counted_one_by_one(server: Daemon, path: str, source: str) -> None:
+    """On the version before all heads were looked at before the first token was tried, so that none was delayed."""
+    host, _, port = _address(server, "http").removeprefix("http://").rpartition(":")
+    head = "GET {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n"
+    with socket.create_connection((host, int(port)), PATIENCE, (source, 0)) as line, line.makefile("rb") as answers:
+        line.sendall("".join(head.format(path, token) for token in WRONG[:40]).encode())
+        assert answers.read().count(b"HTTP/1.1 401 ") == BURST + 1

@@ -83,6 +83,14 @@ def test_a_token_is_the_passcode_or_the_login(headers: dict[str, str]) -> None:
     client.send("/queue/anything", b"x")
 
 
+def test_a_token_as_login_is_not_looked_at_beside_a_passcode() -> None:
+    """Who has one token could guess others without being slowed down."""
+    client = StompServer(grants=GRANTS).connected(login="all-of-it", passcode="sends-only")
+    assert "this token does not allow to" in error_of(client.do("SEND", b"x", destination="/queue/post"))
+    refused = StompServer(grants=GRANTS).dial().do("CONNECT", login="all-of-it", passcode="wrong")
+    assert "CONNECT with a token" in error_of(refused)
+
+
 def test_a_token_opens_what_it_says_and_nothing_else() -> None:
     server = StompServer(grants=GRANTS)
     server.connected(passcode="sends-only").send("/queue/mail-1", b"x")

@@ -50,8 +50,8 @@ class Delays(NamedTuple):
 
 class Connection:
     __slots__ = (
-        "_cleared", "_held", "_intake", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest", "_shared", "_wire",
-        "requests",
+        "_cleared", "_held", "_intake", "_is_delayed", "_is_over", "_line", "_pace", "_peer", "_refused", "_rest",
+        "_shared", "_wire", "requests",
     )  # fmt: skip
 
     def __init__(self, shared: Shared, wire: Wire, peer: str, now: float) -> None:
@@ -66,6 +66,8 @@ class Connection:
         self._refused: Turn | None = None
         """Answered already; its body is still to come, and is thrown away."""
         self._is_over = False
+        self._is_delayed = False
+        """A request waits because of wrong tokens; it is the last one of this connection."""
         self._cleared: Mapping[str, str] | None = None
         """Headers that the policy let pass last. ``quick`` gives equal headers as the same object."""
         self.requests = 0
@@ -207,11 +209,13 @@ class Connection:
             self._intake.is_open = False
         if begun is self._refused:
             self._refused = None
-        if begun.response is not None or begun.is_gone or begun.route is None:
+        if begun.response is not None or begun.is_gone or begun.route is None or self._is_delayed:
             self._hold(-len(body))
             return
         begun.size = len(body)
-        self._go(begun, begun.route, Request(head.method, head.path, head.query, head.headers, body, self._peer))
+        request = Request(head.method, head.path, head.query, head.headers, body, self._peer)
+        begun.delay = begun.delay or self._delay(request)  # others were tried since its head came
+        self._go(begun, begun.route, request)
 
     def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
         verdict = CLEAR if head[3] is self._cleared else self._judge(head)
@@ -243,7 +247,7 @@ class Connection:
         self.requests += 1
         if turn.delay and self._shared.delays is not None:
             seconds, turn.delay = turn.delay, 0.0
-            turn.is_last, self._intake.is_open = True, False  # one a connection
+            turn.is_last, self._intake.is_open, self._is_delayed = True, False, True  # one a connection
             timer = self._shared.delays.wait(seconds, lambda: self._go_late(turn, route, request))
             turn.when_gone(timer.cancel)
             return
