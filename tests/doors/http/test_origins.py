@@ -410,12 +410,28 @@ def test_host_may_be_the_address_at_which_a_server_on_all_addresses_was_reached(
     ("host", "name"),
     [
         ("localhost", "localhost"), ("LOCALHOST.:80", "localhost"), ("[::1]:8080", "::1"), ("[0:0::1]", "::1"),
-        ("127.0.0.1:8080", "127.0.0.1"), ("::1", "::1"), ("mq.example:1", "mq.example"), ("", ""), ("[", ""),
+        ("127.0.0.1:8080", "127.0.0.1"), ("::1", "::1"), ("mq.example:1", "mq.example"), ("", ""), ("[", "["),
+        ("localhost%.evil.test", "localhost%.evil.test"), ("127.0.0.1%.evil.test:80", "127.0.0.1%.evil.test:80"),
+        ("[::1].evil.test", "[::1].evil.test"), ("localhost:80@evil.test", "localhost:80@evil.test"),
+        ("localhost:evil.test", "localhost:evil.test"), ("[::1%25lo]:80", "::1"), ("localhost@x", "localhost@x"),
         ("fe80::1%eth0", "fe80::1"), ("127.1", "127.1"), ("localhost:80:80", "localhost:80:80"),
     ],
 )  # fmt: skip
 def test_host_is_read_without_its_port(host: str, name: str) -> None:
     assert canonical(host) == name
+
+
+def test_host_of_an_absolute_target_is_the_one_that_counts(client: Client) -> None:
+    assert client.ask("GET", "http://evil.test/v1/queues").status == 421
+    assert client.ask("GET", "http://mq.example/v1/queues").status == 200
+    assert client.ask("GET", "http://localhost/v1/queues", host="evil.test").status == 200
+
+
+def test_origin_with_our_authority_and_another_scheme_is_told_by_sec_fetch_site(client: Client) -> None:
+    """A server at port 80, and a page of another program at port 443 of the same name."""
+    headers = {"host": "localhost", "origin": "https://localhost"}
+    assert client.send("DELETE", "/v1/queues/none", None, {**headers, "sec-fetch-site": "cross-site"}).status == 403
+    assert client.send("DELETE", "/v1/queues/none", None, {**headers, "sec-fetch-site": "same-origin"}).status == 200
 
 
 def test_host_names_that_are_remembered_are_bounded() -> None:

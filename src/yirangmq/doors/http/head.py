@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 SINGLE = frozenset({"host", "content-length", "content-type", "authorization", "expect", "transfer-encoding"})
 """Said twice, nobody can know which one another server on the way has believed."""
-ABSOLUTE = re.compile(r"https?://[^/?#]+", re.IGNORECASE)
+ABSOLUTE = re.compile(r"https?://([^/?#]+)", re.IGNORECASE)
 
 
 class Refused(Exception):
@@ -50,6 +50,9 @@ def check_head(method: str, target: str, version: str, headers: dict[str, str], 
     if not is_old and "host" not in headers:
         raise Refused(400, "the header Host is missing")
     path, query = split_target(method, target)
+    absolute = None if target[:1] == "/" else ABSOLUTE.match(target)
+    if absolute is not None:
+        headers["host"] = absolute[1]  # whatever the header says: RFC 9112, 3.2.2
     length = _length(headers, is_old)
     expects = False
     if "expect" in headers:

@@ -17,6 +17,7 @@ in use. Credentials mode is never allowed.
 Cost: one dict lookup per header named above, and one comparison for headers that ``quick`` has seen before. Loop thread
 only."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
@@ -38,6 +39,8 @@ WILDCARDS = frozenset({"0.0.0.0", "::"})
 MOST_HOSTS = 1000
 """Accepted values of ``Host`` that are remembered, and addresses that the server was reached at."""
 LONGEST_SHOWN = 100
+AUTHORITY = re.compile(r"(?:\[([0-9a-f:.]+)(?:%[^]@]*)?\]|([^]:[@%]*))(?::[0-9]*)?")
+"""A host and perhaps a port: an IPv6 address in brackets, or a name or an IPv4 address."""
 
 
 class Access(Protocol):
@@ -126,7 +129,7 @@ class OriginPolicy:
             return self._judge_unmarked(method, path, headers, peer)
         if origin is None:
             return self._judge_site(method, path, headers, peer)
-        if is_same(origin, host or ""):
+        if is_same(origin, host or "") and (site is None or site in OWN_SITE):
             return CLEAR
         return self._judge_origin(origin, method, headers, peer)
 
@@ -196,14 +199,11 @@ def is_same(origin: str, host: str) -> bool:
 
 def canonical(host: str) -> str:
     """A ``Host`` without its port, in lower case; addresses in their shortest form."""
-    name = host.strip().lower()
-    if name.startswith("["):
-        name = name[1:].partition("]")[0]
-    elif name.count(":") == 1:
-        name = name.partition(":")[0]
-    name = name.partition("%")[0].removesuffix(".")
-    try:
-        return ip_address(name).compressed
+    given = host.strip().lower()
+    found = AUTHORITY.fullmatch(given)
+    name = given if found is None else (found[1] or found[2]).removesuffix(".")
+    try:  # an address of a setting or a socket has no brackets
+        return ip_address(name.partition("%")[0] if name.count(":") > 1 else name).compressed
     except ValueError:
         return name
 
