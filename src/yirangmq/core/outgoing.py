@@ -25,7 +25,15 @@ SPECIAL: tuple[Network, ...] = tuple(
     )
 )
 """Refused unless the setting names a network inside one of them."""
-NAT64 = IPv6Network("64:ff9b::/96")
+CARRIERS = (
+    IPv6Network("64:ff9b::/96"),  # NAT64
+    IPv6Network("64:ff9b:1::/48"),  # NAT64 of one's own network
+    IPv6Network("::ffff:0:0:0/96"),  # translated (SIIT)
+    IPv6Network("::/96"),  # compatible: a tunnel
+)
+"""IPv6 networks whose addresses end in an IPv4 address that they reach."""
+OWN_IPV6 = IPv6Network("::/127")
+"""Unspecified and loopback: no IPv4 address is inside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +78,13 @@ def read_networks(value: object) -> OutgoingNetworks:
 
 
 def _plain(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 one that reaches it: mapped, 6to4 or NAT64."""
-    if isinstance(address, IPv4Address):
+    """The IPv4 address inside an IPv6 one that reaches it: mapped, 6to4, Teredo, or of ``CARRIERS``."""
+    if isinstance(address, IPv4Address) or address in OWN_IPV6:
         return address
-    if address in NAT64:
+    if any(address in one for one in CARRIERS):
         return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
+    teredo = address.teredo
+    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
 
 
 def _is_inside(one: Network, other: Network) -> bool:
