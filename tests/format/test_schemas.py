@@ -145,6 +145,7 @@ def test_schema_draft_must_be_a_published_one(named: str) -> None:
         ),
         ({"$schema": "https://json-schema.org/draft/2019-09/schema", "type": "string"}, "x", 1),
         ({"pattern": "^(?=.*[0-9])[a-z0-9]+$"}, "a1", "a"),
+        ({"properties": {"x": {"$ref": "#/$defs/a~1b"}}, "$defs": {"a/b": False}}, {}, {"x": 1}),
         (True, 1, None),
     ],
 )
@@ -162,6 +163,12 @@ def doubled(depth: int, reference: str) -> dict[str, Any]:
     }
     made[f"d{depth}"] = {"$anchor": f"d{depth}", "type": "string"}
     return {"$defs": made, "$ref": reference.format(0)}
+
+
+def hidden(depth: int, keyword: str) -> dict[str, Any]:
+    """The same, below a keyword whose value is no schema."""
+    made = doubled(depth, f"#/{keyword}/0/{{}}".replace("{}", "d{}"))
+    return {"$ref": made["$ref"], keyword: [made["$defs"]]}
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -185,6 +192,9 @@ def nested(depth: int) -> dict[str, Any]:
         ({"patternProperties": {"(a{1000}){1000}": {}}}, "is not a"),
         ({"type": 7}, "is not a JSON Schema"),
         ({"$ref": "#/nowhere"}, "does not exist"),
+        *[(hidden(22, keyword), "is data of") for keyword in ("const", "default", "enum", "examples")],
+        ({"$ref": "#/properties", "properties": {"allOf": [{"type": "string"}]}}, "names does not exist"),
+        ({"$ref": "#/allOf/00", "allOf": [{"type": "string"}]}, "names does not exist"),
     ],
 )
 def test_schema_past_a_limit_is_refused(schema: Any, about: str) -> None:

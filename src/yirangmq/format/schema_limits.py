@@ -124,16 +124,30 @@ class _References:
         return urldefrag(_joined(place.base, target))[0] in self._resources
 
     def find(self, place: Place, target: str) -> str | None:
-        """The pointer of the subschema it refers to; None if there is none."""
+        """The pointer of the subschema it refers to; None if there is none, or if it is true or false."""
+        found = self._pointer(place, target)
+        return found if found in self.places else None
+
+    def is_boolean(self, place: Place, target: str) -> bool:
+        found = self._pointer(place, target) or ""
+        value: Any = self.places["#"].schema
+        for part in found.split("/")[1:]:
+            if isinstance(value, Mapping):
+                value = value.get(part.replace("~1", "/").replace("~0", "~"))
+            elif isinstance(value, list | tuple) and part.isdecimal() and str(int(part)) == part:
+                value = value[int(part)] if int(part) < len(value) else None
+            else:
+                return False
+        return isinstance(value, bool)
+
+    def _pointer(self, place: Place, target: str) -> str | None:
         resource, fragment = urldefrag(_joined(place.base, target))
         root = self._resources.get(resource)
         if root is None or not fragment:
-            found = root
-        elif fragment.startswith("/"):
-            found = root + unquote(fragment)
-        else:
-            found = self._anchors.get((resource, unquote(fragment)))
-        return found if found in self.places else None
+            return root
+        if fragment.startswith("/"):
+            return root + unquote(fragment)
+        return self._anchors.get((resource, unquote(fragment)))
 
 
 def _check_references(references: _References, field: str, error: type[BadInput]) -> None:
@@ -150,6 +164,12 @@ def _check_references(references: _References, field: str, error: type[BadInput]
                 raise BadInput(
                     f"the reference at {place.pointer[:200]}/{keyword} leaves the document; only references inside "
                     "the schema are resolved: put what it refers to under $defs",
+                    field=field,
+                )
+            if references.find(place, target) is None and not references.is_boolean(place, target):
+                raise error(  # what the compiler might find there would not have been counted
+                    f"the subschema that the reference at {place.pointer[:200]}/{keyword} names does not exist, or "
+                    f"is data of {', '.join(sorted(DATA))}; put it under $defs",
                     field=field,
                 )
         draft = place.schema.get("$schema")
