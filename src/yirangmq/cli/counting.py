@@ -41,10 +41,10 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
     for row in rows:
         row.setdefault("rates", None)
     value = {
-        "store": at.url,
+        "store": at.shown_url,
         "server": server,
         "backend": at.backend,
-        "path": at.path,
+        "path": at.shown_url.partition(":")[2],
         "durability": args.durability if not at.exists else durability,
         "overdue": site["overdue"],
         "deadLettersOf": shown if args.queue is not None and shown else None,

@@ -33,6 +33,11 @@ class Place:
         return f"{self.scheme}:{self.path}"
 
     @property
+    def shown_url(self) -> str:
+        """Without the options of a server's address, which may hold a token."""
+        return self.url.partition("?")[0] if self.is_server else self.url
+
+    @property
     def backend(self) -> str:
         return BACKENDS[self.scheme]
 

@@ -237,9 +237,10 @@ def call(queues: Queues, method: str, **values: Any) -> Any:
 
 
 def address_of(queues: Queues) -> str | None:
-    """The server that these queues are reached through; None where the store itself is open."""
+    """The server that these queues are reached through, to be shown: without its options, which may hold a token. None
+    where the store itself is open."""
     found: object = queues
-    return found.address if isinstance(found, RemoteQueues) else None
+    return found.address.partition("?")[0] if isinstance(found, RemoteQueues) else None
 
 
 def following(queues: Queues, site: dict[str, Any]) -> list[Any]:

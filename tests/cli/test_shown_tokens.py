@@ -1,0 +1,30 @@
+"""Commands do not print the token that an address holds."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.parts import Cli
+from tests.scenarios.daemons import daemon
+from tests.tokens import TOKEN
+
+
+@pytest.mark.process
+def test_tokens_of_an_address_are_not_shown_by_any_command_that_looks(cli: Cli, tmp_path: Path) -> None:
+    looks = (
+        "status",
+        "health",
+        "stats",
+        "peek -q mail",
+        "dlq list -q mail",
+        "consumers",
+        "programs",
+        "policy show -q m",
+    )
+    with daemon(tmp_path, "--tcp", "127.0.0.1:0", "--token", TOKEN) as server:
+        [address] = [one for one in server.ready["addresses"] if one.startswith("tcp:")]
+        for command in (f"{look}{json}" for look in looks for json in ("", " --json")):
+            found = cli(command, "--store", f"{address}?token={TOKEN}")
+            assert TOKEN not in found.out + found.err, command
+        assert cli("status --json", "--store", f"{address}?token={TOKEN}").json["server"] == address
+        assert TOKEN not in cli("publish -q mail", "{}", "--store", f"{address}?token={TOKEN}").out
