@@ -34,7 +34,9 @@ class Pair:
     def _node(self, name: str, options: tuple[str, ...]) -> Daemon:
         home = self.folder / name
         home.mkdir()
-        (home / "key").write_text("a key that both nodes share\n")
+        key = home / "key"
+        key.touch(0o600)
+        key.write_text("a key that both nodes share\n")
         return Daemon(
             home, "--node", name, "--tcp", f"127.0.0.1:{self.tcp[name]}", "--http", f"127.0.0.1:{self.http[name]}",
             "--stomp", f"127.0.0.1:{self.stomp[name]}", "--pair-key-file", str(home / "key"),

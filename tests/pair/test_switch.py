@@ -125,7 +125,8 @@ def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path
             found = client.call("status")["pair"]
             assert (found["role"], found["status"], found["works"]) == ("STANDBY", "RUNNING", False)
             assert (found["term"], found["peer"]["node"], found["peer"]["role"]) == (1, "a", "ACTIVE")
-            assert client.call("health")["status"] == "ok"
+            health = client.call("health")
+            assert health["status"] == "ok", health
         web = f"http://127.0.0.1:{two.http['b']}"
         code, body = asked(f"{web}/v1/queues/jobs/messages", "POST", b'{"payload": 1}')
         refused = json.loads(body)["error"]

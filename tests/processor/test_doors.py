@@ -160,7 +160,7 @@ def test_many_requests_at_once_each_have_their_own_answer(server: Server, client
     try:
         for payload in payloads:  # all are sent before the first answer is read
             path = "/v1/queues/crowd/messages"
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
             web._line.connect() if web._line.sock is None else None
             web._line.sock.sendall(f"{head}Content-Length: {len(payload)}\r\n\r\n".encode() + payload)
         answers = web._line.sock.makefile("rb")
