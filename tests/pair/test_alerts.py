@@ -1,6 +1,7 @@
 """A pair that loses a node: who hears of it, and where it can be seen."""
 
 import json
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,13 @@ SETTINGS = json.dumps({"everySec": 0.1, "settleSec": INTERVAL, "windowSec": 600,
 
 
 def ask(two: Pair, name: str, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{two.http[name]}/v1/{path}", timeout=60) as answer:
-        return json.load(answer)
+    """A node that is unwell says so with 503, and why."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{two.http[name]}/v1/{path}", timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return json.load(error)
 
 
 def alerts(two: Pair, name: str, state: str = "open") -> dict[str, Any]:

@@ -48,6 +48,8 @@ def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path)
         facts: list[tuple[str, Any]] = []
         hearing = threading.Thread(target=lambda: facts.extend(team.hear_all([*producers, consumer])))
         hearing.start()
+        with connect(server.address) as client:
+            until(lambda: client.counts("work").published > 0, PATIENCE)  # the producers have begun
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 0.4))  # the moment of the kill is the point of the test
             server.kill()

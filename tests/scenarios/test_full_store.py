@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import yirangmq
+from tests.scenarios.daemons import daemon
 from tests.scenarios.disks import DISKS, MountedDisk
 from tests.servers import RunningServer
 from yirangmq.broker.queues import Queues
+from yirangmq.client.open import connect
 from yirangmq.core.errors import StoreFull
 from yirangmq.core.ports import Store
 from yirangmq.stores.open import open_store
@@ -138,3 +140,24 @@ def test_full_store_of_a_server_is_drained_and_takes_messages_again(folder: Path
             assert client.publish("work", b"x" * SIZE).id
     finally:
         server.stop()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("folder", ["memory"], indirect=True)  # SQLite on ext4 drains from blocks that are its own
+@pytest.mark.parametrize("store", ["sqlite:{}/d/queue.db", "files:{}/d/queues"])
+def test_health_reserve_used_while_a_full_store_is_drained(tmp_path: Path, folder: Path, store: str) -> None:
+    options = ("--http", "off", "--disk-low-bytes", "0", "--store", store.format(folder), "--topics", "off")
+    with daemon(tmp_path, *options) as server, connect(server.address) as client:
+        assert client.call("health")["status"] == "ok"
+        with suppress(StoreFull):
+            for _ in range(MOST):
+                client.publish("work", b"x" * SIZE)
+        found: set[str] = set()
+        with suppress(StoreFull):  # what is given free is taken again until the reserve itself is used up
+            while "reserve_used" not in found:
+                MountedDisk(folder).fill()
+                [delivery] = client.lease("work", 1)
+                client.ack(delivery.lease_id)
+                found |= {one["code"] for one in client.call("health")["reasons"]}
+        found |= {one["code"] for one in client.call("health")["reasons"]}
+        assert "reserve_used" in found

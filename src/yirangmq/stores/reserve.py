@@ -8,6 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
+from yirangmq.format.permissions import open_file
+
 SHARE = 8
 """At most this part of the file system is reserved ..."""
 LEAST, LEAST_SHARE = 1024 * 1024, 4
@@ -61,7 +63,7 @@ class Reserve:
 
     def _allocate(self, size: int) -> bool:
         try:
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fd = open_file(self._path, os.O_RDWR)
             try:
                 os.ftruncate(fd, 0)
                 os.posix_fallocate(fd, 0, size)
