@@ -24,7 +24,7 @@ def decode(payload: bytes) -> Any:
 
 def fits(check: Schema, value: Any) -> str:
     """As a schema library would say it, for schemas of one keyword."""
-    wanted = check.schema.get("required", [])
+    wanted = check.schema.get("required", []) if isinstance(value, dict) else []
     return next((f"payload: {name!r} is a required property" for name in wanted if name not in value), "")
 
 
