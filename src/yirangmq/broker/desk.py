@@ -353,7 +353,7 @@ class Desk:
         self.probe.is_written = False
 
     def _look(self, batch: list[Task]) -> Served | None:
-        """A standby: what only looks is answered, nothing is changed and nobody served. None: the store is busy."""
+        """A standby: reads are answered, nothing is changed and no consumer is served. None: the store is busy."""
         try:
             with self._store.transaction(write=False) as transaction:
                 view = sealed(transaction, self.duty)

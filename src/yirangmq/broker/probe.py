@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from yirangmq.broker.desk import Desk
 
 PROBE_SECONDS = 0.5
-"""How long whoever asks waits for the answer of the store."""
+"""How long a caller of health waits for the answer of the store."""
 FRESH_SECONDS = 1.0
 """A commit that is no older proves that the store can be written."""
 NOTE = "health/probe"

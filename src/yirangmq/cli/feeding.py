@@ -73,7 +73,7 @@ def _opening(config: Config) -> Opening:
     def is_there() -> bool:
         try:
             return folder.exists()
-        except OSError:  # opening it says why, and keeps nobody from the queues
+        except OSError:  # opening it again reports why; queues are served meanwhile
             return True
 
     return Opening(open_log, cursors, is_there)

@@ -29,7 +29,7 @@ class Listener:
             if self._is_awaited():
                 try:
                     self._store.wait(WAIT_SECONDS)
-                except (OSError, QueueError):  # whoever uses the store is told; look again, as after a change
+                except (OSError, QueueError):  # users of the store get the error; check again, as after a change
                     self._end.wait(WAIT_SECONDS)
                 if not self._end.is_set():
                     self._tell()

@@ -110,7 +110,7 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 
 COMMANDS = {
     "health": Command(
-        about="Is the server well? ok, degraded (it works, but somebody should look) or fail, each with its reasons "
+        about="Is the server well? ok, degraded (it works, but an operator should look) or fail, each with its reasons "
         "(docs/guarantees.md lists them); or down: a server is expected and does not answer. One is expected where "
         "its address or its data folder was given, and where one has served the store before; --direct asks for the "
         "store itself, whether it can be written. Exits with 11 on fail, with 10 on down.",

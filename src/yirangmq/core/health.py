@@ -10,7 +10,7 @@ from typing import NamedTuple
 OK = "ok"
 """No reason is reported."""
 DEGRADED = "degraded"
-"""The server does its work, and somebody should look."""
+"""The server does its work; an operator should look at the reasons."""
 FAIL = "fail"
 """The server does not do its work: publishing, or everything, is refused."""
 DOWN = "down"

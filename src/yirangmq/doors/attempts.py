@@ -2,8 +2,8 @@
 
 An address may show ``BURST`` wrong tokens at once and ``PER_SECOND`` more each second. Past that every token that it
 shows is looked at only after a delay of up to ``LONGEST_SECONDS``, right or wrong, so that a quick answer says nothing.
-Nobody is locked out: a right token is let in after the delay, and a pair of address and token that was right before at
-once. So an attacker behind the same NAT or proxy does not stop clients that work there.
+No client is locked out: a right token is let in after the delay, and a pair of address and token that was right before
+at once. So an attacker behind the same NAT or proxy does not stop clients that work there.
 
 The callers wait with a timer, never on the event loop, and hold one attempt a connection: the limits of connections
 bound how many wait. IPv6 addresses count by their /64. Memory is bounded: past ``MOST`` addresses or pairs the oldest
