@@ -9,13 +9,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from yirangmq.broker.tasks import Long, Task
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy
 
 BUSY_SECONDS = 5.0
 """Default deadline of a request, from the first attempt to commit it."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two attempts: doubled each time, with jitter of 50 %, so that several processes do not keep step. The
-longest one is far below the time in which people notice that a lock is free again."""
+BACKOFF = Backoff(first=0.0015, limit=0.0375, jitter=1 / 3)
+"""Seconds between two attempts: from 1 to 2 ms after the first one, from 25 to 50 ms at most, which is far below the
+time in which people notice that a lock is free again."""
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
 
@@ -66,8 +67,7 @@ class BusyWait:
     def pause(self) -> float:
         """Seconds until the next attempt."""
         self._tries += 1
-        longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._tries, 10))
-        return longest * random.uniform(0.5, 1.0)
+        return BACKOFF.delay(self._tries, random.random())
 
     def free(self) -> None:
         """A transaction was begun: the lock is ours, and nothing waits for it any more."""
