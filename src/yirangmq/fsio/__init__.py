@@ -1,1 +1,1 @@
-"""What is done with files and the threads that wait for them, below the stores. Does not know: messages, formats."""
+"""File locks and background threads, below the stores. Does not know: messages, formats."""
