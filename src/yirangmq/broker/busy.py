@@ -37,6 +37,10 @@ class BusyWait:
         """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
         self.refused = 0
         """Requests refused since then."""
+        self.is_timed = False
+        """The timer for the lock is running."""
+        self.is_due = False
+        """It has run out: the next turn tries to get the lock."""
         self._groups: list[Group] = []
         self._long: dict[Long, float] = {}
         self._tries = 0

@@ -115,7 +115,7 @@ class Ledger:
         return number
 
     def _made_queue(self, name: str) -> int:
-        number = self._queue(name)
+        number = self._known.numbers.get(name) or self._queue(name)
         if number is None:
             number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
             self._known.numbers[name] = number
@@ -214,7 +214,7 @@ class Ledger:
         return known.queue_count
 
     def has_queue(self, queue: str) -> bool:
-        return self._queue(queue) is not None
+        return queue in self._known.numbers or self._queue(queue) is not None
 
     def policied(self) -> list[str]:
         known = self._known
