@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from yirangmq.broker.tasks import Long, Task
+from yirangmq.broker.commit_jobs import Long, Task
 from yirangmq.core.errors import StoreBusy
 
 BUSY_SECONDS = 5.0

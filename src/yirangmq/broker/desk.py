@@ -11,6 +11,19 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
 from yirangmq.broker.busy import BUSY_SECONDS, BusyWait
+from yirangmq.broker.commit_jobs import (
+    MOST_PER_COMMIT,
+    MOST_ROUNDS,
+    Aside,
+    Done,
+    Job,
+    JobRunner,
+    Long,
+    Task,
+    no_processor,
+    no_reply,
+    reply_error,
+)
 from yirangmq.broker.gate import Uncleared, Verdicts
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
@@ -18,7 +31,7 @@ from yirangmq.broker.probe import StoreProbe
 from yirangmq.broker.relief import relieve
 from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
 from yirangmq.broker.serving import Served, Serving
-from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
+from yirangmq.broker.tasks import Taker
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import HookFailed, QueueError, StoreBusy, StoreError, Unavailable
@@ -26,8 +39,6 @@ from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.delivery import Delivery
 
 Answer = TypeVar("Answer")
-MOST_PER_COMMIT = 1000
-"""Requests in one commit; past this it only gets later, not cheaper."""
 CROWD = 4
 """Requests in a commit from which on the next one waits a little for more."""
 TURNS_TO_GATHER = 3
@@ -36,8 +47,6 @@ LONGEST_SLEEP = 60.0
 """Timers stand still while the machine is suspended; what fell due meanwhile is late by this at most."""
 RETRY_SECONDS = 1.0
 """How long after a refusal by the store those who wait are served again."""
-MOST_ROUNDS = 100
-"""How often the work of one request may need messages looked at: once for each queue that it goes to."""
 
 
 class Desk:
@@ -94,9 +103,7 @@ class Desk:
         self.duty: Duty = Always()
         """Whether anything may be changed or handed out now."""
         self._clearing: Clearing | None = None
-        self._uncleared: dict[Task, Uncleared] = {}
-        """Of the turn under way: what could not be done yet."""
-        self._cleared: dict[Task, Verdicts] = {}
+        self._runner = JobRunner(store, verbs.happened, verbs.gate, seconds)
         self._rounds: dict[Task, int] = {}
         """Requests whose messages are being looked at, or were."""
 
@@ -229,9 +236,9 @@ class Desk:
         return batch
 
     def _answer(self, batch: list[Task], served: Served) -> None:
-        uncleared = self._uncleared
+        uncleared = self._runner.uncleared
         if uncleared:
-            self._uncleared = {}
+            self._runner.uncleared = {}
         for job in batch:
             if uncleared and job in uncleared and job.error is None:
                 self._put_aside(job, uncleared[job])
@@ -252,14 +259,14 @@ class Desk:
             self._back(job, self.duty.refusal())
             return
         try:
-            job.aside(lambda: self._alone(job, None), lambda _, error: self._back(job, error))
+            job.aside(lambda: self._alone(job), lambda _, error: self._back(job, error))
         except Exception as error:  # no thread could be started
             self._back(job, Unavailable(f"cannot start long work: {error}"))
 
     def _back(self, job: Long, error: QueueError | None) -> None:
         """Who waits for what it brought is served by the next commit."""
         self._is_away = False
-        needed = self._uncleared.pop(job, None)
+        needed = self._runner.uncleared.pop(job, None)
         if isinstance(job.error, StoreBusy):
             job.error = None
             self._long.appendleft(job)
@@ -331,10 +338,10 @@ class Desk:
                 for job in batch:
                     job.error = None
                     try:
-                        self._perform(job, view)
+                        self._runner.run([job], view)
                     except NeedsWrite:
                         rest.append(job)
-                    if self._uncleared.pop(job, None) is not None:
+                    if self._runner.uncleared.pop(job, None) is not None:
                         rest.append(job)
         except Exception:  # it cannot be read either
             rest = batch
@@ -357,15 +364,15 @@ class Desk:
         try:
             with self._store.transaction(write=False) as transaction:
                 view = sealed(transaction, self.duty)
-                for job in batch:
-                    self._perform(job, view)
-                    if job in self._uncleared:
-                        job.error = self.duty.refusal()
+                self._runner.run(batch, view)
+                for job in self._runner.uncleared:
+                    job.error = self.duty.refusal()
         except StoreBusy:
+            self._runner.reset(batch)
             return None
         except Exception as error:
             for job in batch:
-                job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
+                job.error = reply_error(error)
         self.verbs.happened.forget()
         self.serving.hungry.clear()
         self.verbs.touched.clear()
@@ -383,7 +390,7 @@ class Desk:
         self._alarm_at = None
         if self.duty.is_on:
             self.resume_time()
-            self.submit(self.verbs.sweep, _ignore)
+            self.submit(self.verbs.sweep, no_reply)
             self.news()
 
     def resume_time(self) -> None:
@@ -393,22 +400,11 @@ class Desk:
         except QueueError:
             self.verbs.store_time.renew()  # the store is in trouble; the clock goes on as it is
 
-    def _perform(self, job: Task, transaction: Transaction) -> None:
-        self.verbs.gate.cleared = self._cleared.get(job) if self._cleared else None
-        try:
-            job.value = job.work(transaction)
-        except StoreError:
-            raise
-        except QueueError as error:
-            job.error = error
-        except Uncleared as needed:
-            self._uncleared[job] = needed
-
     def _put_aside(self, job: Task, needed: Uncleared) -> None:
         """Its messages are looked at; then it is done again, from the beginning."""
         self._rounds[job] = self._rounds.get(job, 0) + 1
         if self._clearing is None or self._rounds[job] > MOST_ROUNDS:
-            job.error = HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
+            job.error = no_processor(needed)
             self._tell(job)
             return
         try:
@@ -424,14 +420,14 @@ class Desk:
             self._tell(job)
             self._flush()
             return
-        self._cleared.setdefault(job, {}).update(verdicts)
+        self._runner.cleared.setdefault(job, {}).update(verdicts)
         self.enlist(job)
 
     def _tell(self, job: Task) -> None:
         """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
         if self._rounds:
             self._rounds.pop(job, None)
-            self._cleared.pop(job, None)
+            self._runner.cleared.pop(job, None)
         try:
             job.done(job.value, job.error)
         except Exception as error:
@@ -444,34 +440,32 @@ class Desk:
         try:
             begun = self._seconds()
             with self._store.transaction() as transaction:
-                for job in batch:
-                    self._perform(job, transaction)
+                requests = self._runner.run(batch, transaction)
                 served = self.serving.serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
-            requests = self._crowd = sum([job.requests for job in batch]) + len(served)
+            requests = self._crowd = requests + len(served)
             ended = self._seconds()
             if happened.committed(requests, worked - begun, ended - worked) or self.probe.is_written:
                 self._wrote(ended)
             return served
         except StoreBusy:
             self._forget()
-            for job in batch:
-                job.error = None
-                self._uncleared.pop(job, None)
+            self._runner.reset(batch)
             self.serving.hungry.update(self.serving.takers)
             return None
         except Exception as error:
             happened.forget()
             self.verbs.dispatching.attending.doubt()
             if not is_second and relieve(self._store, error):
-                for job in batch:
-                    job.error = None
-                    self._uncleared.pop(job, None)
+                self._runner.reset(batch)
                 return self._commit(batch, is_second=True)
             self.trouble, self.probe.is_written = error, False
-            for job in batch:
-                self._alone(job, error if len(batch) == 1 else None)
+            if len(batch) == 1:
+                batch[0].error = reply_error(error)
+            else:
+                for job in batch:
+                    self._alone(job)
             self.serving.hungry.update(self.serving.takers)
             self._retry_later()
             return []
@@ -507,33 +501,18 @@ class Desk:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def _alone(self, job: Task, known: Exception | None, *, is_second: bool = False) -> None:
-        happened = self.verbs.happened
+    def _alone(self, job: Task) -> None:
+        """A commit for one job: the shared one failed, or it is a long one, on another thread."""
+        self._runner.reset([job])
         try:
-            if known is not None:
-                raise known
-            begun = self._seconds()
-            with self._store.transaction() as transaction:
-                job.error = None
-                self._uncleared.pop(job, None)
-                self._perform(job, transaction)
-                worked = self._seconds()
-            ended = self._seconds()
-            if happened.committed(job.requests, worked - begun, ended - worked) or self.probe.is_written:
-                self._wrote(ended)
-        except QueueError as error:
-            happened.forget()
-            if known is None and not is_second and relieve(self._store, error):
-                self._alone(job, None, is_second=True)
-                return
-            job.error = error
+            if self._runner.commit([job]) or self.probe.is_written:
+                self._wrote(self._seconds())
         except Exception as error:
-            happened.forget()
-            job.error = QueueError(f"{type(error).__name__}: {error}")
+            job.error = reply_error(error)
 
     def _put_back(self, deliveries: Sequence[Delivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])
-        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), _ignore)
+        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), no_reply)
 
     def _set_alarm(self, transaction: Transaction) -> None:
         """Wake when time next has something to do."""
@@ -547,12 +526,8 @@ class Desk:
     def _ring(self, due: int) -> None:
         if self._alarm_at == due and self.duty.is_on:
             self._alarm_at = None
-            self.submit(self.verbs.sweep, _ignore)
+            self.submit(self.verbs.sweep, no_reply)
 
 
 def _throw(error: Exception) -> NoReturn:
     raise error
-
-
-def _ignore(value: Any, error: QueueError | None) -> None:
-    """A sweep or a putting back that the store refused is done again when the time comes."""
