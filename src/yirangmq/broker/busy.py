@@ -5,8 +5,8 @@ its requests wait here, in order of arrival, each until its deadline. A request 
 ``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only."""
 
 import random
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from yirangmq.broker.commit_jobs import Long, Task
 from yirangmq.core.errors import StoreBusy
@@ -28,10 +28,14 @@ class Group(NamedTuple):
 
 
 class BusyWait:
-    """``seconds``: how long a request waits."""
+    """``seconds``: how long a request waits. ``retry`` is called when ``is_due``: the next commit tries the lock."""
 
-    def __init__(self, seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, seconds: float, later: Callable[[float, Callable[[], None]], Any], retry: Callable[[], None]
+    ) -> None:
         self.seconds = seconds
+        self._later = later
+        self._retry = retry
         self.since: float | None = None
         """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
         self.refused = 0
@@ -39,6 +43,9 @@ class BusyWait:
         self._groups: list[Group] = []
         self._long: dict[Long, float] = {}
         self._tries = 0
+        self._is_timed = False
+        self.is_due = False
+        """The timer has run out. Until then a commit leaves the lock alone."""
 
     @property
     def tasks(self) -> list[Task]:
@@ -63,7 +70,16 @@ class BusyWait:
         self.refused += len(found)
         return found
 
-    def pause(self) -> float:
+    def start_timer(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._later(self._pause(), self._ring)
+
+    def _ring(self) -> None:
+        self._is_timed, self.is_due = False, True
+        self._retry()
+
+    def _pause(self) -> float:
         """Seconds until the next attempt."""
         self._tries += 1
         longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._tries, 10))
