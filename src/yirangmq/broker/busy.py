@@ -5,10 +5,10 @@ its requests wait here, in order of arrival, each until its deadline. A request 
 ``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only."""
 
 import random
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from yirangmq.broker.tasks import Long, Task
+from yirangmq.broker.commit_jobs import Long, Task
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy
 
@@ -29,21 +29,24 @@ class Group(NamedTuple):
 
 
 class BusyWait:
-    """``seconds``: how long a request waits."""
+    """``seconds``: how long a request waits. ``retry`` is called when ``is_due``: the next commit tries the lock."""
 
-    def __init__(self, seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, seconds: float, later: Callable[[float, Callable[[], None]], Any], retry: Callable[[], None]
+    ) -> None:
         self.seconds = seconds
+        self._later = later
+        self._retry = retry
         self.since: float | None = None
         """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
         self.refused = 0
         """Requests refused since then."""
-        self.is_timed = False
-        """The timer for the lock is running."""
-        self.is_due = False
-        """It has run out: the next turn tries to get the lock."""
         self._groups: list[Group] = []
         self._long: dict[Long, float] = {}
         self._tries = 0
+        self._is_timed = False
+        self.is_due = False
+        """The timer has run out. Until then a commit leaves the lock alone."""
 
     @property
     def tasks(self) -> list[Task]:
@@ -68,7 +71,16 @@ class BusyWait:
         self.refused += len(found)
         return found
 
-    def pause(self) -> float:
+    def start_timer(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._later(self._pause(), self._ring)
+
+    def _ring(self) -> None:
+        self._is_timed, self.is_due = False, True
+        self._retry()
+
+    def _pause(self) -> float:
         """Seconds until the next attempt."""
         self._tries += 1
         return BACKOFF.delay(self._tries, random.random())
