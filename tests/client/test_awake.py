@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.patience import PATIENCE, until
 from tests.servers import RunningServer
 from yirangmq.client import blocking
 from yirangmq.client.faces import Client
@@ -139,8 +139,7 @@ def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: R
         with ThreadPoolExecutor(1) as threads:
 
             def other() -> None:
-                while not line._reading:
-                    time.sleep(0.001)
+                until(lambda: line._reading)
                 client.publish("mail", 1)
 
             waiting = threads.submit(other)

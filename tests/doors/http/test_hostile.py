@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests import patience
 from tests.doors.http.live import Answer, Answers, request
 from tests.patience import PATIENCE
 
@@ -55,10 +56,13 @@ class Client:
         return found
 
     def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
-        while not is_so(about := self.about()):
-            assert time.monotonic() < end, about
-            time.sleep(0.02)
+        about: dict[str, Any] = {}
+
+        def is_seen() -> bool:
+            about.update(self.about())
+            return is_so(about)
+
+        patience.until(is_seen)
         return about
 
 

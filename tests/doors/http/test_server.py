@@ -217,7 +217,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Sta
             peer.send(request("GET", "/echo") + request("POST", "/hold", b"x"))
             peer.writer.write_eof()
             await soon(lambda: bool(stage.held))
-            await asyncio.sleep(0.01)  # so that the end is seen before the answer
+            await soon(lambda: not only(door).http._intake.is_open, what="the end is seen before the answer")
             stage.held[0].answer(Response(200, b"done"))
             first, second = await peer.hear(), await peer.hear()
             assert first is not None
