@@ -41,8 +41,8 @@ class SqliteStore:
     """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts; ``connect``
     opens the file in another way (read_only.py).
 
-    Its attributes are slots, because the served store has many of its own: CPython 3.11 finds those of an instance with
-    more than 29 by its dict, which is slower."""
+    Its attributes are slots, because the served store has many of its own: CPython 3.11 looks those of an instance with
+    more than 29 up in its dict, which takes longer."""
 
     __slots__ = (
         "_busy_seconds", "_connect", "_db", "_durability", "_given", "_has_added", "_is_capped", "_is_feeding",

@@ -146,12 +146,17 @@ class Ledger:
         self._contents.sweep()
         totals = self._known.totals
         for queue, deltas in self._deltas.items():
+            if deltas.keys() == sql.OF_NEW:
+                published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
+                if totals is not None:
+                    totals["published"] += published
+                    totals["ready"] += ready
+                    totals["bytes"] += size
+                self._db.execute(sql.ADD_NEW, (published, ready, size, queue))
+                continue
             if totals is not None:
                 for name, delta in deltas.items():
                     totals[name] += delta
-            if deltas.keys() == sql.OF_NEW:
-                self._db.execute(sql.ADD_NEW, (deltas["published"], deltas["ready"], deltas["bytes"], queue))
-                continue
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if deltas.get("done", 0) > 0:
                 self._known.finished.add(queue)

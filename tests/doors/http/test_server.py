@@ -165,6 +165,10 @@ def test_all_answers_of_a_commit_go_out_with_one_write_per_connection(run: Run) 
                 assert await peer.hear() is not None
             assert len(written) == 1
             only(door)._transport = transport
+            planned: list[bool] = []
+            desk.after_commit.insert(0, lambda: planned.append(door._is_planned or not door.dirty))
+            assert (await peer.ask("GET", "/work")).status == 200
+            assert planned == [False]  # they leave by the flush that follows the commit
 
     run(main())
 
