@@ -13,6 +13,7 @@ LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 SOAK_FLAGS   ?=
 SERVE_FLAGS  ?=
+TRACE_FLAGS  ?=
 PEERS  := .venv-bench/.ready
 ACTIVEMQ := .bench-activemq/.ready
 
@@ -70,6 +71,10 @@ etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if 
 .PHONY: faketime
 faketime: ## libfaketime, for the tests of clocks; fetched into .tools if it is not here
 	@tools/faketime.sh
+
+.PHONY: trace-modules
+trace-modules: setup ## how many modules one publish and one catch-up touch, and how many are loaded (TRACE_FLAGS=--list: which)
+	$(BIN)/python tools/module_trace.py $(TRACE_FLAGS)
 
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py
