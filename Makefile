@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
-# Tests that share something dear run in one process: tests/together.py says which.
+# Tests that share something dear run in one process: tests/support/xdist_groups.py says which.
 # Two more than there are cores: many tests wait for processes that they start.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST_FLAGS ?= -n $(WORKERS) --dist loadgroup

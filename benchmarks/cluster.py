@@ -27,8 +27,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import cpu  # noqa: E402
-from tests.cluster.etcds import Etcds, program  # noqa: E402
-from tests.cluster.parts import at  # noqa: E402
+from tests.support.etcd import (  # noqa: E402
+    Etcds,
+    at,
+    program,
+)
 from yirangmq.cli.cluster_options import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.consuming import Consumer  # noqa: E402
@@ -132,7 +135,7 @@ async def _acked_so_far(client: Etcd, queue: str) -> int:
 
 
 def rounds(etcds: Etcds, queue: str, count: int, nodes: dict[str, int]) -> list[Round]:
-    words = ("-m", "tests.cluster.workers", ",".join(etcds.endpoints), queue)
+    words = ("-m", "tests.support.etcd_consumer", ",".join(etcds.endpoints), queue)
     with process(*words, "one", os.devnull) as one, process(*words, "two", os.devnull) as two:
         play(end_to_end(etcds, queue, BATCH, {}))  # all have found each other
         leads = play(leader(etcds, queue))

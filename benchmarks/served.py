@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["YIRANGMQ_HTTP"] = "off"
 
-from tests.cluster.etcds import Etcds  # noqa: E402
-from tests.cluster.served import Served  # noqa: E402
-from tests.scenarios.daemons import daemon  # noqa: E402
+from tests.support.etcd import Etcds  # noqa: E402
+from tests.support.etcd_servers import Served  # noqa: E402
+from tests.support.server_process import daemon  # noqa: E402
 from yirangmq.client.open import connect  # noqa: E402
 
 BODY = os.urandom(2000)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.served import Served, served
+from tests.support.etcd import Etcds
+from tests.support.etcd_servers import Served, served
 from yirangmq.client.open import connect
 
 MESSAGES = 3_000

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.bridges.parts import House
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place
 
 MakeHouse = Callable[..., House]
 

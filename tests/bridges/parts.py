@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.places import Place
-from tests.topics.pipes import AtOnce, Stage, small
+from tests.support.stores import Place
+from tests.support.topic_pipes import AtOnce, Stage, small
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.crossing import REST_MS, Means
 from yirangmq.broker.desk import Desk

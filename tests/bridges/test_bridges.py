@@ -4,7 +4,7 @@ import pytest
 
 from tests.bridges.conftest import MakeHouse
 from tests.bridges.parts import House
-from tests.topics.pipes import small
+from tests.support.topic_pipes import small
 from yirangmq.broker import bridge_notes
 from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.stores.segments_view import SegmentView
 

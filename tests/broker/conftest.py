@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.places import KINDS, Place
-from tests.servers import RunningServer
-from tests.webqueues import WebQueues
+from tests.support.http_queues import WebQueues
+from tests.support.http_server import HttpServer
+from tests.support.server import RunningServer
+from tests.support.stores import KINDS, Place
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect

@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Server
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction

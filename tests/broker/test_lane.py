@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from tests.broker.steps import take, taken
-from tests.places import Place
+from tests.support.queues import take, taken
+from tests.support.stores import Place
 from yirangmq.broker.lane import Lane
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull

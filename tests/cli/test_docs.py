@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from yirangmq.core.filter_nodes import FIELDS
 from yirangmq.core.reasons import MEANING
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.stores.logs import Nanoseconds, fill, new, open_log, segments
+from tests.support.cli import Cli
+from tests.support.segment_log import Nanoseconds, fill, new, open_log, segments
 from yirangmq.cli.main import run
 from yirangmq.core.topics import NewRecord
 from yirangmq.wire.records import RecordReader

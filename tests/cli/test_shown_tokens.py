@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.scenarios.daemons import daemon
-from tests.tokens import TOKEN
+from tests.support.cli import Cli
+from tests.support.credentials import TOKEN
+from tests.support.server_process import daemon
 
 
 @pytest.mark.process

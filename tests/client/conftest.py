@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.client.parts import BadLine, InLoop
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect_async
 from yirangmq.wire.frames import FrameReader, Kind, encode
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.client.conftest import Connect
 from tests.client.parts import BadLine
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, NotAllowed, Unreachable
 from yirangmq.client import blocking
 from yirangmq.stores.memory import MemoryStore

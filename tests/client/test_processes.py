@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq import LeaseLost, Unreachable
 from yirangmq.client.open import connect
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.test_processes import Daemon
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Receipt, TopicRecord
 

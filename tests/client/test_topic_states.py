@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.client.topic_parts import InLoopTopics, Tampering, silent_until
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput

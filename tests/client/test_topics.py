@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import certificate, server_context
 from tests.client.parts import SILENCE
 from tests.client.topic_parts import InLoopTopics, Tampering, silent_until
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import until
-from tests.servers import RunningServer
-from tests.topics.live import SMALL
+from tests.support.credentials import certificate, server_context
+from tests.support.server import RunningServer
+from tests.support.server_process import until
+from tests.support.topic_server import SMALL
+from tests.support.wait import PATIENCE
 from yirangmq.client import feed as client_feed
 from yirangmq.client import way
 from yirangmq.client.open import connect

@@ -8,7 +8,7 @@ import pytest
 import yirangmq
 from tests.client.conftest import Connect
 from tests.client.parts import SOON
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
 from yirangmq import NewMessage, broker, client
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.client.parts import BadLine, InLoop
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.client.following import AsyncTopicSubscription
 from yirangmq.core.feeds import ClientState
 from yirangmq.wire.frames import Frame

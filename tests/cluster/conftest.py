@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.etcds import Etcds
+from tests.support.etcd import Etcds
 
 
 @pytest.fixture(scope="module")

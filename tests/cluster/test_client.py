@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import certificate
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
 from tests.cluster.proxy import Proxy
-from tests.patience import PATIENCE, soon
+from tests.support.credentials import certificate
+from tests.support.etcd import Etcds, at, play
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import Address, Tls
 from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import Etcds, at, play
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.cluster.doctor import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import Etcds, at, keys_of, play, running
+from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import ledger
 from yirangmq.cluster.address import Address

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cluster.etcds import Etcds
+from tests.support.etcd import Etcds
 
 pytestmark = pytest.mark.process
 

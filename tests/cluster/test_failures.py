@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.patience import soon
+from tests.support.etcd import Etcds, at, play
+from tests.support.wait import soon
 
 pytestmark = pytest.mark.process
 MESSAGES = 600

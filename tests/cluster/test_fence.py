@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import soon
+from tests.support.etcd import Etcds, at, keys_of, play, running
+from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import planning, settling
 from yirangmq.cluster.arrivals import Arrival, Arrivals

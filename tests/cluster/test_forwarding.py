@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate, server_context
-from tests.cluster.etcds import Etcds
-from tests.cluster.served import Served
-from tests.doors.stomp.live import LiveClient
-from tests.patience import soon
-from tests.scenarios.daemons import until as wait_until
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN, certificate, server_context
+from tests.support.etcd import Etcds
+from tests.support.etcd_servers import Served
+from tests.support.server_process import until as wait_until
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import soon
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import read_address
 from yirangmq.core.errors import NotAllowed

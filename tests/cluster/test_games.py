@@ -9,9 +9,8 @@ import random
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, running
-from tests.patience import soon
+from tests.support.etcd import Etcds, at, play, running
+from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.consuming import Consumer, Given
 from yirangmq.cluster.definitions import define

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.patience import until
+from tests.support.etcd import Etcds, play
+from tests.support.wait import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 

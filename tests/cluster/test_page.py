@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds, program
-from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import Etcds, at, play, program
+from tests.support.wait import PATIENCE, soon
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"

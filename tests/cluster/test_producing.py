@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import soon
+from tests.support.etcd import Etcds, at, keys_of, play, running
+from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import play
-from tests.cluster.served import served
-from tests.patience import PATIENCE, soon
-from tests.scenarios.daemons import run_command
+from tests.support.etcd import Etcds, play
+from tests.support.etcd_servers import served
+from tests.support.server_process import run_command
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds

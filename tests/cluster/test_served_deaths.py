@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
 from tests.cluster.load import RETRIES, load
-from tests.cluster.served import PATIENCE, served
-from tests.scenarios.daemons import until
+from tests.support.etcd import Etcds
+from tests.support.etcd_servers import PATIENCE, served
+from tests.support.server_process import until
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
-from tests.cluster.served import Served, served
 from tests.cluster.test_roles import QUICK, with_user
-from tests.patience import soon
-from tests.scenarios.daemons import run_command, until
+from tests.support.etcd import Etcds, at, play
+from tests.support.etcd_servers import Served, served
+from tests.support.server_process import run_command, until
+from tests.support.wait import soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import QUOTA as NOBODY_SAID

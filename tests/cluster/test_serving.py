@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.served import Served, served
-from tests.doors.stomp.live import LiveClient
-from tests.scenarios.daemons import run_command, until
-from tests.webqueues import WebQueues
+from tests.support.etcd import Etcds
+from tests.support.etcd_servers import Served, served
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import run_command, until
+from tests.support.stomp_server import LiveClient
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QueueError, QuotaExceeded
 

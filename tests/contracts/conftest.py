@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.contracts.parts import recount
-from tests.places import ALL_KINDS, Place
+from tests.support.etcd import Etcds
+from tests.support.store_contract import recount
+from tests.support.stores import ALL_KINDS, Place
 from yirangmq.core.ports import Store
 
 

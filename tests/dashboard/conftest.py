@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.parts import Page
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page
+from tests.support.server_process import Daemon, daemon
 
 
 @pytest.fixture(scope="session")

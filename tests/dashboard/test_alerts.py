@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
-from tests.pair.nodes import pair
-from tests.scenarios.daemons import daemon
+from tests.support.chromium import Browser
+from tests.support.pair import pair
+from tests.support.server_process import daemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 QUIET = {"disk_low": False, "slow_commits": False, "clock_jump": False}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url
-from tests.dashboard.parts import Api, Page
-from tests.doors.http.v1.servers import HttpServer
-from tests.scenarios.daemons import Daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Api, Page
+from tests.support.http_server import HttpServer
+from tests.support.server_process import Daemon
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import Grant
 from yirangmq.stores.memory import MemoryStore

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
-from tests.dashboard.parts import Page
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page
+from tests.support.server_process import daemon, run_command
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process

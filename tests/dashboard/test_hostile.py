@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 EVIL = '<img src=x onerror="window.hit=1"><script>window.hit=1</script><svg onload=window.hit=1>"\'`javascript:alert(1)'

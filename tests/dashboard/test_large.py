@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
-from tests.dashboard.parts import Page
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page
+from tests.support.server_process import Daemon, daemon
 
 pytestmark = pytest.mark.process
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.dashboard.chromium import Browser
 from tests.dashboard.conftest import http_url, looking
-from tests.scenarios.daemons import Daemon
+from tests.support.chromium import Browser
+from tests.support.server_process import Daemon
 
 pytestmark = pytest.mark.process
 MOON = """

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
 from tests.dashboard.test_hostile import EVIL, safe
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.server_process import daemon, run_command
 from yirangmq.config.load import load
 from yirangmq.core.alert_rules import RULES
 from yirangmq.core.alert_settings import KINDS, read_settings

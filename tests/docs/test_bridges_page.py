@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command, until
+from tests.support.server_process import daemon, run_command, until
 from yirangmq.core.bridges import BridgeState
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.server_process import daemon, run_command
 from yirangmq.config.load import load
 from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import MEANING, Strategy

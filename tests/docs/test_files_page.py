@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.core.dayfiles import Delivery, Kind
 from yirangmq.format.dayrecord import payload_of, read
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
+from tests.support.http_server import HttpServer
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.cli import parser
 from yirangmq.cli.pipelines import COMMANDS
 

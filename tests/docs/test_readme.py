@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.test_http_page import curl
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import live
-from tests.patience import PATIENCE
+from tests.support.stomp_server import live
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED

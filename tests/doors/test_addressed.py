@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doors.parts import Answer, Client, Server
+from tests.support.session import Answer, Client, Server
 from yirangmq.format.jsontext import dumps
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind

@@ -8,9 +8,9 @@ from http.client import HTTPConnection
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed

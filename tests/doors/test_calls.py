@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Server
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError, WrongState
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind

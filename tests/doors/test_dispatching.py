@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Server
 from yirangmq.core import names
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.parts import Client, Server
 from tests.doors.test_dispatching import Consumer, dispatch, publish
-from tests.places import KINDS, Place
+from tests.support.session import Client, Server
+from tests.support.stores import KINDS, Place
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

@@ -10,9 +10,9 @@ import apsw
 import pytest
 
 from tests.broker.test_busy import BUSY_SECONDS, Shared
-from tests.doors.parts import Client, Server
-from tests.topics.live import live
-from tests.topics.live import run as run_loop
+from tests.support.session import Client, Server
+from tests.support.topic_server import live
+from tests.support.topic_server import run as run_loop
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Answer, Client, Server
+from tests.support.session import Answer, Client, Server
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.doors.health import Disk
 from yirangmq.stores.files import FilesStore

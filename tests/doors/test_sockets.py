@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.certificates import client_context, server_context
-from tests.doors import turning
 from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door
-from tests.doors.parts import MAX_FRAME
-from tests.patience import soon
+from tests.support import loops as turning
+from tests.support.credentials import client_context, server_context
+from tests.support.session import MAX_FRAME
+from tests.support.wait import soon
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import calls

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.orders.desk import Counter
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place
 from yirangmq.core.inherited import Defaults
 from yirangmq.testing import ManualClock
 

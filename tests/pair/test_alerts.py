@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.pair.nodes import INTERVAL, Pair, pair
-from tests.scenarios.daemons import run_command, until
+from tests.support.pair import INTERVAL, Pair, pair
+from tests.support.server_process import run_command, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 SETTINGS = json.dumps({"everySec": 0.1, "settleSec": INTERVAL, "windowSec": 600, "rules": {"disk_low": False}})

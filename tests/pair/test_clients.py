@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import stomp
 
-from tests.pair.nodes import INTERVAL, Pair, pair
-from tests.scenarios.daemons import until
+from tests.support.pair import INTERVAL, Pair, pair
+from tests.support.server_process import until
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.pair.nodes import pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
-from tests.scenarios.daemons import until
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN
+from tests.support.etcd import Etcds
+from tests.support.pair import pair
+from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
 from yirangmq.core.pairing import Pace, Witness
 from yirangmq.core.witness import Watching, Wish

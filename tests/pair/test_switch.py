@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.pair.nodes import Pair, pair
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import run_command, until
+from tests.support.pair import Pair, pair
+from tests.support.server_process import run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.core.errors import LeaseLost, Unavailable

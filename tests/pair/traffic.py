@@ -8,8 +8,8 @@ import threading
 import time
 from typing import Any, NamedTuple
 
-from tests.pair.nodes import NAMES, Pair
-from tests.scenarios.daemons import until
+from tests.support.pair import NAMES, Pair
+from tests.support.server_process import until
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from tools.spark_docs import PAGE, page
 from yirangmq.pipeline.source.options import OPTIONS
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.doors.stomp.live import LiveClient
-from tests.patience import until
 from tests.processor.hooks import MODULE
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import until
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.client.open import connect
 from yirangmq.config.load import load

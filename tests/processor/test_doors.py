@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
 from tests.processor.hooks import MODULE
 from tests.processor.live import DOORS, HttpDoor, Refusal, Server, served
+from tests.support.wait import until
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.errors import HookFailed, Unfit

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
 from tests.processor.hooks import MODULE
 from tests.processor.live import PATIENCE, Server, served
-from tests.scenarios.daemons import Daemon
+from tests.support.server_process import Daemon
+from tests.support.wait import until
 from yirangmq.broker import lines
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import LiveClient
-from tests.faketime import HOUR, WallClock
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, run_command, until
-from tests.webqueues import WebQueues
+from tests.support.clock import HOUR, WallClock
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import Daemon, run_command, until
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.format.envelope import NewMessage
 

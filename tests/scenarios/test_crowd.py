@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.patience import PATIENCE
-from tests.scenarios.workers import LONG, crew
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import LONG, crew
 from yirangmq.core.states import State
 from yirangmq.stores.open import open_store
 from yirangmq.torture.snapshot import miscounts, take

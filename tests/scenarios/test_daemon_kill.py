@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.scenarios import clients
-from tests.scenarios.daemons import Daemon, daemon, until
-from tests.scenarios.workers import crew
+from tests.support.server_process import Daemon, daemon, until
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import crew
 from yirangmq.client.open import connect
 from yirangmq.stores.open import open_store
 

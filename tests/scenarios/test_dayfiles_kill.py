@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.scenarios import clients
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
-from tests.scenarios.workers import crew
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import crew
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.format.dayrecord import payload_of, read

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq import NewMessage
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect

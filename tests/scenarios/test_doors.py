@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
-from tests.webqueues import WebQueues
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.scenarios.workers import Crew, Fact, consume, crew, produce
+from tests.support.worker_processes import Crew, Fact, consume, crew, produce
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.states import State

@@ -8,8 +8,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command
+from tests.support.server_process import Daemon, daemon, run_command
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QuotaExceeded
 

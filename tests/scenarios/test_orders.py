@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, until
+from tests.support.server_process import Daemon, daemon, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import LiveClient
-from tests.patience import until
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.server_process import Daemon, daemon
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import until
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.dispatch import Strategy

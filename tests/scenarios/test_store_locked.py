@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE, until
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE, until
 
 pytestmark = pytest.mark.process
 

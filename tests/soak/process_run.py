@@ -8,11 +8,11 @@ import socket
 import time
 from pathlib import Path
 
-from tests.patience import PATIENCE
-from tests.ports import free_port
-from tests.scenarios.workers import Crew, Worker
 from tests.soak import bridged, roles
 from tests.soak.judge import Seen, Verdict, judge, seen
+from tests.support.ports import free_port
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import Crew, Worker
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.topic_filter import Filter, make_filter

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.soak.judge import Seen, Verdict, judge, seen
-from tests.topics.pipes import Client, Stage
+from tests.support.topic_pipes import Client, Stage
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import NewRecord, Retention

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.scenarios.workers import Crew, crew
 from tests.soak.judge import Verdict
 from tests.soak.process_run import ProcessRun
 from tests.soak.stage_run import StageRun
+from tests.support.worker_processes import Crew, crew
 
 SHARE = 5
 """One run in so many has processes."""

@@ -22,11 +22,11 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.pair.nodes import NAMES, Pair
-from tests.pair.relay import Cable, cable
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, until
 from tests.soak.shifted import VARIABLE, Shift
+from tests.support.lossy_link import Cable, cable
+from tests.support.pair import NAMES, Pair
+from tests.support.server_process import Daemon, until
+from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
 

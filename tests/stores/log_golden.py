@@ -4,8 +4,8 @@ break of the format, and needs another version."""
 import shutil
 from pathlib import Path
 
-from tests.golden_files import FOLDER
-from tests.stores.logs import SECOND, SMALL, Nanoseconds, open_log
+from tests.support.golden_files import FOLDER
+from tests.support.segment_log import SECOND, SMALL, Nanoseconds, open_log
 from yirangmq.core.topics import NewRecord
 
 GOLDEN = FOLDER / "log-v1"

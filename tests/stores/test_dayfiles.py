@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.golden_files import golden
-from tests.places import KINDS, Place
-from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once
+from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once
+from tests.support.golden_files import golden
+from tests.support.stores import KINDS, Place
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull

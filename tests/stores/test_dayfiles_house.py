@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import KINDS
 from tests.stores.test_dayfiles import DAY_MS, Kept, keeping
+from tests.support.stores import KINDS
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import BadInput

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.contracts.parts import NOW, QUEUE, bring, envelope, listed, picture, put
-from tests.scenarios.daemons import until
+from tests.support.etcd import Etcds
+from tests.support.server_process import until
+from tests.support.store_contract import NOW, QUEUE, bring, envelope, listed, picture, put
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.cluster.etcd import Etcd, end_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.core.reasons import Reason
 from yirangmq.format.filenames import LETTER_OF, NOTES, TOPS, folder_of, read_name
 

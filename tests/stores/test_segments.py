@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.logs import (
+from tests.support.segment_log import (
     SECOND,
     SMALL,
     START_NS,

@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.logs import SECOND, SMALL, START_NS, Nanoseconds, fill, new, open_log, segments, sent, sequences
+from tests.support.segment_log import (
+    SECOND,
+    SMALL,
+    START_NS,
+    Nanoseconds,
+    fill,
+    new,
+    open_log,
+    segments,
+    sent,
+    sequences,
+)
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord
 from yirangmq.stores.segments import LogSettings, SegmentLog

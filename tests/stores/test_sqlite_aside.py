@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.patience import until
-from tests.stores.served import OrderedIds, after_a_kill, ids, plain, served
+from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, served
+from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.sqlite import SqliteStore

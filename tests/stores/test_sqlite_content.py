@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contracts.parts import envelope, listed, picture
+from tests.support.store_contract import envelope, listed, picture
 from yirangmq import NewMessage, QueueError
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues

@@ -7,7 +7,7 @@ from random import Random
 import apsw
 import pytest
 
-from tests.contracts.parts import picture
+from tests.support.store_contract import picture
 from yirangmq import NewMessage, QueueError
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.patience import until
-from tests.stores.served import after_a_kill, ids, plain, served
+from tests.support.sqlite import after_a_kill, ids, plain, served
+from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.format.envelope import NewMessage

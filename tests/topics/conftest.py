@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topics.pipes import SMALL, Stage, small
+from tests.support.topic_pipes import SMALL, Stage, small
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings
 from yirangmq.topics.stage import Settings

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import client_context, server_context
-from tests.patience import soon
-from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run
+from tests.support.credentials import client_context, server_context
+from tests.support.topic_server import LOOPS, SMALL, Follower, Live, dial, live, run
+from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.stage import Pace, Settings

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.stores.logs import make_log
+from tests.support.segment_log import make_log
+from tests.support.topic_pipes import Client, Stage, small
 from tests.topics.conftest import MakeStage
-from tests.topics.pipes import Client, Stage, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE, soon
-from tests.topics.live import LOOPS, Live, live, run
+from tests.support.topic_server import LOOPS, Live, live, run
+from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
 from yirangmq.doors.sockets import Limits

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run
+from tests.support.topic_server import LOOPS, Follower, Live, dial, live, run
+from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import feeds

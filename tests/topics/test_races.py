@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE, soon
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run
+from tests.support.topic_server import LOOPS, Follower, Live, dial, live, run
+from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from tests.support.topic_pipes import SMALL, Client, Stage, small
 from tests.topics.conftest import MakeStage
-from tests.topics.pipes import SMALL, Client, Stage, small
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
-from tests.stores.logs import sent
-from tests.topics.live import Live, dial, live, run
+from tests.support.segment_log import sent
+from tests.support.topic_server import Live, dial, live, run
+from tests.support.wait import soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.events import FeedMoved
 from yirangmq.core.topics import NewRecord

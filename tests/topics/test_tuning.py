@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
+from tests.support.topic_pipes import Stage, small
+from tests.support.topic_server import LOOPS, Follower, dial, live, run
+from tests.support.wait import soon
 from tests.topics.conftest import MakeStage
-from tests.topics.live import LOOPS, Follower, dial, live, run
-from tests.topics.pipes import Stage, small
 from tests.topics.test_recovering import fill
 from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.live import Answer, Answers, request
-from tests.patience import PATIENCE
+from tests.support.http import Answer, Answers, request
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]

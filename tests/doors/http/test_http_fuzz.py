@@ -7,8 +7,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doors.http.live import Answers, request
 from tests.doors.http.parts import Bench
+from tests.support.http import Answers, request
 from yirangmq.doors.http.exchange import Response
 from yirangmq.doors.http.limits import Limits
 

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.doors.http.live import dial, serving
-from tests.doors.http.v1.servers import HttpServer
-from tests.doors.turning import run
-from tests.patience import PATIENCE
+from tests.support.http import dial, serving
+from tests.support.http_server import HttpServer
+from tests.support.loops import run
+from tests.support.wait import PATIENCE
 from yirangmq.core.access import ADMIN, Grant
 from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.http.exchange import Response

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate, client_context
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.credentials import certificate, client_context
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process

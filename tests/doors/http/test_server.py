@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from tests.certificates import client_context, server_context
-from tests.doors import turning
-from tests.doors.http.live import Peer, ask, dial, request, serving
 from tests.doors.http.parts import Stage
-from tests.patience import PATIENCE, soon
+from tests.support import loops as turning
+from tests.support.credentials import client_context, server_context
+from tests.support.http import Peer, ask, dial, request, serving
+from tests.support.wait import PATIENCE, soon
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds

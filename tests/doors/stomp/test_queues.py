@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
+from tests.support.stomp import Stomp, StompServer, bodies, error_of
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH

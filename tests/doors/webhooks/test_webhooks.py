@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import client_context, server_context
-from tests.doors.webhooks.endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
-from tests.patience import soon
+from tests.support.credentials import client_context, server_context
+from tests.support.wait import soon
+from tests.support.webhook_endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
 

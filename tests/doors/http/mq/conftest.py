@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.doors.http.mq.parts import Scene, staged
-from tests.doors.turning import run
+from tests.support.loops import run
 
 Play = Callable[..., None]
 

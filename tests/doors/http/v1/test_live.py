@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
+from tests.support.http_server import HttpServer
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 

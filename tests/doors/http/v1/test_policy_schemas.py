@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
-from tests.doors.http.v1.servers import HttpServer
 from tests.doors.http.v1.test_live import ask
 from tests.format.test_schemas import SECRET, Outside, SlowLibrary
+from tests.support.http_api import Web
+from tests.support.http_server import HttpServer
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import CONSUME, PUBLISH, Grant

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.scenarios.daemons import Daemon
+from tests.support.server_process import Daemon
 from yirangmq.core.topics import NewRecord
 from yirangmq.pipeline.source.broker import HttpBroker
 from yirangmq.wire.records import RecordReader, encode_batch

@@ -1,4 +1,4 @@
-"""A consumer as a process of its own: ``python -m tests.cluster.workers ENDPOINTS QUEUE NAME FILE``. What it has
+"""A consumer as a process of its own: ``python -m tests.support.etcd_consumer ENDPOINTS QUEUE NAME FILE``. What it has
 worked on stands in its file, a line each, before it is acked."""
 
 import asyncio

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 WRITERS: list[asyncio.StreamWriter] = []
 """Of those connected in the running test, to be closed after it."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import uvloop
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 FLAGS = (
     "--headless",

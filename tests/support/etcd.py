@@ -1,5 +1,7 @@
-"""Real etcd clusters for tests: on free loopback ports, with data folders of their own, ended with SIGKILL."""
+"""Real etcd clusters for tests, on free loopback ports, with data folders of their own, ended with SIGKILL; clients and
+nodes of them in this process."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -10,14 +12,21 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.ports import free_port
+from tests.support.ports import free_ports
+from tests.support.wait import PATIENCE
+from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster.address import Address
+from yirangmq.cluster.etcd import Etcd, end_of
+from yirangmq.cluster.node import Node, Settings
+from yirangmq.core.ports import Clock
 
+Answer = TypeVar("Answer")
 TOOLS = Path(__file__).parents[2] / ".tools" / "etcd"
 STARTS = 3
 """A free port may be taken by another before the server has it; then all begin anew on others."""
@@ -202,10 +211,6 @@ class Etcds:
             member.kill()
 
 
-def free_ports(count: int) -> list[int]:
-    return [free_port() for _ in range(count)]
-
-
 def _answers(endpoint: str) -> bool:
     host, port = endpoint.rsplit(":", 1)
     try:
@@ -213,3 +218,38 @@ def _answers(endpoint: str) -> bool:
             return True
     except OSError:
         return False
+
+
+def play(game: Coroutine[Any, Any, Answer]) -> Answer:
+    async def timed() -> Answer:
+        async with asyncio.timeout(2 * PATIENCE):
+            return await game
+
+    return asyncio.run(timed())
+
+
+def at(*endpoints: str) -> Etcd:
+    return Etcd(Address(endpoints=tuple(endpoints)))
+
+
+@contextlib.asynccontextmanager
+async def running(
+    endpoints: Sequence[str], name: str = "here", clock: Clock | None = None, **settings: Any
+) -> AsyncIterator[Node]:
+    """A node in this process, with an etcd client of its own."""
+    address = Address(endpoints=tuple(endpoints))
+    stop = asyncio.Event()
+    given = Settings(name=name, **{"lease": 10, "look": 0.05, "compact": 0.0, **settings})
+    async with Etcd(address) as client:
+        node = Node(client, address, clock or SystemClock(), TimeOrderedIds(), given)
+        task = asyncio.ensure_future(node.run(stop))
+        try:
+            yield node
+        finally:
+            stop.set()
+            await asyncio.wait_for(task, PATIENCE)
+
+
+async def keys_of(client: Etcd, prefix: bytes) -> list[bytes]:
+    found = await client.range(prefix, end_of(prefix), keys_only=True)
+    return [kv.key for kv in found.kvs]

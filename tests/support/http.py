@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import httptools
 
-from tests.doors.turning import WRITERS
-from tests.patience import PATIENCE
+from tests.support.loops import WRITERS
+from tests.support.wait import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.doors.http.exchange import Request, Routes
 from yirangmq.doors.http.limits import Limits

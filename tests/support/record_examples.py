@@ -1,4 +1,4 @@
-"""Examples of records. ``python -m tests.wire.record_examples`` prints what tests/golden/wire/records.txt holds; a
+"""Examples of records. ``python -m tests.support.record_examples`` prints what tests/golden/wire/records.txt holds; a
 line that changes is a break of the format, and needs another version."""
 
 from itertools import pairwise

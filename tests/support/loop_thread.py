@@ -5,7 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.patience import PATIENCE, STALL_SECONDS
+from tests.support.wait import PATIENCE, STALL_SECONDS
 from yirangmq.observe.watchdog import LoopWatchdog
 
 

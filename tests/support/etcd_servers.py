@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.scenarios.daemons import Daemon, until
+from tests.support.server_process import Daemon, until
 from yirangmq.cluster.address import read_address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.core.errors import QueueError

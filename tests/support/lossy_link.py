@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from tests.patience import PATIENCE
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.wait import PATIENCE
 
 
 class Way(asyncio.DatagramProtocol):

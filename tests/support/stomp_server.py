@@ -12,7 +12,7 @@ from typing import Any
 import stomp
 import uvloop
 
-from tests.patience import PATIENCE, until
+from tests.support.wait import PATIENCE, until
 from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.config.load import load
 from yirangmq.core.access import Grant

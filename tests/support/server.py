@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.threads import OnThread
-from tests.topics.live import loop_here, opening
+from tests.support.loop_thread import OnThread
+from tests.support.topic_server import loop_here, opening
 from yirangmq.broker.consumers import Consumers
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs

@@ -5,7 +5,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from tests.doors.parts import Server
+from tests.support.session import Server
 from yirangmq.core.access import Grant
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk

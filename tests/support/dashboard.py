@@ -5,8 +5,8 @@ import json
 import re
 from typing import Any
 
-from tests.dashboard.chromium import Browser, Element
-from tests.patience import PATIENCE
+from tests.support.chromium import Browser, Element
+from tests.support.wait import PATIENCE
 
 LOST = (
     r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_SOCKET_NOT_CONNECTED"

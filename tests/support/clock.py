@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LIBRARY = Path(__file__).parents[1] / ".tools" / "faketime" / "libfaketimeMT.so.1"
+LIBRARY = Path(__file__).parents[2] / ".tools" / "faketime" / "libfaketimeMT.so.1"
 HOUR = 3600
 
 

@@ -1,8 +1,12 @@
-"""A certificate for localhost that is its own authority, made by the ``openssl`` command when a test needs one."""
+"""Credentials for tests: a token that the server accepts, and a self-signed certificate for localhost, made by the
+``openssl`` command when a test needs one."""
 
 import ssl
 import subprocess
 from pathlib import Path
+
+TOKEN = "a-token-of-these-tests"
+"""At least 16 characters, as the server demands."""
 
 
 def certificate(folder: Path, name: str = "localhost") -> tuple[Path, Path]:

@@ -10,10 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tests.pair.relay import Cable, cable
-from tests.patience import PATIENCE
-from tests.ports import free_port
-from tests.scenarios.daemons import Daemon, until
+from tests.support.lossy_link import Cable, cable
+from tests.support.ports import free_port
+from tests.support.server_process import Daemon, until
+from tests.support.wait import PATIENCE
 from yirangmq import QueueError
 from yirangmq.client.open import connect
 

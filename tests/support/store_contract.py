@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tests.places import Place
+from tests.support.stores import Place
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Failure, Message
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import TRANSITIONS, WAITING, State

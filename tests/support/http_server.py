@@ -5,8 +5,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.threads import OnThread
-from tests.topics.live import loop_here, opening
+from tests.support.loop_thread import OnThread
+from tests.support.topic_server import loop_here, opening
 from yirangmq.broker.batches import Batches
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.consumers import Consumers

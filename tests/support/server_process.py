@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.patience import PATIENCE, STALL_SECONDS
-from tests.patience import until as until  # nearly everybody who starts a process waits for something
+from tests.support.wait import PATIENCE, STALL_SECONDS
+from tests.support.wait import until as until  # nearly everybody who starts a process waits for something
 
 
 class Daemon:

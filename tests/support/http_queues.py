@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, NotFound, QueueError

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.doors.parts import Server
+from tests.support.session import Server
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk

@@ -1,5 +1,5 @@
-"""``python -m tests.modes COMMAND …`` is ``yirangmq COMMAND …`` with a umask of 000, and notes every file, folder and
-socket that has a loose mode at the moment it is made, before the program can change it.
+"""``python -m tests.support.file_modes COMMAND …`` is ``yirangmq COMMAND …`` with a umask of 000. It notes every file,
+folder and socket that has a loose mode at the moment it is made, before the program can change it.
 
 Python's calls are seen here; SQLite's own files are found by walking the folder while they are there."""
 

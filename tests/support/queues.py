@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from tests.webqueues import WebQueues
+from tests.support.http_queues import WebQueues
 from yirangmq.broker.deadletters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client

@@ -20,6 +20,10 @@ def free_port() -> int:
     raise AssertionError("no free port")
 
 
+def free_ports(count: int) -> list[int]:
+    return [free_port() for _ in range(count)]
+
+
 def _is_free(port: int, kind: socket.SocketKind) -> bool:
     with socket.socket(socket.AF_INET, kind) as probe:
         try:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from tests.patience import soon
+from tests.support.wait import soon
 from yirangmq.broker import policies
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
