@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.week import DAYS, RUSH, share, soak
+from benchmarks.soak.week import DAYS, RUSH, share, soak
 from tests.support.lossy_link import cable
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

@@ -8,8 +8,8 @@ import socket
 import time
 from pathlib import Path
 
-from tests.soak import bridged, roles
-from tests.soak.judge import Seen, Verdict, judge, seen
+from benchmarks.soak import bridged, roles
+from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.ports import free_port
 from tests.support.wait import PATIENCE
 from tests.support.worker_processes import Crew, Worker

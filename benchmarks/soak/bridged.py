@@ -3,7 +3,7 @@
 import time
 from zlib import crc32
 
-from tests.soak.judge import Seen
+from benchmarks.soak.judge import Seen
 from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.format.envelope import header_of

@@ -22,7 +22,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.soak.shifted import VARIABLE, Shift
+from benchmarks.soak.shifted import VARIABLE, Shift
 from tests.support.lossy_link import Cable, cable
 from tests.support.pair import NAMES, Pair
 from tests.support.server_process import Daemon, until
@@ -74,7 +74,7 @@ class Told(NamedTuple):
 class WeekPair(Pair):
     def _node(self, name: str, options: tuple[str, ...]) -> Daemon:
         made = super()._node(name, options)
-        made.program = "tests.soak.shifted"
+        made.program = "benchmarks.soak.shifted"
         return made
 
     def folder_of(self, name: str, day: str) -> Path:

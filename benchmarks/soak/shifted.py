@@ -1,4 +1,4 @@
-"""``yirangmq`` with a clock that is ahead by as many milliseconds as a file says: ``python -m tests.soak.shifted``
+"""``yirangmq`` with a clock that is ahead by as many milliseconds as a file says: ``python -m benchmarks.soak.shifted``
 with the words of a command. Whoever holds the file moves the time of all servers at once."""
 
 import mmap

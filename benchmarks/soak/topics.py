@@ -1,5 +1,5 @@
 """``make soak-topics``: runs of topics by seed, most of them step by step in this process, a share with whole processes
-that are killed. Each line has the seed that repeats it: ``python -m tests.soak.topics --seed N [--process]``.
+that are killed. Each line has the seed that repeats it: ``python -m benchmarks.soak.topics --seed N [--process]``.
 
 It ends with one line: runs, records, gaps, duplicates; and with exit code 1 if there is anything but records."""
 
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.soak.judge import Verdict
-from tests.soak.process_run import ProcessRun
-from tests.soak.stage_run import StageRun
+from benchmarks.soak.judge import Verdict
+from benchmarks.soak.process_run import ProcessRun
+from benchmarks.soak.stage_run import StageRun
 from tests.support.worker_processes import Crew, crew
 
 SHARE = 5
@@ -75,7 +75,7 @@ def soak(first: int, runs: int, share: int) -> Tally:
     return tally
 
 
-MODULES = ("tests.soak.roles", "yirangmq.cli.serve", "yirangmq.client.following", "yirangmq.stores.segments")
+MODULES = ("benchmarks.soak.roles", "yirangmq.cli.serve", "yirangmq.client.following", "yirangmq.stores.segments")
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from tests.soak.judge import Seen, Verdict, judge, seen
+from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.topic_pipes import Client, Stage
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import Filter, make_filter

@@ -9,8 +9,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from tests.support.etcd import Etcds
 from tests.support.etcd_servers import Served, served
 from yirangmq.client.open import connect

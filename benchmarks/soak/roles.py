@@ -8,7 +8,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests.soak.judge import Seen, seen
+from benchmarks.soak.judge import Seen, seen
 from yirangmq.cli.main import run as run_command
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QueueError
