@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["YIRANGMQ_HTTP"] = "off"
 
-from tests.support.etcd import Etcds  # noqa: E402
+from tests.support.etcd import EtcdCluster  # noqa: E402
 from tests.support.etcd_servers import Served  # noqa: E402
 from tests.support.server_process import daemon  # noqa: E402
 from yirangmq.client.open import connect  # noqa: E402
@@ -90,7 +90,7 @@ def measure(addresses: dict[str, str], count: int, rounds: int) -> Rates:
 
 
 def run(members: int, count: int, rounds: int) -> Rates:
-    with tempfile.TemporaryDirectory() as folder, Etcds(Path(folder) / "etcd", members, FLAGS) as etcds:
+    with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
         home = Path(folder) / "sqlite"
         home.mkdir()
         nodes = Served(Path(folder) / "nodes", etcds.endpoints, "bench", lease=10)

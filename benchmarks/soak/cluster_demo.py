@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.support.etcd import Etcds
+from tests.support.etcd import EtcdCluster
 from tests.support.etcd_servers import Served, served
 from yirangmq.client.open import connect
 
@@ -50,7 +50,7 @@ class Count:
             time.sleep(0.02)
 
 
-def kill_some(nodes: Served, etcds: Etcds, count: Count) -> None:
+def kill_some(nodes: Served, etcds: EtcdCluster, count: Count) -> None:
     count.wait_for(0.2)
     leader = nodes.leader()
     say(f"{len(count.seen)} messages were worked on; kills server {leader}, which leads the store")
@@ -68,13 +68,13 @@ def kill_some(nodes: Served, etcds: Etcds, count: Count) -> None:
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         say("starts three members of etcd")
-        with Etcds(Path(folder) / "etcd", 3) as etcds:
+        with EtcdCluster(Path(folder) / "etcd", 3) as etcds:
             say("starts two servers: yirangmq serve --store etcd://" + ",".join(etcds.endpoints))
             with served(Path(folder) / "servers", etcds.endpoints, "demo", lease=4) as nodes:
                 return play(nodes, etcds)
 
 
-def play(nodes: Served, etcds: Etcds) -> int:
+def play(nodes: Served, etcds: EtcdCluster) -> int:
     """Both know both addresses, and begin at different ones."""
     count = Count()
     one, other = (nodes.address(name, "tcp") for name in nodes.nodes)

@@ -38,11 +38,6 @@ def place(door: str, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def ids() -> CountingIds:
     return CountingIds()
 

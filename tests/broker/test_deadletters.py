@@ -27,11 +27,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(store: Store, clock: ManualClock) -> Queues:
     return open_for_test(store=store, clock=clock)
 

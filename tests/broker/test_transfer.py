@@ -31,11 +31,6 @@ Opener = Callable[..., Queues]
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
     """A fresh store of a kind at each call, on the test's clock unless it is given another."""
     places: list[Place] = []

@@ -37,11 +37,6 @@ WORDS = [
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def server(tmp_path: Path, clock: ManualClock) -> Iterator[RunningServer]:
     server = RunningServer(MemoryStore(), tmp_path, clock).start()
     yield server

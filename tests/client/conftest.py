@@ -19,11 +19,6 @@ FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def server(tmp_path: Path, clock: ManualClock) -> Iterator[RunningServer]:
     server = RunningServer(MemoryStore(), tmp_path, clock).start()
     yield server

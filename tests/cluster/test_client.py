@@ -9,7 +9,7 @@ import pytest
 
 from tests.cluster.proxy import Proxy
 from tests.support.credentials import certificate
-from tests.support.etcd import Etcds, at, play
+from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import Address, Tls
@@ -27,7 +27,7 @@ def key() -> bytes:
     return f"/t/{uuid.uuid4().hex}/".encode()
 
 
-def test_keys_and_transactions(etcd: Etcds, key: bytes) -> None:
+def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"1")).header.revision
@@ -45,7 +45,7 @@ def test_keys_and_transactions(etcd: Etcds, key: bytes) -> None:
     play(game())
 
 
-def test_pages_are_of_one_moment(etcd: Etcds, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yirangmq.cluster.etcd.PAGE", 3)
 
     async def game() -> None:
@@ -60,7 +60,7 @@ def test_pages_are_of_one_moment(etcd: Etcds, key: bytes, monkeypatch: pytest.Mo
     play(game())
 
 
-def test_reads_and_new_writes_go_to_the_next_member(etcds: Etcds, key: bytes) -> None:
+def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcds.endpoints) as client:
             for number in range(2):
@@ -91,7 +91,7 @@ def test_nobody_answers(key: bytes) -> None:
     play(game())
 
 
-def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes) -> None:
+def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             await client.put(key, b"0")
@@ -114,7 +114,7 @@ def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes)
     play(game())
 
 
-def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: Etcds, key: bytes) -> None:
+def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as writer:
             first = (await writer.put(key + b"begin", b"")).header.revision
@@ -137,7 +137,7 @@ async def _seen(client: Etcd, key: bytes, revision: int, count: int) -> list[byt
     return seen
 
 
-def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: Etcds, key: bytes) -> None:
+def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, key: bytes) -> None:
     """1.2 MB a revision, ten of them: more than one answer may hold."""
 
     async def game() -> None:
@@ -170,7 +170,7 @@ async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
     return parts > 0
 
 
-def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: bytes) -> None:
+def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"")).header.revision
@@ -205,7 +205,7 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: b
     play(following())
 
 
-def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> None:
+def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             async with await Lease.grant(client, 4) as lease:
@@ -223,7 +223,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> N
     play(game())
 
 
-def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) -> None:
+def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: EtcdCluster) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             lease = await Lease.grant(client, 2)
@@ -237,7 +237,7 @@ def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) ->
     play(game())
 
 
-def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, key: bytes) -> None:
+def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdCluster, key: bytes) -> None:
     """A connection swapped under running calls must neither end them nor leave two of them."""
 
     async def game() -> None:
@@ -278,7 +278,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, k
 
 
 def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key: bytes) -> None:
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         for words in (
             ["user", "add", "root:secret"],
             ["role", "add", "root"],
@@ -312,7 +312,7 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
             with pytest.raises(NotAllowed):
                 await client.get(key)
 
-    with Etcds(tmp_path / "etcd") as cluster:
+    with EtcdCluster(tmp_path / "etcd") as cluster:
         play(game(cluster))
 
 
@@ -329,11 +329,11 @@ def test_tls(tmp_path: Path, key: bytes) -> None:
             with pytest.raises(Unavailable):
                 await stranger.put(key, b"2")
 
-    with Etcds(tmp_path / "etcd", flags=flags, scheme="https") as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=flags, scheme="https") as cluster:
         play(game(tuple(cluster.endpoints)))
 
 
-def test_what_is_too_large_is_refused_by_name(etcd: Etcds, key: bytes) -> None:
+def test_what_is_too_large_is_refused_by_name(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> Any:
         async with at(*etcd.endpoints) as client:
             with pytest.raises(TooLarge, match="too large"):

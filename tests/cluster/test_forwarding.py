@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.credentials import TOKEN, certificate, server_context
-from tests.support.etcd import Etcds
+from tests.support.etcd import EtcdCluster
 from tests.support.etcd_servers import Served
 from tests.support.server_process import until as wait_until
 from tests.support.stomp_server import LiveClient
@@ -142,7 +142,9 @@ def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
 
 
 @pytest.mark.process
-def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_servers_with_certificates_of_their_own_pass_on_encrypted(
+    etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     """By socket, HTTP and STOMP through the node that does not lead, whose certificate clients see; what is between the
     nodes is encrypted with the leader's."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.support.etcd import Etcds, play
+from tests.support.etcd import EtcdCluster, play
 from tests.support.wait import until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
@@ -127,7 +127,7 @@ def test_a_member_is_cut_off_and_comes_back(network: Network, tmp_path: Path, qu
         network.mend(cut)
 
     with (
-        Etcds(tmp_path / "etcd", 3, hosts=network.hosts, prefixes=network.prefixes) as etcds,
+        EtcdCluster(tmp_path / "etcd", 3, hosts=network.hosts, prefixes=network.prefixes) as etcds,
         Troupe(etcds, tmp_path / "troupe", queue) as troupe,
     ):
         assert doubled(play(troupe.perform(1500, evil))) <= 2 * AT_ONCE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.troupe import Troupe
-from tests.support.etcd import Etcds, at, play, program
+from tests.support.etcd import EtcdCluster, at, play, program
 from tests.support.wait import PATIENCE, soon
 
 pytestmark = pytest.mark.process
@@ -20,7 +20,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)
 
 
-def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
+def test_the_lines_and_the_program_run(etcd: EtcdCluster, tmp_path: Path) -> None:
     folders = [str(Path(program("etcdctl")).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
     endpoints = ",".join(etcd.endpoints)
     environment = {

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.support.etcd import Etcds, at
+from tests.support.etcd import EtcdCluster, at
 from tests.support.etcd_consumer import AT_ONCE
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import TimeOrderedIds
@@ -26,7 +26,7 @@ Evil = Callable[["Troupe"], Awaitable[None]]
 class Troupe:
     """``with Troupe(…) as troupe: troupe.play(messages, evil)``."""
 
-    def __init__(self, etcds: Etcds, folder: Path, queue: str, nodes: int = 2, consumers: int = 2) -> None:
+    def __init__(self, etcds: EtcdCluster, folder: Path, queue: str, nodes: int = 2, consumers: int = 2) -> None:
         self.etcds = etcds
         self.queue = queue
         self.keys = Keys(queue)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import Etcds
+from tests.support.etcd import EtcdCluster
 from tests.support.store_contract import recount
 from tests.support.stores import ALL_KINDS, Place
 from yirangmq.core.ports import Store
@@ -14,7 +14,7 @@ from yirangmq.core.ports import Store
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One member for all tests; each has a store of its own in it."""
-    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd") / "one") as cluster:
         yield cluster.endpoints[0]
 
 

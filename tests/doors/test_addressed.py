@@ -8,11 +8,6 @@ from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
 def waits(client: Client, server: Server, consumer: str, queue: str = "mail") -> int:
     """A lease with patience; the number of its request."""
     number = client.send(Kind.LEASE, calls.Lease(queue, 5, 30_000, None, consumer))

@@ -16,16 +16,6 @@ from yirangmq.wire.looks import unpack
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
-
-
 def bury(client: Client, queue: str, *payloads: bytes) -> list[str]:
     ids = client.publish(queue, *payloads)
     leases = [message.lease for message in client.lease(queue, len(payloads))]

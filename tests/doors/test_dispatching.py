@@ -52,16 +52,6 @@ class Consumer:
         self._server.turn()
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
-
-
 def dispatch(client: Client, strategy: str, **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = client.call("dispatch_set", queue="mail", members={"strategy": strategy, **more})
     return found

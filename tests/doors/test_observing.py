@@ -15,16 +15,6 @@ from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
-
-
 def watch(server: Server, client: Client, **values: Any) -> int:
     """Asked, not yet answered; the number of the request."""
     number = client.send(Kind.CALL, calls.Call("watch", values))

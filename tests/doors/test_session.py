@@ -13,12 +13,6 @@ from yirangmq.testing import FailingStore
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
 
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
 # -- greeting -------------------------------------------------------------------------------------------------------
 
 

@@ -29,11 +29,6 @@ def pushed(clock: ManualClock, *spans: tuple[int, int], fence: int = 1) -> RunDe
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def subscription(clock: ManualClock) -> Subscription:
     return Subscription("q", "c", None, 10, clock, lambda deliveries: True)
 

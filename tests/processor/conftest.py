@@ -23,11 +23,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(place: Place, clock: ManualClock) -> Iterator[Queues]:
     ids = CountingIds()
     with Queues(place.open(), clock, ids, "tester", verbs=Verbs(clock, ids, Defaults(hooks=(MODULE,)))) as queues:

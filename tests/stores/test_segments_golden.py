@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.stores.log_golden import EPOCH, GOLDEN, make
+from tests.support.clock import START_NS
 from tests.support.record_examples import frame_of
-from tests.support.segment_log import SECOND, START_NS, open_log, segments
+from tests.support.segment_log import SECOND, open_log, segments
 from yirangmq.core.topics import NO_HEADERS, Record
 from yirangmq.stores import segments_layout as layout
 from yirangmq.stores.segments_view import SegmentView

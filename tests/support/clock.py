@@ -1,5 +1,5 @@
-"""The wall clock of one process, set by a test while the process runs: libfaketime, which ``make faketime`` fetches.
-The clocks that count from boot stay those of the machine."""
+"""Clocks that a test sets. ``WallClock`` is the wall clock of another process, set while it runs: libfaketime, which
+``make faketime`` fetches; the clocks that count from boot stay those of the machine."""
 
 import os
 import time
@@ -9,6 +9,7 @@ import pytest
 
 LIBRARY = Path(__file__).parents[2] / ".tools" / "faketime" / "libfaketimeMT.so.1"
 HOUR = 3600
+START_NS = 1_768_296_060_000_000_000
 
 
 class WallClock:
@@ -39,3 +40,26 @@ class WallClock:
     def now(self) -> float:
         """What it shows."""
         return time.time() + self.seconds
+
+
+class MillisecondClock:
+    """Milliseconds that the test sets."""
+
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+class NanosecondClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = START_NS
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, nanoseconds: int) -> None:
+        self.now += nanoseconds

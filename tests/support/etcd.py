@@ -45,7 +45,7 @@ def program(name: str) -> str:
     pytest.skip(text)
 
 
-class Member:
+class EtcdMember:
     """One etcd process; it may be killed, stopped, woken and started again with what it has on disk."""
 
     def __init__(
@@ -116,7 +116,7 @@ class Member:
             return False
 
 
-class Etcds:
+class EtcdCluster:
     """A cluster of ``count`` members. ``flags`` go to each; ``hosts`` and ``prefixes`` are the addresses and the
     words before the command, where each lives in a network of its own."""
 
@@ -135,9 +135,9 @@ class Etcds:
         self._scheme = scheme
         self._hosts = list(hosts) or ["127.0.0.1"] * count
         self._prefixes = list(prefixes) or [()] * count
-        self.members: list[Member] = []
+        self.members: list[EtcdMember] = []
 
-    def __enter__(self) -> "Etcds":
+    def __enter__(self) -> "EtcdCluster":
         for left in reversed(range(STARTS)):
             self._prepare()
             for member in self.members:
@@ -158,7 +158,7 @@ class Etcds:
     def endpoints(self) -> list[str]:
         return [member.endpoint for member in self.members]
 
-    def wait_well(self, members: Sequence[Member] | None = None) -> bool:
+    def wait_well(self, members: Sequence[EtcdMember] | None = None) -> bool:
         until = time.monotonic() + PATIENCE
         wanted = self.members if members is None else members
         while not all(member.is_well() for member in wanted):
@@ -175,7 +175,7 @@ class Etcds:
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
-    def leader(self) -> Member:
+    def leader(self) -> EtcdMember:
         """The member that leads now."""
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
@@ -204,7 +204,7 @@ class Etcds:
                 "--initial-cluster", together, "--initial-cluster-state", "new", "--initial-cluster-token", token,
                 *self._given,
             ]  # fmt: skip
-            self.members.append(Member(name, folder, client, peer, flags, self._prefixes[number]))
+            self.members.append(EtcdMember(name, folder, client, peer, flags, self._prefixes[number]))
 
     def _end(self) -> None:
         for member in self.members:

@@ -1,17 +1,26 @@
-"""A test's own loop on real sockets: run to its end, and whoever was connected is closed after it."""
+"""Event loops of tests: run to their end, connections closed after it; an executor that needs no threads."""
 
 import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor, Future
 from contextlib import suppress
+from typing import Any
+
+import uvloop
 
 from tests.support.wait import PATIENCE
 
+Run = Callable[[Awaitable[None]], None]
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
 WRITERS: list[asyncio.StreamWriter] = []
 """Of those connected in the running test, to be closed after it."""
 
 
-def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
+def run_loop(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
     async def whole() -> None:
         try:
             await main
@@ -24,3 +33,12 @@ def run(main: Awaitable[None], make_loop: Callable[[], asyncio.AbstractEventLoop
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(whole())
+
+
+class InlineExecutor(Executor):
+    """Runs each task in the call that submits it."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work(*given, **named))
+        return future

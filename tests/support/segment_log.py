@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support.clock import START_NS
 from yirangmq.core.topics import NewRecord, Piece, Record
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
@@ -16,21 +17,7 @@ from yirangmq.wire.records import RecordReader
 
 SMALL = LogSettings(segment_bytes=4096, ahead=False)
 """Segments that fill after a few records, and everything done in the caller's own thread."""
-START_NS = 1_768_296_060_000_000_000
 SECOND = 1_000_000_000
-
-
-class Nanoseconds:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self.now = START_NS
-
-    def __call__(self) -> int:
-        return self.now
-
-    def advance(self, nanoseconds: int) -> None:
-        self.now += nanoseconds
 
 
 class CarelessDisk(Disk):

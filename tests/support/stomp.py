@@ -1,10 +1,8 @@
 """A STOMP door without sockets: a loop that turns when told, clients that speak in bytes and hear frames."""
 
-from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any
 
+from tests.support.loops import InlineExecutor
 from tests.support.session import Server
 from yirangmq.core.access import Grant
 from yirangmq.core.ports import Store
@@ -20,15 +18,6 @@ from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire.stomp import V12, Frame, StompReader, encode
 
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os", ahead=False)
-
-
-class AtOnce(Executor):
-    """Works are done where they are asked for; their answers wait for a turn."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result(fn(*args, **kwargs))
-        return future
 
 
 class StompServer(Server):
@@ -50,7 +39,7 @@ class StompServer(Server):
         opening = Opening(
             lambda: SegmentLog(folder, SMALL), lambda: open_cursors(f"file:{folder / 'cursors'}"), folder.exists
         )
-        made = Publisher(opening, loop, Settings(), Aside(turns.soon, AtOnce))
+        made = Publisher(opening, loop, Settings(), Aside(turns.soon, InlineExecutor))
         made.start()
         return made
 

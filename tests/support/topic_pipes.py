@@ -4,10 +4,11 @@ that are pipes of a few bytes. Everything else is real: the log, the feed, the r
 import os
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+from tests.support.clock import START_NS
+from tests.support.loops import InlineExecutor
 from yirangmq.core.errors import QueueError
 from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import ALL, Filter
@@ -26,7 +27,6 @@ from yirangmq.wire import calls, records
 from yirangmq.wire.frames import FrameReader, Kind
 
 SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
-START_NS = 1_768_296_060_000_000_000
 
 
 class Turning:
@@ -222,15 +222,6 @@ class Client:
         return [record.sequence for record in self.records]
 
 
-class AtOnce(Executor):
-    """Work that is done when it is asked for."""
-
-    def submit(self, work: Callable[..., Any], /, *given: Any, **named: Any) -> "Future[Any]":
-        future: Future[Any] = Future()
-        future.set_result(work(*given, **named))
-        return future
-
-
 class Stage:
     def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL, disk: Disk | None = None) -> None:
         self.settings = settings
@@ -246,7 +237,7 @@ class Stage:
             ),
             loop,
             settings,
-            Aside(loop.call, AtOnce),
+            Aside(loop.call, InlineExecutor),
         )
         self.publisher.state_heard.append(lambda before, after, why: self.states.append(str(after)))
         self.publisher.moved_heard.append(lambda one, before, after: self.trace.append((one.number, str(after))))

@@ -4,13 +4,12 @@ import asyncio
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import uvloop
 
 from tests.support.wait import PATIENCE
 from yirangmq.broker.desk import Desk
@@ -30,10 +29,6 @@ from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire import calls, feeds, records
 from yirangmq.wire.frames import FrameReader, Kind
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
-    "asyncio": asyncio.new_event_loop,
-    "uvloop": uvloop.new_event_loop,
-}
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os")
 
 
@@ -223,11 +218,3 @@ async def dial(
         yield follower
     finally:
         await follower.close()
-
-
-def run(kind: str, main: Awaitable[None]) -> None:
-    async def whole() -> None:
-        await main
-
-    with asyncio.Runner(loop_factory=LOOPS[kind]) as runner:
-        runner.run(whole())

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.loops import LOOPS, run_loop
 from tests.support.topic_pipes import Stage, small
-from tests.support.topic_server import LOOPS, Follower, dial, live, run
+from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
 from tests.topics.conftest import MakeStage
 from tests.topics.test_recovering import fill
@@ -71,7 +72,7 @@ def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_pa
             await soon(lambda: recovery_threads() - before == 1)  # the others went when they had nothing left to do
             assert len(server.topics.opened().follows.workers) == 1
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
             assert slow.sequences == list(range(1, 2001))
             assert "recovery_needed" in {state for _, state in server.trace}
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None
             assert said.value.field == name
             assert server.topics.settings == Settings()
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 async def _tune(asking: Follower, **values: int) -> dict[str, int]:

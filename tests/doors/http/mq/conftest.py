@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.doors.http.mq.parts import Scene, staged
-from tests.support.loops import run
+from tests.support.loops import run_loop
 
 Play = Callable[..., None]
 
@@ -20,6 +20,6 @@ def play() -> Play:
             async with staged(**given) as stage:
                 await scene(stage)
 
-        run(main())
+        run_loop(main())
 
     return whole
