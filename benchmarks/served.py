@@ -100,7 +100,7 @@ def run(members: int, count: int, rounds: int) -> Rates:
             first = nodes.leader()
             nodes.start("b")
             with daemon(home, "--tcp", "127.0.0.1:0", "--log-level", "error") as beside:
-                here = next(one for one in beside.ready["addresses"] if one.startswith("tcp"))
+                here = beside.address_of("tcp")
                 there = [nodes.address(name, "tcp") for name in (first, nodes.other(first))]
                 return measure(dict(zip(PATHS, [here, *there], strict=True)), count, rounds)
         finally:

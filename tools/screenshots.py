@@ -192,7 +192,7 @@ def shop(folder: Path) -> Iterator[str]:
     (folder / "yirang-data").mkdir()
     yesterday_and_before(f"sqlite:{folder / 'yirang-data' / 'queue.db'}")
     with daemon(folder, "--http", "127.0.0.1:0", "--node", "shop-1", data="") as server:
-        url = next(address for address in server.ready["addresses"] if address.startswith("http://"))
+        url = server.address_of("http")
         traffic = Traffic(Api(url))
         traffic.open()
         try:

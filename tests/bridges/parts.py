@@ -165,3 +165,6 @@ class House:
 
 def _never(name: str, error: QueueError) -> None:
     raise AssertionError(f"{name}: {error}")
+
+
+MakeHouse = Callable[..., House]

@@ -1,21 +1,17 @@
 """A server in this process, and clients of every kind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.parts import BadLine, InLoop
+from tests.client.parts import FACES, BadLine, Connect
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
-from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
-
-Connect = Callable[..., Any]
-FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
 
 
 @pytest.fixture

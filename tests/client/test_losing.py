@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
-from tests.client.parts import BadLine
+from tests.client.parts import BadLine, Connect
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, NotAllowed, Unreachable

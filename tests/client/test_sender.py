@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import FACES, Connect
-from tests.client.parts import BadLine, InLoop, ToTheirEnd
+from tests.client.parts import FACES, BadLine, Connect, InLoop, ToTheirEnd
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE, until
 from yirangmq.client import sender as sender_module

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
-from tests.client.parts import BadLine, ToTheirEnd
+from tests.client.parts import BadLine, Connect, ToTheirEnd
 from tests.support.server import RunningServer
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import BadInput, LeaseExpired

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.conftest import Connect
+from tests.client.parts import Connect
 from tests.support.credentials import certificate, server_context
 from tests.support.server import RunningServer
 from yirangmq import BadInput, NotAllowed, TlsFailed

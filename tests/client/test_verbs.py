@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.client.conftest import Connect
-from tests.client.parts import SOON
+from tests.client.parts import SOON, Connect
 from tests.support.server import RunningServer
 from yirangmq import NewMessage, broker, client
 from yirangmq.broker.queues import Queues

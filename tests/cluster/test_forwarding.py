@@ -171,7 +171,7 @@ def test_servers_with_certificates_of_their_own_pass_on_encrypted(
             answer = web.getresponse()
             assert (answer.status, json.loads(answer.read())["queue"]) == (200, queue)
             web.close()
-            port = nodes.port("b", "stomp")
+            port = nodes.port("b", "stomp+ssl")
             stomp = LiveClient(port)
             stomp.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
             stomp.connect(username="any", passcode=TOKEN)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import EtcdCluster, play
+from tests.support.etcd import QUICK, EtcdCluster, play, with_user
 from tests.support.etcd_servers import served
 from tests.support.server_process import run_command
 from tests.support.wait import PATIENCE, soon
@@ -23,8 +23,6 @@ from yirangmq.cluster.roles import as_commands, roles_of, server_role
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process
-QUICK = ["--bcrypt-cost", "4"]
-"""Passwords of a test need not be hard to guess."""
 
 
 def cli(etcds: EtcdCluster, *words: str) -> bytes:
@@ -48,16 +46,6 @@ def set_up(etcds: EtcdCluster, queue: str) -> None:
             etcds.ctl("role", "add", "root")
         etcds.ctl("user", "grant-role", user, role)
     etcds.ctl("auth", "enable")
-
-
-def with_user(etcds: EtcdCluster, folder: Path, name: str, role: str) -> str:
-    """A new user with this role; what an address says of it."""
-    etcds.ctl("user", "add", f"{name}:{name}-word")
-    if role == "root":
-        etcds.ctl("role", "add", "root")
-    etcds.ctl("user", "grant-role", name, role)
-    (folder / name).write_text(f"{name}-word\n")
-    return f"&user={name}&password-file={folder / name}"
 
 
 def store(etcds: EtcdCluster, name: str) -> str:

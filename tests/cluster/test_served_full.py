@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.test_roles import QUICK, with_user
-from tests.support.etcd import EtcdCluster, at, play
+from tests.support.etcd import QUICK, EtcdCluster, at, play, with_user
 from tests.support.etcd_servers import Served, served
 from tests.support.server_process import run_command, until
 from tests.support.wait import soon

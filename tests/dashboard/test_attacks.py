@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.conftest import http_url
 from tests.support.chromium import Browser
 from tests.support.dashboard import Api, Page
 from tests.support.http_server import HttpServer
@@ -152,7 +151,7 @@ def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(
     [id] = page.api.publish(queue, {"to": "ann"})
     before = page.api.counts(queue), page.api("GET", f"queues/{queue}/policy"), _names(page.api)
     page.browser.open(f"http://{host}:{site}/")
-    result = play(page.browser, ATTACKS, http_url(server), queue, id)
+    result = play(page.browser, ATTACKS, server.address_of("http"), queue, id)
     assert result == {"won": [], "tried": 33}
     assert (page.api.counts(queue), page.api("GET", f"queues/{queue}/policy"), _names(page.api)) == before
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.dashboard.conftest import http_url, looking
 from tests.support.chromium import Browser
+from tests.support.dashboard import looking
 from tests.support.server_process import Daemon
 
 pytestmark = pytest.mark.process
@@ -29,7 +29,7 @@ def test_the_page_of_the_document_works_as_it_stands_and_one_without_its_thing_i
     (package / "dashboard" / "pages" / "moon.js").write_text(MOON)
     server = Daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0").start(PYTHONPATH=str(package.parent))
     try:
-        page = next(shown := looking(browser, http_url(server)))
+        page = next(shown := looking(browser, server.address_of("http")))
         schedule = {"name": "nightly", "cron": "30 2 * * *", "message": {"kind": "daily"}}
         page.api("PUT", "queues/reports/policy", {"schedules": [schedule]})
         page.open().live()

@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.broker.test_busy import BUSY_SECONDS, Shared
+from tests.support.locked_store import BUSY_SECONDS, Shared
 from tests.support.loops import run_loop
 from tests.support.session import Client, Server
 from tests.support.topic_server import live

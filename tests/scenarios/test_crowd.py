@@ -7,7 +7,6 @@ import time
 import traceback
 from collections import Counter
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
@@ -54,11 +53,6 @@ def consume_until_empty(url: str, pipe: Connection, seed: int, end: float) -> No
                     return
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
-
-
-@pytest.fixture(params=["sqlite", "files"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'store'}"
 
 
 @pytest.mark.timeout(SECONDS + 3 * PATIENCE)

@@ -1,7 +1,6 @@
 """A real server and real consumers: strategies switched under load, consumers killed under each, programs turned away,
 outcomes told to an endpoint that fails at first."""
 
-import http.client
 import json
 import socket
 import subprocess
@@ -163,22 +162,9 @@ SETTINGS = {
 }
 
 
-def _address(server: Daemon, scheme: str) -> str:
-    return str(next(one for one in server.ready["addresses"] if one.startswith(scheme)))
-
-
-def _status(server: Daemon, token: str, path: str, body: object) -> int:
-    connection = http.client.HTTPConnection(_address(server, "http://").removeprefix("http://"), timeout=60)
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    connection.request("POST", path, json.dumps(body), headers)
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
 def _stomp(server: Daemon, token: str, queue: str) -> list[str]:
     """Connects, sends one message, and says which frames came back."""
-    host, _, port = _address(server, "stomp://").removeprefix("stomp://").rpartition(":")
+    host, _, port = server.address_of("stomp").removeprefix("stomp://").rpartition(":")
     connect = f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0"
     send = f"SEND\ndestination:/queue/{queue}\nreceipt:r\n\nhello\0DISCONNECT\n\n\0"
     with socket.create_connection((host, int(port)), timeout=60) as line:
@@ -192,7 +178,7 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
     here = "127.0.0.1:0"
     options = ("--config", str(tmp_path / "settings.json"), "--tcp", here, "--http", here, "--stomp", here)
     with daemon(tmp_path, *options) as server:
-        tcp = _address(server, "tcp://")
+        tcp = server.address_of("tcp")
         with connect(tcp, token="token-of-program-atmh") as atmh, connect(tcp, token="token-of-program-jetco") as jetco:
             atmh.publish("JETCO", {"pay": 1})
             [delivery] = jetco.lease("JETCO", wait=60)
@@ -212,10 +198,10 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
             with pytest.raises(NotAllowed), connect(tcp, token=token, retries=0) as client:
                 deed(client)
         publish = "/v1/queues/JETCO/messages"
-        assert _status(server, "token-of-program-atmh", publish, {"pay": 2}) == 200
-        assert _status(server, "token-of-program-jetco", publish, {"pay": 2}) == 403
-        assert _status(server, "token-of-program-away", publish, {"pay": 2}) == 401
-        assert _status(server, "", publish, {"pay": 2}) == 401
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-atmh")[0] == 200
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-jetco")[0] == 403
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-away")[0] == 401
+        assert server.request("POST", publish, {"pay": 2}, token="")[0] == 401
         assert _stomp(server, "token-of-program-atmh", "JETCO") == ["CONNECTED", "RECEIPT"]
         assert _stomp(server, "token-of-program-jetco", "ATMH") == ["CONNECTED", "ERROR"]
         assert _stomp(server, "token-of-program-away", "JETCO") == ["ERROR"]

@@ -23,8 +23,7 @@ HTTP = ("--http", "127.0.0.1:0")
 
 
 def web(server: Daemon) -> WebQueues:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("http://")]
-    return WebQueues(int(address.rpartition(":")[2]))
+    return WebQueues(server.port_of("http"))
 
 
 def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:

@@ -28,16 +28,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def port_of(server: Daemon) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("http://")]
-    return int(address.rpartition(":")[2])
-
-
 class Web:
     """One connection, one request at a time."""
 
     def __init__(self, server: Daemon) -> None:
-        self._line = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)
+        self._line = http.client.HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE)
 
     def close(self) -> None:
         self._line.close()
@@ -158,7 +153,7 @@ def test_a_crowd_of_blocked_orders_is_served_in_order_of_arrival(crowd: int, tmp
         before = server.resident_bytes()
         lines = []
         for _ in range(count):
-            line = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE))
+            line = stack.enter_context(socket.create_connection(("127.0.0.1", server.port_of("http")), PATIENCE))
             line.sendall(b"GET /mq/q/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
             lines.append(line)
         queues = stack.enter_context(connect(server.address))

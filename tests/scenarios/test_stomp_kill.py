@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server_process import Daemon, daemon
+from tests.support.server_process import daemon
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import until
 from yirangmq.client.faces import Client
@@ -20,11 +20,6 @@ pytestmark = [pytest.mark.process]
 KILLS = 3
 
 
-def port_of(server: Daemon) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("stomp")]
-    return int(address.rpartition(":")[2])
-
-
 def has_heard(client: LiveClient, receipts: int) -> bool:
     return len(client.heard.receipts) >= receipts
 
@@ -33,7 +28,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
     confirmed: list[bytes] = []
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
         for kill in range(KILLS):
-            client = LiveClient(port_of(server)).connect()
+            client = LiveClient(server.port_of("stomp")).connect()
             for number in range(300):
                 headers = {"receipt": f"{kill}.{number}", "persistent": "true"}
                 client.line.send("/queue/mail", f"{kill}.{number}", headers=headers)
@@ -42,7 +37,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
             confirmed += [receipt.encode() for receipt in client.heard.receipts]
             client.close()
             server.start()
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         client.send("/queue/mail", b"last")
         client.line.subscribe("/queue/mail", id="1", ack="auto")
         until(lambda: client.heard.messages and client.heard.messages[-1].body == b"last")
@@ -55,7 +50,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
 
 def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path) -> None:
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         for number in range(3):
             client.send("/queue/mail", str(number))
         client.confirm(client.line.subscribe, "/queue/mail", id="1", ack="client")
@@ -65,7 +60,7 @@ def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path
         server.kill()
         client.close()
         server.start()
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         client.confirm(client.line.subscribe, "/queue/mail", id="1", ack="client")
         messages = client.messages(3)
         client.close()
@@ -104,9 +99,9 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
                 queue,
                 {"visibilityTimeoutSec": 600, "dispatch": {"strategy": queue, "graceSec": 1}},
             )
-        command = [sys.executable, "-c", DOOMED, str(port_of(server)), *queues]
+        command = [sys.executable, "-c", DOOMED, str(server.port_of("stomp")), *queues]
         doomed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        survivor = LiveClient(port_of(server)).connect()
+        survivor = LiveClient(server.port_of("stomp")).connect()
         try:
             assert doomed.stdout is not None
             assert doomed.stdout.readline() == "there\n"

@@ -29,13 +29,6 @@ def opened(store: ServedSqliteStore) -> Queues:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def store(home: Path) -> Iterator[ServedSqliteStore]:
     made = served(home, redo_bytes=SMALL)
     yield made

@@ -29,13 +29,6 @@ REDO = "queue.db-redo"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    return made
-
-
-@pytest.fixture
 def store(home: Path) -> Iterator[ServedSqliteStore]:
     made = served(home)
     yield made

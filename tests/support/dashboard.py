@@ -3,11 +3,13 @@
 import http.client
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from tests.support.chromium import Browser, Element
 from tests.support.wait import PATIENCE
 
+EVIL = '<img src=x onerror="window.hit=1"><script>window.hit=1</script><svg onload=window.hit=1>"\'`javascript:alert(1)'
 LOST = (
     r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_SOCKET_NOT_CONNECTED"
     r"|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
@@ -124,3 +126,25 @@ class Page:
     def complaints(self) -> list[str]:
         """What the browser said that this test has not brought about."""
         return [line for line in self.browser.log() if not any(re.search(one, line) for one in self._forgiven)]
+
+
+def looking(browser: Browser, url: str) -> Iterator[Page]:
+    """A fresh page. A test fails on anything that the browser complains of."""
+    page = Page(browser, url)
+    browser.size(1280, 900)
+    browser.prefer("light")
+    browser.open(f"{url}/robots.txt")
+    browser.script("sessionStorage.clear(); localStorage.clear()")
+    browser.log()
+    yield page
+    page.api.close()
+    browser.open("about:blank")
+    assert page.complaints() == []
+
+
+def safe(page: Page) -> None:
+    """Nothing of it became a part of the page."""
+    assert page.browser.script("return window.hit ?? null") is None
+    inside = "main img, main script, main svg[onload], dialog img, dialog script, dialog svg[onload], iframe"
+    assert page.browser.script("return document.querySelectorAll(arguments[0]).length", inside) == 0
+    assert page.browser.script("return [...document.links].filter((link) => link.protocol !== 'http:').length") == 0

@@ -28,6 +28,8 @@ from yirangmq.core.ports import Clock
 
 Answer = TypeVar("Answer")
 TOOLS = Path(__file__).parents[2] / ".tools" / "etcd"
+QUICK = ["--bcrypt-cost", "4"]
+"""Passwords of a test need not be hard to guess."""
 STARTS = 3
 """A free port may be taken by another before the server has it; then all begin anew on others."""
 
@@ -253,3 +255,13 @@ async def running(
 async def keys_of(client: Etcd, prefix: bytes) -> list[bytes]:
     found = await client.range(prefix, end_of(prefix), keys_only=True)
     return [kv.key for kv in found.kvs]
+
+
+def with_user(etcds: EtcdCluster, folder: Path, name: str, role: str) -> str:
+    """A new user with this role; what an address says of it."""
+    etcds.ctl("user", "add", f"{name}:{name}-word")
+    if role == "root":
+        etcds.ctl("role", "add", "root")
+    etcds.ctl("user", "grant-role", name, role)
+    (folder / name).write_text(f"{name}-word\n")
+    return f"&user={name}&password-file={folder / name}"

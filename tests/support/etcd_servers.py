@@ -38,10 +38,10 @@ class Served:
         return node
 
     def address(self, name: str, scheme: str) -> str:
-        return next(str(one) for one in self.nodes[name].ready["addresses"] if one.startswith(scheme))
+        return self.nodes[name].address_of(scheme)
 
     def port(self, name: str, scheme: str) -> int:
-        return int(self.address(name, scheme).rpartition(":")[2])
+        return self.nodes[name].port_of(scheme)
 
     @property
     def addresses(self) -> str:

@@ -4,7 +4,9 @@ holds store and clock."""
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+from tests.support.http_client import request_json
 from tests.support.loop_thread import OnThread
 from tests.support.topic_server import loop_here, opening
 from yirangmq.broker.batches import Batches
@@ -76,6 +78,10 @@ class HttpServer:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def request(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
+        """(status, document) of one request on a connection of its own."""
+        return request_json(self.url, method, path, document)
 
     def start(self) -> "HttpServer":
         self._thread.start()

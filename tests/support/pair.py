@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.http_client import request_json
 from tests.support.lossy_link import Cable, cable
 from tests.support.ports import free_port
 from tests.support.server_process import Daemon, until
@@ -53,6 +54,10 @@ class Pair:
         for name in names or NAMES:
             self.nodes[name].start()
         return self
+
+    def request(self, name: str, path: str) -> Any:
+        """A document of a node's API; a node that is unwell answers with 503, and why."""
+        return request_json(f"http://127.0.0.1:{self.http[name]}", "GET", f"/v1/{path}")[1]
 
     def status(self, name: str) -> dict[str, Any]:
         with connect(self.nodes[name].address, retries=0, timeout=10) as client:

@@ -35,7 +35,7 @@ class Served:
     def start(self) -> None:
         self._local = threading.local()
         self.daemon.start()
-        self.url: str = next(one for one in self.daemon.ready["addresses"] if one.startswith("http:"))
+        self.url = self.daemon.address_of("http")
 
     def stop(self) -> None:
         self.http.close()

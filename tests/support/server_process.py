@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.http_client import request_json
 from tests.support.wait import PATIENCE, STALL_SECONDS
 from tests.support.wait import until as until  # nearly everybody who starts a process waits for something
 
@@ -32,6 +33,17 @@ class Daemon:
     @property
     def url(self) -> str:
         return f"sqlite:{self.folder / 'd' / 'queue.db'}"
+
+    def address_of(self, scheme: str) -> str:
+        """Where it listens by this protocol: ``tcp``, ``http``, ``https``, ``stomp``, ``stomp+ssl`` …"""
+        return next(str(one) for one in self.ready["addresses"] if one.startswith(f"{scheme}:"))
+
+    def port_of(self, scheme: str) -> int:
+        return int(self.address_of(scheme).rpartition(":")[2])
+
+    def request(self, method: str, path: str, document: object = None, *, token: str = "") -> tuple[int, Any]:
+        """(status, document) of one request over HTTP."""
+        return request_json(self.address_of("http"), method, path, document, token=token)
 
     @property
     def pid(self) -> int:

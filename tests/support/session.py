@@ -17,6 +17,7 @@ from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import Session
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.format.jsontext import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire import calls
@@ -154,8 +155,12 @@ class Client:
         self.answers = [answer for answer in self.answers if answer.request != number]
         return found
 
-    def publish(self, queue: str, *payloads: bytes) -> list[str]:
-        answer = self.ask(Kind.PUBLISH, calls.Publish(queue, [calls.Outgoing(one, False) for one in payloads]))
+    def publish(self, queue: str, *payloads: bytes, first_id: int | None = None, **header: Any) -> list[str]:
+        """``first_id``: for a server whose own ids begin anew."""
+        text = dumps(header).decode() if header else ""
+        given = ["" if first_id is None else f"x-{first_id + n}" for n in range(len(payloads))]
+        sent = [calls.Outgoing(one, False, text, id) for one, id in zip(payloads, given, strict=True)]
+        answer = self.ask(Kind.PUBLISH, calls.Publish(queue, sent))
         ids: list[str] = answer.value.ids
         return ids
 
@@ -172,3 +177,45 @@ class Client:
 
 def _members(failed: calls.Failed) -> tuple[str, str, str | None]:
     return failed.code, failed.text, failed.field
+
+
+class Consumer:
+    """A subscription on a connection of its own; it keeps what it gets until told."""
+
+    def __init__(self, server: Server, name: str, credit: int = 100, queue: str = "mail") -> None:
+        self.name = name
+        self._server = server
+        self._client = server.client()
+        self._number = self._client.send(Kind.SUBSCRIBE, calls.Subscribe(queue, credit, None, name))
+        self.held: list[calls.Incoming] = []
+        self.got: list[bytes] = []
+        server.turn()
+
+    def look(self) -> list[bytes]:
+        """What came since it last looked."""
+        new = [one for answer in self._client.heard(self._number) for one in answer.value.messages]
+        self.held += new
+        self.got += [one.payload for one in new]
+        return [one.payload for one in new]
+
+    def ack(self, count: int | None = None) -> None:
+        self.look()
+        done, self.held = self.held[:count], self.held[len(self.held[:count]) :]
+        if done:
+            self._client.ask(Kind.ACK, calls.Settle([one.lease for one in done], self.name))
+
+    def nack(self, delay_ms: int | None = None) -> None:
+        self.look()
+        body = calls.Nack([one.lease for one in self.held], "HANDLER_ERROR", "it broke", delay_ms, self.name)
+        self.held = []
+        self._client.ask(Kind.NACK, body)
+
+    def leave(self) -> None:
+        """The connection is gone, leases stay until they lapse."""
+        self._client.session.end()
+        self._server.turn()
+
+
+def dispatch(client: Client, strategy: str, **more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = client.call("dispatch_set", queue="mail", members={"strategy": strategy, **more})
+    return found

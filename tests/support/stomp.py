@@ -5,7 +5,9 @@ from pathlib import Path
 from tests.support.loops import InlineExecutor
 from tests.support.session import Server
 from yirangmq.core.access import Grant
+from yirangmq.core.message import Message
 from yirangmq.core.ports import Store
+from yirangmq.core.states import State
 from yirangmq.doors.health import Disk
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.hub import Hub
@@ -142,3 +144,12 @@ def error_of(frames: list[Frame]) -> str:
     """The header ``message`` of the one ERROR there is."""
     [frame] = [frame for frame in frames if frame.command == "ERROR"]
     return frame.headers["message"]
+
+
+def cards(server: StompServer, state: State, queue: str = "mail") -> list[Message]:
+    with server.store.transaction(write=False) as transaction:
+        return transaction.scan(queue, state, 1000).messages
+
+
+def set_policy(server: StompServer, queue: str, **document: object) -> None:
+    server.client().call("set_policy", queue=queue, document=document)

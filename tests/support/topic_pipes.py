@@ -254,6 +254,12 @@ class Stage:
         """Asked for; done when the loop turns."""
         self.publisher.publish(new, self._published)
 
+    def fill(self, count: int, size: int = 50, topic: str = "a") -> None:
+        """So many commits of one record each."""
+        for _ in range(count):
+            self.publish(NewRecord(topic, b"x" * size))
+            self.turning.turn()
+
     def _published(self, stored: Stored | None, error: QueueError | None) -> None:
         self.stored.append(stored)
         if error is not None:
@@ -289,3 +295,6 @@ class Stage:
 def small(**more: Any) -> Settings:
     """Buffers of a few records, workers that send a few bytes a turn."""
     return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False, beside_live=0), **more)
+
+
+MakeStage = Callable[..., Stage]

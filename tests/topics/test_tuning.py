@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.loops import LOOPS, run_loop
-from tests.support.topic_pipes import Stage, small
+from tests.support.topic_pipes import MakeStage, Stage, small
 from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
-from tests.topics.conftest import MakeStage
-from tests.topics.test_recovering import fill
 from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState
@@ -38,7 +36,7 @@ def test_the_settings_say_how_many_workers_there_are() -> None:
 
 def test_more_workers_share_what_comes_from_then_on(make_stage: MakeStage) -> None:
     stage = make_stage(small(workers=1))
-    fill(stage, 5)
+    stage.fill(5)
     first = stage.client()
     first.follow()
     stage.publisher.tune(small(workers=3))

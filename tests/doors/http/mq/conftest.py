@@ -1,14 +1,11 @@
 """Scenes, each on a stage of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.doors.http.mq.parts import Scene, staged
+from tests.doors.http.mq.parts import Play, Scene, staged
 from tests.support.loops import run_loop
-
-Play = Callable[..., None]
 
 
 @pytest.fixture

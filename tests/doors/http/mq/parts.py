@@ -169,3 +169,6 @@ async def staged(
             yield Stage(desk, house, hours, port, await dial(port), queues)
         finally:
             pages.stop()
+
+
+Play = Callable[..., None]

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage
+from tests.doors.http.mq.parts import Play, Stage
 from tests.support.http import request
 from tests.support.stores import Place
 from tests.support.wait import soon

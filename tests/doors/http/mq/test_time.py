@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage
+from tests.doors.http.mq.parts import Play, Stage
 from tests.support.stores import KINDS, Place
 from tests.support.wait import soon
 from yirangmq.core.inherited import Defaults

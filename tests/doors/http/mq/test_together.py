@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import JSON, Stage
+from tests.doors.http.mq.parts import JSON, Play, Stage
 from tests.support.http import Peer, request
 from yirangmq.core.message import Envelope
 from yirangmq.doors.http import together
