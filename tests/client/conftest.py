@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.parts import FACES, BadLine, Connect
 from tests.support.server import RunningServer
+from tests.support.server_process import Daemon
 from tests.support.wait import PATIENCE
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
@@ -52,3 +53,12 @@ def everyones(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[An
     server: RunningServer = request.getfixturevalue("server")
     with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
         yield client
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A server in a process of its own, just started: it may not listen yet."""
+    made = Daemon(tmp_path, "--log-level", "error")
+    made.launch()
+    yield made
+    made.stop()

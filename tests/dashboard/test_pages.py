@@ -1,6 +1,5 @@
 """Pages are found because their files are there."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import yirangmq
 from tests.support.chromium import Browser
 from tests.support.dashboard import looking
+from tests.support.pages import code_blocks
 from tests.support.server_process import Daemon
 
 pytestmark = pytest.mark.process
@@ -24,7 +24,7 @@ def test_the_page_of_the_document_works_as_it_stands_and_one_without_its_thing_i
 ) -> None:
     package = tmp_path / "with-a-page" / "yirangmq"
     shutil.copytree(Path(yirangmq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    [example] = re.findall(r"```js\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    [example] = code_blocks(DOCUMENT.read_text(), "js")
     (package / "dashboard" / "pages" / "schedules.js").write_text(example)
     (package / "dashboard" / "pages" / "moon.js").write_text(MOON)
     server = Daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0").start(PYTHONPATH=str(package.parent))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command, until
 from yirangmq.core.bridges import BridgeState
 
@@ -19,7 +20,7 @@ def test_every_state_stands_there() -> None:
 
 @pytest.mark.process
 def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
-    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [block] = code_blocks(PAGE, "sh")
     first, *commands = block.splitlines()
     assert first == "yirangmq serve &"
     said = []

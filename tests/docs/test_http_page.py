@@ -9,13 +9,14 @@ import pytest
 
 from tests.docs.curl import curl_command
 from tests.support.http_server import HttpServer
+from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-SCRIPT = "\n".join(re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL))
+SCRIPT = "\n".join(code_blocks((ROOT / "docs" / "http.md").read_text(), "sh"))
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.curl import curl_command
+from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -17,7 +18,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return code_blocks(README, language)
 
 
 def _run(script: str, folder: Path) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.http_client import request_json
+from tests.support.pages import code_blocks
 from tests.support.pair import Pair, pair
 from tests.support.server_process import run_command, until
 from tests.support.wait import PATIENCE
@@ -165,7 +165,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "pair.md").read_text()
 
 def page_runs(two: Pair, store: str) -> None:
     """The commands of docs/pair.md, said to b while a is dead. (Its switch is the one of the test above.)"""
-    blocks = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+    blocks = "".join(code_blocks(PAGE, "sh"))
     found = [line for line in blocks.splitlines() if line.startswith("yirangmq pair") and "--store" not in line]
     assert len(found) == 5
     for line in found:

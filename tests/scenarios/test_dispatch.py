@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.queues import unsettled
 from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq import NewMessage
 from yirangmq.client.faces import Client
@@ -94,7 +95,7 @@ def test_to_broadcast_and_back_under_load_every_message_goes_to_one_or_to_all(tm
             for n in range(0, MESSAGES, 20):
                 client.set_dispatch("mail", {"strategy": plan[n // 20 % len(plan)]})
                 client.publish_many("mail", list(range(n, n + 20)))
-            until(lambda: _is_empty(client, "mail"))
+            until(lambda: unsettled(client, "mail") == 0)
             until(lambda: {n for one in crew for n in one.acked} == set(range(MESSAGES)))
         by_number = Counter(n for one in crew for n in set(one.acked))
         assert all(len(one.acked) == len(set(one.acked)) for one in crew), "nobody gets the same one twice"
@@ -128,7 +129,7 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing(tmp_path: Path) -> 
             doomed.communicate()
         for queue in queues:
             with workers(server.address, queue, "survivor"):
-                until(lambda queue=queue: _is_empty(client, queue))
+                until(lambda queue=queue: unsettled(client, queue) == 0)
         for queue in queues:
             counts = client.counts(queue)
             copies = 1 if queue == "broadcast" else 0
@@ -143,11 +144,6 @@ def _publish_until_taken(client: Client, queue: str) -> bool:
     if not client.counts(queue).published:
         client.publish(queue, "first")
     return client.counts(queue).leased > 0
-
-
-def _is_empty(client: Client, queue: str) -> bool:
-    counts = client.counts(queue)
-    return counts.ready + counts.leased + counts.delayed + counts.held == 0
 
 
 # -- programs ---------------------------------------------------------------------------------------------------------

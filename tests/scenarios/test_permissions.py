@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ import pytest
 
 import yirangmq
 from tests.support.credentials import TOKEN
-from tests.support.file_modes import loose_in
+from tests.support.file_modes import loose_in, mode_of
 from tests.support.server_process import Daemon, daemon
 from tests.support.wait import PATIENCE, until
 from yirangmq.client.open import connect
@@ -39,10 +38,6 @@ def umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 # -- the rule -------------------------------------------------------------------------------------------------------

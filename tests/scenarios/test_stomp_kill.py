@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.queues import unsettled
 from tests.support.server_process import daemon
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import until
-from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.dispatch import Strategy
 
@@ -113,7 +113,7 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
                 looker.publish_many(queue, [b"%d" % n for n in range(20)])
             doomed.kill()
             doomed.communicate()
-            until(lambda: all(_is_empty(looker, queue) for queue in queues))
+            until(lambda: all(unsettled(looker, queue) == 0 for queue in queues))
             until(lambda: len(survivor.heard.messages) == 21 * len(queues) - 1)  # of the first one it has no copy
         finally:
             doomed.kill()
@@ -129,8 +129,3 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
             assert (b"first" in again) == (queue != "broadcast"), queue
             if queue == "ordered":
                 assert bodies == wanted
-
-
-def _is_empty(client: Client, queue: str) -> bool:
-    counts = client.counts(queue)
-    return counts.ready + counts.leased + counts.delayed + counts.held == 0

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from yirangmq.stores.disk import Disk
+from yirangmq.torture.recording_disk import RecordingDisk
 
 CHANGES = (
     "open_write",
@@ -72,3 +73,19 @@ def full_from(at: int) -> Callable[[int, str], int]:
 def dead_from(at: int) -> Callable[[int, str], int]:
     """From one call on nothing can be changed any more, not even back."""
     return lambda number, name: errno.EROFS if number >= at else 0
+
+
+class ForgetsFolders(RecordingDisk):
+    """Never syncs a folder: the commonest slip of all."""
+
+    def fsync_folder(self, path: str) -> None:
+        pass
+
+
+class ForgetsContents(RecordingDisk):
+    """Syncs names and leaves contents to luck."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    fdatasync = fsync

@@ -52,6 +52,10 @@ def watch(root: Path, note: Callable[[str], None]) -> None:
     socket.socket = Socket  # type: ignore[misc]
 
 
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def loose_in(folder: Path) -> list[str]:
     """What others may reach now; links and what vanishes meanwhile are left out."""
     found = []

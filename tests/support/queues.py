@@ -1,12 +1,13 @@
 """Steps that many scenarios take."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tests.support.http_queues import WebQueues
 from yirangmq.broker.deadletters import DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
+from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import DAY_MS
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Look
@@ -81,3 +82,20 @@ def dead_letters(queues: Queues) -> DeadLetters | ServerLetters | WebLetters:
     if isinstance(door, WebQueues):
         return WebLetters(door)
     return ServerLetters(door) if isinstance(door, Client) else DeadLetters(queues)
+
+
+def unsettled(client: Any, queue: str) -> int:
+    """How many messages are still to be delivered or acked."""
+    counts = client.counts(queue)
+    return int(counts.ready + counts.delayed + counts.leased + counts.held)
+
+
+def codes_of(errors: list[QueueError | None]) -> list[str]:
+    return [error.code if error else "" for error in errors]
+
+
+def answer_or_code(queues: Queues, ask: Callable[[Queues], object]) -> object:
+    try:
+        return ask(queues)
+    except QueueError as error:
+        return error.code

@@ -5,10 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
-from yirangmq.testing import CountingIds
+from yirangmq.testing import CountingIds, open_for_test
 
 
 class OrderedIds(CountingIds):
@@ -35,3 +36,7 @@ def after_a_kill(folder: Path, to: Path) -> Path:
 def ids(store: Store, queue: str = "q") -> list[str]:
     with store.transaction(write=False) as transaction:
         return [envelope.id for _, envelope in transaction.heads(queue, 10_000)]
+
+
+def open_sqlite(path: Path) -> Queues:
+    return open_for_test(store=SqliteStore(path, durability="os"))

@@ -1,6 +1,5 @@
 """A whole server with STOMP in a thread of the test's process, and the client ``stomp.py``, which is not ours."""
 
-import asyncio
 import contextlib
 import ssl
 import threading
@@ -12,11 +11,10 @@ from typing import Any
 import stomp
 import uvloop
 
-from tests.support.wait import PATIENCE, until
-from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.config.load import load
+from tests.support.daemon_thread import DaemonThread
+from tests.support.wait import until
+from yirangmq.cli.daemon import Secrets
 from yirangmq.core.access import Grant
-from yirangmq.stores.open import open_store
 
 CONNECTIONS: dict[str, Any] = {
     "1.0": stomp.StompConnection10,
@@ -104,42 +102,21 @@ class LiveClient:
 
 
 class LiveServer:
-    """The real daemon, in a thread."""
+    """The real daemon, in a thread, and its clients."""
 
     def __init__(
         self, folder: Path, grants: tuple[Grant, ...] = (), tls: ssl.SSLContext | None = None, **settings: Any
     ) -> None:
-        usual = {"data": str(folder), "http": "off", "stomp": "127.0.0.1:0", "stop_seconds": 1}
-        self._config = load({}, {}, usual | settings)
-        self._secrets = Secrets("", tls, grants)
-        self._up = threading.Event()
+        usual = {"http": "off", "stomp": "127.0.0.1:0"}
+        self._thread = DaemonThread(folder, Secrets("", tls, grants), uvloop.new_event_loop, **usual | settings)
         self._clients: list[LiveClient] = []
-        self.unix = f"unix:{folder / 'yirangmq.sock'}"
+        self.unix = self._thread.unix
         self.port = 0
 
     def start(self) -> "LiveServer":
-        self._thread = threading.Thread(target=self._turn, daemon=True)
         self._thread.start()
-        assert self._up.wait(PATIENCE)
+        self.port = next(port for scheme, port in self._thread.ports.items() if scheme.startswith("stomp"))
         return self
-
-    def _turn(self) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(self._run())
-
-    async def _run(self) -> None:
-        store = open_store(self._config.store_url, durability="os")
-        try:
-            self._loop = asyncio.get_running_loop()
-            self.daemon = Daemon(self._config, store, self._secrets)
-            await self.daemon.run(self._ready)
-        finally:
-            store.close()
-
-    def _ready(self, addresses: list[str]) -> None:
-        [address] = [one for one in addresses if one.startswith("stomp")]
-        self.port = int(address.rpartition(":")[2])
-        self._up.set()
 
     def client(self, version: str = "1.2", **options: Any) -> LiveClient:
         made = LiveClient(self.port, version, **options)
@@ -152,9 +129,7 @@ class LiveServer:
     def stop(self) -> None:
         for client in self._clients:
             client.close()
-        self._loop.call_soon_threadsafe(self.daemon.stop)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
+        self._thread.stop()
 
 
 @contextmanager

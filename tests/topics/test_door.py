@@ -91,7 +91,7 @@ def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path)
     run_loop(main(), LOOPS[kind])
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -103,12 +103,12 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
                 await follower.follow()
                 await follower.until(lambda: len(follower.records) == 500)
             await soon(lambda: not server.door.connections)
-            before = open_files()
+            before = open_file_count()
             for _ in range(5):
                 async with dial(server, receive=4096) as follower:
                     await follower.follow()
                 await soon(lambda: not server.door.connections)
-            await soon(lambda: open_files() == before)
+            await soon(lambda: open_file_count() == before)
 
     run_loop(main(), LOOPS[kind])
 
