@@ -94,7 +94,7 @@ class TimeOrderedIds:
     def new(self, count: int) -> list[str]:
         draws = self._draws
         now = self._now()
-        if now != draws.at or os.getpid() != draws.by:
+        if now != draws.at or draws.by != _forks:
             draws.draw(now)
         first = draws.next
         draws.next = first + count
@@ -111,8 +111,22 @@ DRAW = 10
 """Random bytes of one draw; as many as a hundred need are asked for at once."""
 
 
+_forks = 0
+"""How often this process, and those it descends from, were forked off: that of a child is another than its parent's.
+(To ask for the process number would be a system call for each id.)"""
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
 class _Draws(threading.local):
-    """The latest draw: of which millisecond and process, what its ids begin with, what the next one ends with."""
+    """The latest draw: of which millisecond and process (``_forks``), what its ids begin with, what the next one ends
+    with."""
 
     at = -1
     by = 0
@@ -122,8 +136,7 @@ class _Draws(threading.local):
     """Random bytes, each used once."""
 
     def draw(self, now: int) -> None:
-        process = os.getpid()
-        if not self.chance or process != self.by:
+        if not self.chance or self.by != _forks:
             self.chance = os.urandom(100 * DRAW)
         drawn, self.chance = int.from_bytes(self.chance[:DRAW]), self.chance[DRAW:]
         stamp = f"{now:012x}"
@@ -131,7 +144,7 @@ class _Draws(threading.local):
         self.head = f"{stamp[:8]}-{stamp[8:]}-7{group:03x}-{variant:04x}-"
         self.next = drawn >> 26 & 0x7FFF_FFFF_FFFF
         self.at = now
-        self.by = process
+        self.by = _forks
 
 
 def default_consumer() -> str:

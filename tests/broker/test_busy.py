@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.locked_store import Shared
+from yirangmq.broker.busy import BACKOFF
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
@@ -178,3 +179,9 @@ def test_busy_store_is_read_again_by_a_long_method_once_it_is_free(tmp_path: Pat
     shared.server.turn()
     assert told == [(1, None)]
     shared.store.close()
+
+
+def test_backoff_of_a_locked_store_grows_from_2_to_50_ms_less_up_to_half() -> None:
+    for failures, longest in enumerate([0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05], 1):
+        assert BACKOFF.delay(failures, 0.0) == pytest.approx(longest / 2)
+        assert BACKOFF.delay(failures, 1.0) == pytest.approx(longest)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.support.wait import PATIENCE
+from tests.support.wait import PATIENCE, soon
 from yirangmq import NewMessage, NotFound
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.threaded import AsyncQueues
@@ -56,7 +56,7 @@ def test_a_lease_waits_while_others_publish(address: str) -> None:
 def test_what_a_cancelled_lease_found_goes_back_in_line(address: str) -> None:
     async def story(queues: AsyncQueues) -> None:
         waiting = asyncio.create_task(queues.lease("mail", wait=1))
-        await asyncio.sleep(0.05)
+        await soon(lambda: queues._core._waiters._listening, what="a lease that waits")
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
         await queues.publish("mail", NewMessage(payload=1, id="one"))

@@ -159,8 +159,8 @@ class Terminal:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every step of the work is drawn."""
-    monkeypatch.setattr("yirangmq.cli.progress.QUIET_SECONDS", 0)
-    monkeypatch.setattr("yirangmq.cli.progress.STEP_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.observe.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.observe.progress.STEP_SECONDS", 0)
 
 
 def drawn(cli: Cli, monkeypatch: pytest.MonkeyPatch, line: str, stdin: bytes = b"") -> str:

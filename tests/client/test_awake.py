@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.server import RunningServer
-from tests.support.wait import PATIENCE
+from tests.support.wait import PATIENCE, until
 from yirangmq.client import blocking
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
@@ -139,8 +139,7 @@ def test_what_was_read_by_one_who_is_interrupted_is_not_taken_for_read(server: R
         with ThreadPoolExecutor(1) as threads:
 
             def other() -> None:
-                while not line._reading:
-                    time.sleep(0.001)
+                until(lambda: line._reading)
                 client.publish("mail", 1)
 
             waiting = threads.submit(other)

@@ -8,7 +8,7 @@ import pytest
 from yirangmq.client.address import Address, read_addresses
 from yirangmq.client.blocking import Turn, run
 from yirangmq.client.core import Lost, Reply, Slot
-from yirangmq.client.courier import FIRST_PAUSE, LONGEST_PAUSE, Courier, Pipeline
+from yirangmq.client.courier import BACKOFF, Courier, Pipeline
 from yirangmq.client.errand import Errand
 from yirangmq.client.wires import Terms
 from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
@@ -127,7 +127,7 @@ def test_pauses_grow_to_a_limit_and_tries_are_counted() -> None:
     with pytest.raises(Unreachable, match=r"unix:/a: nobody \(tried 9 times\)"):
         run(courier(script, retries=8).line())
     assert len(script.dialled) == 9
-    assert script.slept == [min(LONGEST_PAUSE, FIRST_PAUSE * 2**n) for n in range(8)]
+    assert script.slept == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0, 2.0]
 
 
 @pytest.mark.parametrize("chance", [0.0, 1.0])
@@ -135,7 +135,7 @@ def test_chance_spreads_the_pauses_by_half(chance: float) -> None:
     script = Script()
     with pytest.raises(Unreachable):
         run(courier(script, retries=1, chance=chance).line())
-    assert script.slept == [FIRST_PAUSE * (0.5 + chance)]
+    assert script.slept == [BACKOFF.first * (0.5 + chance)]
 
 
 def test_every_address_has_its_turn_before_a_pause() -> None:
@@ -155,7 +155,7 @@ def test_a_server_that_takes_connections_and_drops_requests_is_given_up_too() ->
     with pytest.raises(Unreachable, match="unix:/a: gave up after 4 tries: silence"):
         asked(courier(script))
     assert len(script.dialled) == 4
-    assert script.slept == [FIRST_PAUSE, FIRST_PAUSE * 2]
+    assert script.slept == [BACKOFF.first, BACKOFF.first * 2]
 
 
 def test_a_wrong_token_or_a_foreign_tongue_is_not_tried_again() -> None:
@@ -191,7 +191,7 @@ def test_a_server_that_says_later_is_asked_later() -> None:
     later = Reply(Kind.ERROR, calls.Failed("unavailable", "full", None))
     script = Script([later, later, PONG])
     assert asked(courier(script))[0].sent == 3
-    assert script.slept == [FIRST_PAUSE]
+    assert script.slept == [BACKOFF.first]
 
 
 def test_any_other_refusal_is_an_answer() -> None:

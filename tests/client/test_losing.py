@@ -10,9 +10,10 @@ import pytest
 
 from tests.client.parts import BadLine, Connect
 from tests.support.server import RunningServer
-from tests.support.wait import PATIENCE
+from tests.support.wait import PATIENCE, STALL_SECONDS
 from yirangmq import NewMessage, NotAllowed, Unreachable
 from yirangmq.client import blocking
+from yirangmq.client.courier import Courier
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire.frames import Kind
@@ -193,12 +194,27 @@ def test_a_server_that_does_not_answer_in_time_is_unreachable(connecting: Connec
     assert "no answer within 0.05 seconds" in str(caught.value)
 
 
-def test_a_server_that_falls_silent_is_asked_again(server: RunningServer, connecting: Connect) -> None:
+def test_a_server_that_falls_silent_is_asked_again(
+    server: RunningServer, connecting: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queues = connecting(server.unix, timeout=0.2, retries=50)
-    awake = threading.Event()
-    server.do(lambda: awake.wait(0.4))
+    asleep, awake = threading.Event(), threading.Event()
+    pause = Courier.pause
+
+    async def ask_again(courier: Courier, tries: int, why: Exception) -> None:
+        awake.set()
+        await pause(courier, tries, why)
+
+    def fall_silent() -> None:
+        asleep.set()
+        awake.wait(STALL_SECONDS / 2)
+
+    monkeypatch.setattr(Courier, "pause", ask_again)
+    server.do(fall_silent)
+    assert asleep.wait(PATIENCE)
     try:
         assert queues.publish("mail", 1).duplicate is False
+        assert awake.is_set()
     finally:
         awake.set()
     assert everything(queues) == [1]

@@ -2,6 +2,7 @@
 
 import asyncio
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,13 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes
         async with at(*etcd.endpoints) as client:
             async with await Lease.grant(client, 4) as lease:
                 await client.put(key, b"", lease.id)
-                await asyncio.sleep(lease.seconds * 1.6)  # longer than it lives by itself
+                left_alone, _ = await client.grant(lease.seconds)
+                await client.put(key + b"other", b"", left_alone)
+
+                async def has_ended() -> bool:
+                    return await client.get(key + b"other") is None
+
+                await soon(has_ended, what="the end of a lease as long, granted later, that nobody keeps")
                 assert await client.get(key) is not None
                 assert [lease.is_alive, lease.lost.is_set()] == [True, False]
                 etcd.ctl("lease", "revoke", f"{lease.id:x}")
@@ -255,17 +262,21 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdClus
 
             watching = asyncio.ensure_future(watch())
             sent = 0
+
+            async def is_written(name: bytes) -> bool:
+                """The key is the message's name, so writing it again is safe if it is not there."""
+                try:
+                    await client.txn([created_at(name, 0)], [put(name, b"")])
+                except Unavailable:
+                    return False
+                return True
+
             for number in range(60):
                 if number == 20:
                     leader.kill()
                 if number == 40:
                     leader.start()
-                while True:  # the key is the message's name, so writing it again is safe if it is not there
-                    try:
-                        await client.txn([created_at(key + b"%02d" % number, 0)], [put(key + b"%02d" % number, b"")])
-                        break
-                    except Unavailable:
-                        await asyncio.sleep(0.1)
+                await soon(partial(is_written, key + b"%02d" % number), what="an etcd that writes")
                 sent += 1
             await soon(lambda: len(seen) >= sent, what="all events")
             assert seen == [b"%02d" % number for number in range(60)]

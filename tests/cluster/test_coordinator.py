@@ -11,6 +11,7 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
+from yirangmq.cluster import nearness
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer, Given
 from yirangmq.cluster.etcd import Etcd
@@ -147,7 +148,19 @@ def test_every_leader_has_a_copy_of_each_consumers_key(etcd: EtcdCluster, queue:
     play(game())
 
 
-def test_the_lead_goes_to_the_node_where_all_consumers_are(etcd: EtcdCluster, queue: str) -> None:
+def test_the_lead_goes_to_the_node_where_all_consumers_are(
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    async def counted(*given: Any) -> nearness.Consumers:
+        nonlocal looks
+        looks += 1
+        return await all_here(*given)
+
+    all_here = nearness._all_here
+    monkeypatch.setattr(nearness, "_all_here", counted)
+
     async def game() -> None:
         async with (
             at(*etcd.endpoints) as client,
@@ -160,8 +173,10 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(etcd: EtcdCluster, qu
             batches = consumer.batches()
             [one] = await anext(batches)
             async with running(etcd.endpoints, "close", near=0.5, lease=60) as close:
-                await asyncio.sleep(2)  # something is outstanding: nothing changes, however long one waits
+                # Something is outstanding: twice the looks after which it would take the lead change nothing.
+                await soon(lambda: looks > 2 * (nearness.LOOKS + 1) or queue in close.leads, what="it looks")
                 assert queue in far.leads
+                assert queue not in close.leads
                 await consumer.ack([one])
                 await soon(lambda: queue in close.leads, what="it leads where its consumer is")
                 await soon(lambda: queue not in far.leads, what="and there alone")

@@ -19,6 +19,7 @@ from yirangmq.cluster.definitions import define
 from yirangmq.cluster.dispatcher import Manner
 from yirangmq.cluster.etcd import Etcd, end_of, put
 from yirangmq.cluster.keys import Keys
+from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.node import Node, Settings
 from yirangmq.cluster.producing import Producer
 from yirangmq.core.errors import BadPolicy, TooLarge
@@ -168,25 +169,35 @@ def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: EtcdCl
 
 def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdCluster, queue: str) -> None:
     class Slow(Etcd):
-        """Its answers come when the consumer has long acked."""
+        """A transaction is answered when the dispatcher has heard of an ack of everything that it handed out."""
+
+        node: Node
+        early: set[int]
 
         async def send(self, *words: Any, **more: Any) -> Any:
+            book = self.node.leads[queue].ledger if queue in self.node.leads else None
+            handed_out = set() if book is None else {*book.out}
             answer = await super().send(*words, **more)
-            await asyncio.sleep(0.05)
+            if book is not None and answer.succeeded:
+                self.early |= handed_out
+                await soon(lambda: not book.out, what="acks of all that was handed out")
             return answer
 
     async def game() -> None:
         address = Address(endpoints=tuple(etcd.endpoints))
         settings = Settings(name="slow", look=0.05, compact=0, manner=Manner(window=3))
         stop = asyncio.Event()
-        async with Slow(address) as slow, at(*etcd.endpoints) as client:
+        slow = Slow(address)
+        slow.early, slow.node = set(), Node(slow, address, SystemClock(), TimeOrderedIds(), settings)
+        async with slow, at(*etcd.endpoints) as client:
             stage = Stage(etcd, client, queue)
-            task = asyncio.ensure_future(Node(slow, address, SystemClock(), TimeOrderedIds(), settings).run(stop))
+            task = asyncio.ensure_future(slow.node.run(stop))
             async with Consumer(client, queue, "bob") as consumer:
                 await stage.producer.publish_many([b"%d" % number for number in range(40)])
                 taken = await take(consumer, 40)
                 assert [one.value for one in taken] == [b"%d" % number for number in range(40)]
                 await soon(stage.is_drained, what="all removed: no slot of the window was lost")
+                assert slow.early == set(range(1, 41))
             stop.set()
             await task
 
@@ -393,20 +404,29 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
     monkeypatch.setattr("yirangmq.cluster.settling.AHEAD", 10)  # the rest is read back from etcd
 
     async def game() -> None:
-        async with staged(etcd, queue) as stage:
-            await define(stage.client, queue, b'{"paused": true}')
-            values = [b"%03d" % number for number in range(300)]
-            await stage.producer.publish_many(values)
+        async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:
+            stage = Stage(etcd, client, queue)
+            home = stage.keys.home("bob")
+            await define(client, queue, b'{"paused": true}')
+            values = [b"%03d" % number for number in range(301)]
+            await stage.producer.publish_many(values[:300])
 
-            async def all_in_line() -> bool:
-                return (await stage.state()).get("next") == 301
+            async def is_in_line(count: int) -> bool:
+                return (await stage.state()).get("next") == count + 1
 
-            await soon(all_in_line, what="all in line")
-            async with Consumer(stage.client, queue, "bob") as consumer:
-                await asyncio.sleep(0.2)
-                assert await keys_of(stage.client, stage.keys.home("bob")) == [stage.keys.home("bob")]
-                assert not await define(stage.client, queue, b"{}")
-                assert [one.value for one in await take(consumer, 300)] == values
+            def knows_the_pause_and_the_consumer() -> bool:
+                book = node.leads[queue].ledger if queue in node.leads else None
+                return book is not None and book.policy.paused and home in book.consumers
+
+            await soon(lambda: is_in_line(300), what="all in line")
+            async with Consumer(client, queue, "bob") as consumer:
+                await soon(knows_the_pause_and_the_consumer, what="the dispatcher has seen both")
+                # The transaction that moves one more message is planned after that. It would also hand out the others.
+                await stage.producer.publish(values[300])
+                await soon(lambda: is_in_line(301), what="one more in line")
+                assert await keys_of(client, home) == [home]
+                assert not await define(client, queue, b"{}")
+                assert [one.value for one in await take(consumer, 301)] == values
                 await soon(stage.is_drained, what="all acked")
 
     play(game())
@@ -506,8 +526,17 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: EtcdCluster, queue: str)
             sent: Sequence[bytes] = [b"%d" % number for number in range(500)]
             taking = asyncio.ensure_future(take(consumer, 500))
             for start in range(0, 500, 25):
+                published = (await stage.client.range(stage.keys.state)).header.revision + 1
                 await stage.producer.publish_many(sent[start : start + 25])
-                await asyncio.sleep(0.01)
+
+                async def is_thrown_away(revision: int = published) -> bool:
+                    try:
+                        await stage.client.range(stage.keys.state, revision=revision)
+                    except Compacted:
+                        return True
+                    return False
+
+                await soon(is_thrown_away, what="the history of what was published")
             assert sorted(one.value for one in await taking) == sorted(sent)
             await soon(stage.is_drained)
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.support.etcd import EtcdCluster, at, play
+from tests.support.etcd import EtcdCluster, at, keys_of, play
 from tests.support.wait import soon
+from yirangmq.core.errors import Unavailable
 
 pytestmark = pytest.mark.process
 MESSAGES = 600
@@ -41,9 +42,10 @@ def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: EtcdCluster, tmp
 
 def test_the_leaders_key_is_deleted_by_hand(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
-        for _ in range(3):
-            etcd.ctl("del", f"/q/{queue}")
-            await asyncio.sleep(0.2)
+        async with at(*etcd.endpoints) as client:
+            for _ in range(3):
+                await troupe.leader(client)
+                etcd.ctl("del", f"/q/{queue}")
 
     with Troupe(etcd, tmp_path, queue) as troupe:
         assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
@@ -62,11 +64,10 @@ def test_a_consumer_freezes_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: 
         troupe.stop("worker-0")
         async with at(*etcd.endpoints) as client:
 
-            async def is_gone() -> bool:
-                return await client.get(troupe.keys.home("worker-0")) is None
+            async def is_taken_back() -> bool:
+                return await keys_of(client, troupe.keys.home("worker-0")) == []
 
-            await soon(is_gone, what="the end of its lease")
-            await asyncio.sleep(0.3)
+            await soon(is_taken_back, what="the end of its lease, and of what it had")
         troupe.wake("worker-0")
 
     with Troupe(etcd, tmp_path, queue) as troupe:
@@ -99,7 +100,9 @@ def test_all_members_of_etcd_are_killed_and_come_back(etcds: EtcdCluster, tmp_pa
     async def evil(troupe: Troupe) -> None:
         for member in etcds.members:
             member.kill()
-        await asyncio.sleep(1)
+        async with at(*etcds.endpoints) as client:
+            with pytest.raises(Unavailable):
+                await client.get(troupe.keys.leader)
         for member in etcds.members:
             member.start()
 
@@ -116,12 +119,12 @@ def test_a_mix_of_deaths(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None
             for turn in range(3):
                 member = await asyncio.to_thread(etcds.leader)
                 member.kill()
-                await asyncio.sleep(1)
+                await asyncio.to_thread(etcds.leader)
                 node = await troupe.leader(client)
                 troupe.kill(node)
                 worker = f"worker-{turn % 2}"
                 troupe.kill(worker)
-                await asyncio.sleep(1)
+                await troupe.leader(client, node)
                 member.start()
                 troupe.start_node(node)
                 troupe.start_worker(worker)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
 from tests.support.etcd import EtcdCluster, play
-from tests.support.wait import until
+from tests.support.wait import soon, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -123,8 +123,13 @@ def test_a_member_is_cut_off_and_comes_back(network: Network, tmp_path: Path, qu
         number = etcds.members.index(leader)
         cut = number if who == "leader" else (number + 1) % 3
         network.cut(cut)
-        await asyncio.sleep(4)
+        before = troupe.seen().total()
+        await soon(lambda: asyncio.to_thread(others_lead, cut), what="the others lead, and the member is out of reach")
+        await soon(lambda: troupe.seen().total() > before + 2 * AT_ONCE, what="work that goes on without it")
         network.mend(cut)
+
+    def others_lead(cut: int) -> bool:
+        return not etcds.members[cut].is_well() and etcds.leader() is not etcds.members[cut]
 
     with (
         EtcdCluster(tmp_path / "etcd", 3, hosts=network.hosts, prefixes=network.prefixes) as etcds,

@@ -2,6 +2,7 @@
 full."""
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
 from yirangmq.cluster.keys import Keys
 from yirangmq.cluster.maintenance import Maintenance
-from yirangmq.cluster.producing import LEVELS, Producer
+from yirangmq.cluster.producing import LEVELS, NEARLY_FULL, Producer
 from yirangmq.cluster.repairing import repair
 from yirangmq.cluster.room import Room
 from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
@@ -98,12 +99,18 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
             producer = Producer(client, queue, "me", TimeOrderedIds())
             sent = 0
 
+            async def is_moved() -> bool:
+                """All are in line, or the dispatcher has said that there is no room for more."""
+                kv = await client.get(Keys(queue).state)
+                state = {} if kv is None else json.loads(kv.value)
+                return bool(state.get("next", 1) > sent or state.get("full", 0) >= NEARLY_FULL)
+
             async def send_on() -> None:
                 nonlocal sent
                 for _ in range(400):
                     await producer.publish_many([bytes(20_000)] * 10)
                     sent += 10
-                    await asyncio.sleep(0.02)
+                    await soon(is_moved, what="a dispatcher that keeps up")
 
             with pytest.raises(QuotaExceeded, match="60%"):
                 await send_on()

@@ -43,5 +43,5 @@ def test_the_tasks_of_the_asyncio_example_share_the_work(folder: Path) -> None:
 def test_the_numbers_of_the_page_are_those_in_force() -> None:
     assert f"`timeout` seconds ({open.TIMEOUT:g})" in PAGE
     assert f"`retries` times ({open.RETRIES}; {open.FAILOVER_RETRIES} with several addresses)" in PAGE
-    assert f"waits {courier.FIRST_PAUSE:g} seconds" in PAGE
-    assert f"up to {courier.LONGEST_PAUSE:g} seconds" in PAGE
+    assert f"waits {courier.BACKOFF.first:g} seconds" in PAGE
+    assert f"up to {courier.BACKOFF.limit:g} seconds" in PAGE

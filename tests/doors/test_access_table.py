@@ -23,7 +23,7 @@ from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.mq.api import MqApi, Terms
 from yirangmq.doors.http.plain import VERBS as PAGES
 from yirangmq.doors.http.plain import Pages
-from yirangmq.doors.http.router import Node
+from yirangmq.doors.http.router import Node, Spot
 from yirangmq.doors.method_verbs import METHODS, NOWHERE, QUEUE
 from yirangmq.doors.session import _ACTS, FRAMES, OF_TOPICS
 from yirangmq.doors.stomp.access import COMMANDS
@@ -198,9 +198,9 @@ def test_scopes_narrow_token_hears_events_of_its_own_queues_only() -> None:
 # -- HTTP: the rest ---------------------------------------------------------------------------------------------------
 
 
-def spots(node: Node, path: str = "") -> Iterator[tuple[str, str]]:
+def spots(node: Node[Spot], path: str = "") -> Iterator[tuple[str, str]]:
     """Every method and template of a router."""
-    for method in node.spots:
+    for method in node.by_method:
         if method != "HEAD":
             yield method, path or "/"
     for name, after in node.names.items():
@@ -216,7 +216,7 @@ def plain(template: str) -> str:
 def test_scopes_of_every_route_of_the_http_queue() -> None:
     server = Server()
     api = MqApi(server.house, Guard(GRANTS), Terms(admin_password="0123456789abcdef"))
-    assert {(method, plain(path)) for method, path, _ in api.routes} == set(spots(api._api._root))
+    assert {(method, plain(path)) for method, path, _ in api.routes} == set(spots(api._api.router.root))
     for method, template, verb in api.routes:
         path = template.replace("{namespace}", MINE).replace("{id}", "m-1")
         for grant in GRANTS:
@@ -246,7 +246,7 @@ def test_scopes_http_queue_lists_the_namespaces_of_the_token_only() -> None:
 def test_scopes_of_every_other_page() -> None:
     server = Server()
     api = Pages(server.house, Guard(GRANTS)).routes()
-    assert set(spots(api._root)) == {("GET", path) for path in PAGES}
+    assert set(spots(api.router.root)) == {("GET", path) for path in PAGES}
     for path, verb in PAGES.items():
         for grant in GRANTS:
             line = Line()
@@ -258,7 +258,7 @@ def test_scopes_of_every_other_page() -> None:
             server.turn()
             assert (line.status == 200) is (verb is None or may(grant, verb, None)), (path, grant)
     add_dashboard(api)
-    files = {path for _, path in spots(api._root)} - set(PAGES)
+    files = {path for _, path in spots(api.router.root)} - set(PAGES)
     assert all(path in ("/", "/favicon.ico") or path.startswith("/dashboard/") for path in files)
 
 

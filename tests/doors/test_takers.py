@@ -6,7 +6,7 @@ from yirangmq.core.message import RANK_LAST, Message, Run, lease_id, new_envelop
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.doors import translate
-from yirangmq.doors.takers import Subscription
+from yirangmq.doors.takers import PushedLeases, Subscription
 from yirangmq.format.delivery import RunDeliveries, rules_of
 from yirangmq.testing import ManualClock
 
@@ -29,8 +29,13 @@ def pushed(clock: ManualClock, *spans: tuple[int, int], fence: int = 1) -> RunDe
 
 
 @pytest.fixture
-def subscription(clock: ManualClock) -> Subscription:
-    return Subscription("q", "c", None, 10, clock, lambda deliveries: True)
+def ledger(clock: ManualClock) -> PushedLeases:
+    return PushedLeases(clock)
+
+
+@pytest.fixture
+def subscription(ledger: PushedLeases) -> Subscription[PushedLeases]:
+    return Subscription("q", "c", None, 10, ledger, lambda deliveries: True)
 
 
 def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -> None:
@@ -43,16 +48,18 @@ def test_deliveries_in_runs_look_as_those_with_a_card_each(clock: ManualClock) -
     assert rules_of(in_runs) is rules_of(one_by_one) is RULES
 
 
-def test_what_was_pushed_at_one_go_is_settled_at_one_go(clock: ManualClock, subscription: Subscription) -> None:
+def test_what_was_pushed_at_one_go_is_settled_at_one_go(
+    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+) -> None:
     first, second = pushed(clock, (1, 4)), pushed(clock, (5, 6))
-    assert subscription.take(first)
-    assert subscription.take(second)
-    assert (subscription.unsettled, subscription.wants()) == (10, 0)
-    assert subscription.span_of(first.leases) == (1, 4, 1)
-    assert subscription.settled(first.leases)
-    assert (subscription.unsettled, subscription.wants()) == (6, 4)
-    assert subscription.span_of(first.leases) is None
-    assert not subscription.settled(first.leases)
+    ledger.add(first)
+    ledger.add(second)
+    assert (ledger.unsettled, subscription.wants()) == (10, 0)
+    assert ledger.span_of(first.leases) == (1, 4, 1)
+    assert ledger.settled(first.leases)
+    assert (ledger.unsettled, subscription.wants()) == (6, 4)
+    assert ledger.span_of(first.leases) is None
+    assert not ledger.settled(first.leases)
 
 
 @pytest.mark.parametrize(
@@ -67,53 +74,66 @@ def test_what_was_pushed_at_one_go_is_settled_at_one_go(clock: ManualClock, subs
     ],
 )
 def test_only_exactly_what_was_pushed_is_known_as_a_span(
-    clock: ManualClock, subscription: Subscription, leases: list[str]
+    clock: ManualClock, ledger: PushedLeases, leases: list[str]
 ) -> None:
-    subscription.take(pushed(clock, (1, 4)))
-    assert subscription.span_of(leases) is None
+    ledger.add(pushed(clock, (1, 4)))
+    assert ledger.span_of(leases) is None
     ours = {"1-1", "2-1", "3-1", "4-1"} & set(leases)
-    assert subscription.settled(leases) is bool(ours)
-    assert subscription.unsettled == 4 - len(ours)
+    assert ledger.settled(leases) is bool(ours)
+    assert ledger.unsettled == 4 - len(ours)
 
 
-def test_parts_of_several_pushes_are_settled_together(clock: ManualClock, subscription: Subscription) -> None:
-    subscription.take(pushed(clock, (1, 4)))
-    subscription.take(pushed(clock, (5, 4)))
-    assert subscription.settled(["4-1", "5-1"])
-    assert subscription.unsettled == 6
-    assert subscription.settled(["1-1", "2-1", "3-1"])
-    assert subscription.settled(["6-1", "7-1", "8-1"])
-    assert (subscription.unsettled, subscription.wants()) == (0, 10)
+def test_parts_of_several_pushes_are_settled_together(
+    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+) -> None:
+    ledger.add(pushed(clock, (1, 4)))
+    ledger.add(pushed(clock, (5, 4)))
+    assert ledger.settled(["4-1", "5-1"])
+    assert ledger.unsettled == 6
+    assert ledger.settled(["1-1", "2-1", "3-1"])
+    assert ledger.settled(["6-1", "7-1", "8-1"])
+    assert (ledger.unsettled, subscription.wants()) == (0, 10)
 
 
-def test_a_push_of_several_runs_has_no_span(clock: ManualClock, subscription: Subscription) -> None:
+def test_a_push_of_several_runs_has_no_span(clock: ManualClock, ledger: PushedLeases) -> None:
     both = pushed(clock, (1, 2), (7, 2))
-    subscription.take(both)
-    assert subscription.span_of(both.leases) is None
-    assert subscription.settled(both.leases)
-    assert subscription.unsettled == 0
+    ledger.add(both)
+    assert ledger.span_of(both.leases) is None
+    assert ledger.settled(both.leases)
+    assert ledger.unsettled == 0
 
 
-def test_leases_that_lapsed_count_no_longer(clock: ManualClock, subscription: Subscription) -> None:
-    subscription.take(pushed(clock, (1, 4)))
+def test_leases_that_lapsed_count_no_longer(
+    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+) -> None:
+    ledger.add(pushed(clock, (1, 4)))
     clock.advance(LEASE_MS // 2)
     late = pushed(clock, (5, 6))
-    subscription.take(late)
+    ledger.add(late)
     clock.advance(LEASE_MS // 2)
     assert subscription.wants() == 4
-    assert subscription.unsettled == 6
-    assert subscription.span_of(late.leases) == (5, 10, 1)
+    assert ledger.unsettled == 6
+    assert ledger.span_of(late.leases) == (5, 10, 1)
 
 
-def test_leases_that_are_extended_count_longer(clock: ManualClock, subscription: Subscription) -> None:
-    subscription.take(pushed(clock, (1, 10)))
-    subscription.extended(["3-1", "99-1"], 10 * LEASE_MS)
+def test_leases_that_are_extended_count_longer(
+    clock: ManualClock, ledger: PushedLeases, subscription: Subscription[PushedLeases]
+) -> None:
+    ledger.add(pushed(clock, (1, 10)))
+    ledger.extended(["3-1", "99-1"], 10 * LEASE_MS)
     clock.advance(LEASE_MS)
     assert subscription.wants() == 9
-    assert subscription.unsettled == 1
+    assert ledger.unsettled == 1
 
 
-def test_one_that_is_gone_keeps_nothing(clock: ManualClock) -> None:
-    subscription = Subscription("q", "c", None, 10, clock, lambda deliveries: False)
-    assert not subscription.take(pushed(clock, (1, 4)))
-    assert subscription.unsettled == 0
+def test_a_client_that_does_not_read_wants_nothing(ledger: PushedLeases) -> None:
+    assert Subscription("q", "c", None, 10, ledger, lambda deliveries: True, lambda: False).wants() == 0
+
+
+def test_leases_of_an_earlier_connection_count_until_they_lapse(clock: ManualClock) -> None:
+    held = PushedLeases(clock, {"1-1": clock.now_ms() + LEASE_MS, "2-1": clock.now_ms() + 2 * LEASE_MS})
+    subscription = Subscription("q", "c", None, 2, held, lambda deliveries: True)
+    assert subscription.wants() == 0
+    clock.advance(LEASE_MS)
+    assert subscription.wants() == 1
+    assert subscription.describe() == {"queue": "q", "consumerId": "c", "credit": 2, "unsettled": 1}

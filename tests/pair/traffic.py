@@ -224,11 +224,12 @@ class Program(stomp.ConnectionListener):  # type: ignore[misc]
         end = time.monotonic() + 120
         while id not in self.receipts:
             assert time.monotonic() < end, "nobody confirmed it"
+            with suppress(AssertionError):
+                until(lambda: self.line is not None, 2.0)
             with suppress(Exception):
                 self.line.send("/queue/work", id, headers={"receipt": id, "_AMQ_DUPL_ID": id})
             with suppress(AssertionError):
                 until(lambda: id in self.receipts or self._lost.is_set(), 2.0)
-            time.sleep(0.05)
 
     def start(self) -> "Program":
         self._thread.start()

@@ -118,6 +118,20 @@ def test_upkeep_of_the_log_goes_on_after_work_that_failed() -> None:
     assert done == [1]
 
 
+def test_upkeep_of_the_log_is_done_by_its_caller_where_no_thread_can_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    import threading
+
+    errands = Errands(ahead=True)
+    done: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda thread: (_ for _ in ()).throw(RuntimeError("no thread")))
+        errands.run(lambda: done.append(1))
+    assert done == [1]
+    errands.run(lambda: done.append(2))
+    errands.close()
+    assert done == [1, 2]
+
+
 def test_work_aside_whose_thread_cannot_start_is_refused_and_never_done(monkeypatch: pytest.MonkeyPatch) -> None:
     import threading
 

@@ -12,10 +12,12 @@ import apsw
 import pytest
 
 from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, served
-from tests.support.wait import until
+from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.stores import sqlite
 from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_open import Patience
 from yirangmq.stores.sqlite_redo import Mark, commits, is_held
 from yirangmq.stores.sqlite_ring import RedoFile
 from yirangmq.stores.sqlite_served import ServedSqliteStore
@@ -172,8 +174,19 @@ def test_nobody_else_writes_between_its_commit_and_its_next_transaction(home: Pa
     other.close()
 
 
-def test_who_waits_for_it_comes_next(home: Path, store: ServedSqliteStore, queues: Queues) -> None:
+def test_who_waits_for_it_comes_next(
+    home: Path, store: ServedSqliteStore, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent = until_away(store, queues)
+    tried = 0
+
+    class Counted(Patience):
+        def __call__(self, tries: int) -> bool:
+            nonlocal tried
+            tried += 1
+            return super().__call__(tries)
+
+    monkeypatch.setattr(sqlite, "Patience", Counted)
     store._db.execute("COMMIT")
     other = SqliteStore(home / "queue.db", durability="os", busy_seconds=30)
     written = threading.Event()
@@ -185,13 +198,14 @@ def test_who_waits_for_it_comes_next(home: Path, store: ServedSqliteStore, queue
 
     thread = threading.Thread(target=write)
     thread.start()
-    assert not written.wait(0.1)
+    until(lambda: tried > 3, what="it tries again and again")
+    assert not written.is_set()
     store._db.execute("BEGIN IMMEDIATE")
     assert store._away is not None
     store._away.is_committed = store._away.is_back = True
     assert ids(store) == sent
     store.settle()
-    assert written.wait(20)
+    assert written.wait(PATIENCE)
     thread.join()
     with store.transaction() as transaction:
         assert transaction.note("theirs") == "1"

@@ -131,7 +131,7 @@ async def serving(
     """The routes behind a door on a port of this machine. With ``desk``, answers go out after each of its commits."""
     door = HttpDoor(routes, limits, admit, policy)
     if desk is not None:
-        desk.after_commit.append(door.flush)
+        door.flush_after(desk)
     server = await listen_tcp(door, ("127.0.0.1", 0), tls)
     try:
         yield door, server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]

@@ -141,7 +141,7 @@ class HttpServer:
         webhooks.begin(table, house.consumers)
         webhooks.start()
         door = HttpDoor(self.mounts, policy=self.policy)
-        desk.after_commit.append(door.flush)
+        door.flush_after(desk)
         if self.topics is not None:
             self.topics.after_turn.append(door.flush)
             self.topics.listening()

@@ -3,6 +3,8 @@
 import argparse
 import io
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,6 @@ from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.torture import backends
 from yirangmq.torture.backends import STORE, SqliteBackend
 from yirangmq.torture.command import add_arguments, run
-from yirangmq.torture.progress import Bar
 
 
 def parsed(*words: str) -> argparse.Namespace:
@@ -83,17 +84,20 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_bar_is_drawn_on_a_terminal_and_wiped_at_the_end() -> None:
-    stream = Terminal()
-    with Bar(stream, "torture") as bar:
-        bar.show(0, 10)
-        bar.show(10, 10)
-    assert "\rtorture [##############################] 10/10" in stream.getvalue()
-    assert stream.getvalue().endswith("\r\033[K")
+def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
+    """What a run draws there."""
+    monkeypatch.setattr("yirangmq.observe.progress.QUIET_SECONDS", 0)
+    monkeypatch.setattr("yirangmq.observe.progress.STEP_SECONDS", 0)
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
+    return stream.getvalue()
 
 
-def test_where_there_is_no_terminal_there_is_no_bar() -> None:
-    stream = io.StringIO()
-    with Bar(stream, "torture") as bar:
-        bar.show(5, 10)
-    assert stream.getvalue() == ""
+def test_progress_bar_is_drawn_on_a_terminal_and_wiped_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = progress(monkeypatch, Terminal())
+    assert re.search(r"\rtorture sqlite \[#+\.+\] +\d+%  \d+/\d+\r", drawn.replace("\x1b[K", ""))
+    assert drawn.endswith("\r\x1b[K")
+
+
+def test_progress_bar_is_not_drawn_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert progress(monkeypatch, io.StringIO()) == ""

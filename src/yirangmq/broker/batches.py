@@ -14,9 +14,9 @@ from yirangmq.broker import ledger
 from yirangmq.broker.batch_rows import LaidDown, Loaded, Received, StagedRows, Stages, scan
 from yirangmq.broker.burying import bury
 from yirangmq.broker.by_parts import ByParts
+from yirangmq.broker.commit_jobs import Aside, Done
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.room import make_room, newcomers
-from yirangmq.broker.tasks import Aside, Done
 from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.errors import QueueError, TooLarge, Unavailable
 from yirangmq.core.message import Envelope

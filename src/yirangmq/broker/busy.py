@@ -5,17 +5,18 @@ its requests wait here, in order of arrival, each until its deadline. A request 
 ``store_busy`` and is never run again, so nothing of it is stored later. Loop thread only."""
 
 import random
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-from yirangmq.broker.tasks import Long, Task
+from yirangmq.broker.commit_jobs import Long, Task
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy
 
 BUSY_SECONDS = 5.0
 """Default deadline of a request, from the first attempt to commit it."""
-FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
-"""Seconds between two attempts: doubled each time, with jitter of 50 %, so that several processes do not keep step. The
-longest one is far below the time in which people notice that a lock is free again."""
+BACKOFF = Backoff(first=0.0015, limit=0.0375, jitter=1 / 3)
+"""Seconds between two attempts: from 1 to 2 ms after the first one, from 25 to 50 ms at most, which is far below the
+time in which people notice that a lock is free again."""
 RETRY_AFTER = 1
 """Seconds after which a refused client should try again."""
 
@@ -28,10 +29,14 @@ class Group(NamedTuple):
 
 
 class BusyWait:
-    """``seconds``: how long a request waits."""
+    """``seconds``: how long a request waits. ``retry`` is called when ``is_due``: the next commit tries the lock."""
 
-    def __init__(self, seconds: float = BUSY_SECONDS) -> None:
+    def __init__(
+        self, seconds: float, later: Callable[[float, Callable[[], None]], Any], retry: Callable[[], None]
+    ) -> None:
         self.seconds = seconds
+        self._later = later
+        self._retry = retry
         self.since: float | None = None
         """When the lock was first found taken, in seconds of the committer's clock; None: the store is free."""
         self.refused = 0
@@ -39,6 +44,9 @@ class BusyWait:
         self._groups: list[Group] = []
         self._long: dict[Long, float] = {}
         self._tries = 0
+        self._is_timed = False
+        self.is_due = False
+        """The timer has run out. Until then a commit leaves the lock alone."""
 
     @property
     def tasks(self) -> list[Task]:
@@ -63,11 +71,19 @@ class BusyWait:
         self.refused += len(found)
         return found
 
-    def pause(self) -> float:
+    def start_timer(self) -> None:
+        if not self._is_timed:
+            self._is_timed = True
+            self._later(self._pause(), self._ring)
+
+    def _ring(self) -> None:
+        self._is_timed, self.is_due = False, True
+        self._retry()
+
+    def _pause(self) -> float:
         """Seconds until the next attempt."""
         self._tries += 1
-        longest: float = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(self._tries, 10))
-        return longest * random.uniform(0.5, 1.0)
+        return BACKOFF.delay(self._tries, random.random())
 
     def free(self) -> None:
         """A transaction was begun: the lock is ours, and nothing waits for it any more."""

@@ -5,7 +5,7 @@ Knows: turns. Does not know: what a part is, where it goes. Used from one thread
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
-from yirangmq.broker.tasks import Aside, Done
+from yirangmq.broker.commit_jobs import Aside, Done
 from yirangmq.core.errors import QueueError
 
 Part = TypeVar("Part")

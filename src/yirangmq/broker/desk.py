@@ -11,37 +11,44 @@ from time import perf_counter
 from typing import Any, NoReturn, TypeVar
 
 from yirangmq.broker.busy import BUSY_SECONDS, BusyWait
-from yirangmq.broker.gate import Uncleared, Verdicts
+from yirangmq.broker.commit_jobs import (
+    MOST_PER_COMMIT,
+    Aside,
+    Done,
+    Job,
+    JobRunner,
+    Long,
+    Task,
+    no_reply,
+    reply_error,
+)
+from yirangmq.broker.deferred_admission import DeferredAdmission
+from yirangmq.broker.gate import Uncleared
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.lines import Cleared, Clearing
 from yirangmq.broker.probe import StoreProbe
+from yirangmq.broker.read_only_jobs import run_on_standby, run_reads
 from yirangmq.broker.relief import relieve
-from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
 from yirangmq.broker.serving import Served, Serving
-from yirangmq.broker.tasks import Aside, Done, Job, Long, Taker, Task
+from yirangmq.broker.tasks import Taker
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.duty import Always, Duty, check
-from yirangmq.core.errors import HookFailed, QueueError, StoreBusy, StoreError, Unavailable
+from yirangmq.core.errors import QueueError, StoreBusy, StoreError, Unavailable
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.delivery import Delivery
 
 Answer = TypeVar("Answer")
-MOST_PER_COMMIT = 1000
-"""Requests in one commit; past this it only gets later, not cheaper."""
 CROWD = 4
 """Requests in a commit from which on the next one waits a little for more."""
 TURNS_TO_GATHER = 3
 """Turns of the loop, each some millionths of a second: whoever was just answered may ask again in them."""
 LONGEST_SLEEP = 60.0
 """Timers stand still while the machine is suspended; what fell due meanwhile is late by this at most."""
-RETRY_SECONDS = 1.0
-"""How long after a refusal by the store those who wait are served again."""
-MOST_ROUNDS = 100
-"""How often the work of one request may need messages looked at: once for each queue that it goes to."""
 
 
 class Desk:
-    """Used from one thread, the loop's."""
+    """Used from one thread, the loop's. It has at most 29 attributes: CPython 3.11 looks those of an instance with
+    more up in its dict, which takes longer."""
 
     def __init__(
         self,
@@ -64,19 +71,13 @@ class Desk:
         self._long: deque[Long] = deque()
         self._is_away = False
         """A long commit is being made on another thread."""
-        self.busy = BusyWait(busy_seconds)
+        self.busy = BusyWait(busy_seconds, later, self.plan)
         """Requests that wait while another process holds the store's lock."""
-        self._is_lock_due = False
-        """The timer has run out: the next turn tries to get the lock."""
-        self._is_lock_timed = False
-        """The timer for the lock is running."""
-        self.serving = Serving(verbs, clock, later, self._plan)
+        self.serving = Serving(verbs, clock, later, self.plan)
         self._planned = False
         self._crowd = self._to_pass = 0
         """Requests of the latest commit; turns of the loop before the next."""
         self._alarm_at: int | None = None
-        self._will_retry = False
-        """A commit failed and the next attempt for waiting consumers is scheduled: one timer, however many fail."""
         self.before_commit: list[Callable[[], None]] = []
         """Called when there is a commit anyway: what could have waited for another one joins it."""
         self.on_taken: list[Callable[[], None]] = []
@@ -87,38 +88,19 @@ class Desk:
         """Called when answers were given: they may leave."""
         self.is_answering = False
         """Answers are being given, and ``after_commit`` follows in this same turn of the loop."""
-        self.trouble: Exception | None = None
-        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
-        self._wrote_at = float("-inf")
-        self.probe = StoreProbe(self)
+        self.probe = StoreProbe(self, seconds)
         self.duty: Duty = Always()
         """Whether anything may be changed or handed out now."""
-        self._clearing: Clearing | None = None
-        self._uncleared: dict[Task, Uncleared] = {}
-        """Of the turn under way: what could not be done yet."""
-        self._cleared: dict[Task, Verdicts] = {}
-        self._rounds: dict[Task, int] = {}
-        """Requests whose messages are being looked at, or were."""
+        self._runner = JobRunner(store, verbs.happened, verbs.gate, seconds)
+        self._admission = DeferredAdmission(verbs.gate, self._runner, self)
 
     def clear_by(self, clearing: Clearing) -> None:
         """Who looks at messages that queues' processors want looked at outside of a transaction."""
-        self._clearing = clearing
-        self.verbs.gate.can_wait = True
-        self.verbs.gate.is_busy = clearing.is_busy
+        self._admission.use(clearing)
 
     def look_at(self, needed: Uncleared, done: Cleared) -> None:
         """Messages that are not to be stored."""
-        if self._clearing is None and needed.chain.hooks:
-            raise HookFailed("hooks cannot be run here", field="processor")
-
-        def told(verdicts: Verdicts, error: QueueError | None) -> None:
-            done(verdicts, error)
-            self._flush()
-
-        if self._clearing is None:
-            done(self.verbs.gate.looked_at(needed), None)
-        else:
-            self._clearing.clear(needed, told)
+        self._admission.dry_run(needed, done)
 
     def submit(self, work: Callable[[Transaction], Answer], done: Callable[[Any, QueueError | None], None]) -> None:
         """``work`` joins the next commit; ``done(value, error)`` is called when that is on disk, or refused."""
@@ -134,7 +116,7 @@ class Desk:
             self._long.append(job)
         else:
             self._jobs.append(job)
-        self._plan()
+        self.plan()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Work that changes nothing, now."""
@@ -167,9 +149,10 @@ class Desk:
         """Nothing is asked for that is not answered."""
         if self.busy.since is not None:
             return False
-        return not (self._jobs or self._planned or self._rounds or self._long or self._is_away)
+        return not (self._jobs or self._planned or self._admission.rounds or self._long or self._is_away)
 
-    def _plan(self) -> None:
+    def plan(self) -> None:
+        """A commit is due: it is made when the current turn of the loop is over."""
         if not self._planned:
             self._planned = True
             self._to_pass = TURNS_TO_GATHER if self._crowd >= CROWD else 0
@@ -186,17 +169,25 @@ class Desk:
     def _turn(self) -> None:
         """One commit for all that wait, then everybody's answer; then work that takes long, one at a time."""
         if not self._is_away:
-            self._run_hooks(self.before_commit)
+            for hook in self.before_commit:  # as ``_run_hooks``, without a call
+                try:
+                    hook()
+                except Exception as error:
+                    self._report(error)
         self._planned = False
         if self._is_away:
             return
         batch = self._next_batch()
-        self._run_hooks(self.on_taken)
+        for hook in self.on_taken:
+            try:
+                hook()
+            except Exception as error:
+                self._report(error)
         if self.busy.since is not None:
-            if not self._is_lock_due:
+            if not self.busy.is_due:
                 self._wait_for_lock(batch)
                 return
-            self._is_lock_due = False
+            self.busy.is_due = False
             batch = self.busy.tasks + batch
         is_on = self.duty.is_on
         served = self._commit(batch) if is_on else self._look(batch)
@@ -205,20 +196,20 @@ class Desk:
             return
         if self.busy.since is not None:
             self.busy.free()
-            if isinstance(self.trouble, StoreBusy):
-                self.trouble = None
+            if isinstance(self.probe.trouble, StoreBusy):
+                self.probe.trouble = None
         if is_on and not self.duty.is_on:
             served = self._too_late(batch)
         self.is_answering = True
         try:
-            self._answer(batch, served)
+            self._answer_batch(batch, served)
         finally:
-            self._flush()
+            self.flush()
             self._run_hooks((self.verbs.happened.tell,))
             if self._long:
                 self._go(self._long.popleft())
             elif self._jobs:
-                self._plan()
+                self.plan()
 
     def _next_batch(self) -> list[Task]:
         jobs = self._jobs
@@ -228,20 +219,20 @@ class Desk:
         jobs.clear()
         return batch
 
-    def _answer(self, batch: list[Task], served: Served) -> None:
-        uncleared = self._uncleared
+    def _answer_batch(self, batch: list[Task], served: Served) -> None:
+        uncleared = self._runner.uncleared
         if uncleared:
-            self._uncleared = {}
+            self._runner.uncleared = {}
         for job in batch:
             if uncleared and job in uncleared and job.error is None:
-                self._put_aside(job, uncleared[job])
+                self._admission.defer(job, uncleared[job])
             else:
-                self._tell(job)
+                self.answer(job)
         for taker, deliveries in served:
             try:
                 is_taken = taker.take(deliveries)
             except Exception as error:
-                self._report(error)
+                self.report(error)
                 is_taken = False
             if not is_taken:
                 self._put_back(deliveries)
@@ -252,32 +243,31 @@ class Desk:
             self._back(job, self.duty.refusal())
             return
         try:
-            job.aside(lambda: self._alone(job, None), lambda _, error: self._back(job, error))
+            job.aside(lambda: self._alone(job), lambda _, error: self._back(job, error))
         except Exception as error:  # no thread could be started
             self._back(job, Unavailable(f"cannot start long work: {error}"))
 
     def _back(self, job: Long, error: QueueError | None) -> None:
         """Who waits for what it brought is served by the next commit."""
         self._is_away = False
-        needed = self._uncleared.pop(job, None)
+        needed = self._runner.uncleared.pop(job, None)
         if isinstance(job.error, StoreBusy):
             job.error = None
             self._long.appendleft(job)
             self._wait_for_lock([])
             return
         if isinstance(job.error, StoreError):
-            self.trouble = job.error
-            self._retry_later()
+            self.probe.failed(job.error)
         job.error = job.error or error or (None if self.duty.is_on else self.duty.refusal())
         if needed is not None and job.error is None:
-            self._put_aside(job, needed)
+            self._admission.defer(job, needed)
         else:
-            self._tell(job)
-        self._flush()
+            self.answer(job)
+        self.flush()
         self._run_hooks((self.verbs.happened.tell,))
-        self._plan()
+        self.plan()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         self.is_answering = False
         self._run_hooks(self.after_commit)
 
@@ -287,9 +277,9 @@ class Desk:
             try:
                 hook()
             except Exception as error:
-                self._report(error)
+                self.report(error)
 
-    def _report(self, error: Exception) -> None:
+    def report(self, error: Exception) -> None:
         """The event loop's exception handler gets it, after this turn."""
         self._soon(partial(_throw, error))
 
@@ -306,43 +296,24 @@ class Desk:
             for job in busy.expired(now):
                 if isinstance(job, Long):
                     self._long.remove(job)
-                job.error = self.trouble = busy.refusal()
-                self._tell(job)
+                job.error = self.probe.trouble = busy.refusal()
+                self.answer(job)
         finally:
-            self._flush()
-        if not self._is_lock_timed:
-            self._is_lock_timed = True
-            self.later(busy.pause(), self._try_lock)
+            self.flush()
+        busy.start_timer()
         if self._jobs:
-            self._plan()
-
-    def _try_lock(self) -> None:
-        self._is_lock_timed, self._is_lock_due = False, True
-        self._plan()
+            self.plan()
 
     def _not_read(self, batch: list[Task]) -> list[Task]:
         """Requests that only read are answered from a transaction without the write lock; the others are returned."""
-        rest: list[Task] = []
         if not batch:
-            return rest
-        try:
-            with self._store.transaction(write=False) as transaction:
-                view = read_only(transaction)
-                for job in batch:
-                    job.error = None
-                    try:
-                        self._perform(job, view)
-                    except NeedsWrite:
-                        rest.append(job)
-                    if self._uncleared.pop(job, None) is not None:
-                        rest.append(job)
-        except Exception:  # it cannot be read either
-            rest = batch
+            return batch
+        rest = run_reads(self._store, self._runner, batch)
         self._forget()
         waiting = set(rest)
         for job in batch:
             if job not in waiting:
-                self._tell(job)
+                self.answer(job)
         return rest
 
     def _forget(self) -> None:
@@ -354,18 +325,8 @@ class Desk:
 
     def _look(self, batch: list[Task]) -> Served | None:
         """A standby: reads are answered, nothing is changed and no consumer is served. None: the store is busy."""
-        try:
-            with self._store.transaction(write=False) as transaction:
-                view = sealed(transaction, self.duty)
-                for job in batch:
-                    self._perform(job, view)
-                    if job in self._uncleared:
-                        job.error = self.duty.refusal()
-        except StoreBusy:
+        if not run_on_standby(self._store, self._runner, batch, self.duty):
             return None
-        except Exception as error:
-            for job in batch:
-                job.error = error if isinstance(error, QueueError) else QueueError(f"{type(error).__name__}: {error}")
         self.verbs.happened.forget()
         self.serving.hungry.clear()
         self.verbs.touched.clear()
@@ -383,7 +344,7 @@ class Desk:
         self._alarm_at = None
         if self.duty.is_on:
             self.resume_time()
-            self.submit(self.verbs.sweep, _ignore)
+            self.submit(self.verbs.sweep, no_reply)
             self.news()
 
     def resume_time(self) -> None:
@@ -393,49 +354,14 @@ class Desk:
         except QueueError:
             self.verbs.store_time.renew()  # the store is in trouble; the clock goes on as it is
 
-    def _perform(self, job: Task, transaction: Transaction) -> None:
-        self.verbs.gate.cleared = self._cleared.get(job) if self._cleared else None
-        try:
-            job.value = job.work(transaction)
-        except StoreError:
-            raise
-        except QueueError as error:
-            job.error = error
-        except Uncleared as needed:
-            self._uncleared[job] = needed
-
-    def _put_aside(self, job: Task, needed: Uncleared) -> None:
-        """Its messages are looked at; then it is done again, from the beginning."""
-        self._rounds[job] = self._rounds.get(job, 0) + 1
-        if self._clearing is None or self._rounds[job] > MOST_ROUNDS:
-            job.error = HookFailed(f"the processor of queue {needed.queue!r} cannot run here", field="processor")
-            self._tell(job)
-            return
-        try:
-            self._clearing.clear(needed, partial(self._looked_at, job))
-        except Exception as error:
-            self._report(error)
-            job.error = HookFailed(f"the processor of queue {needed.queue!r} failed: {error}", field="processor")
-            self._tell(job)
-
-    def _looked_at(self, job: Task, verdicts: Verdicts, error: QueueError | None) -> None:
-        if error is not None:
-            job.error = error
-            self._tell(job)
-            self._flush()
-            return
-        self._cleared.setdefault(job, {}).update(verdicts)
-        self.enlist(job)
-
-    def _tell(self, job: Task) -> None:
+    def answer(self, job: Task) -> None:
         """A fault in one answer is reported by whoever runs us, and takes no other answer with it."""
-        if self._rounds:
-            self._rounds.pop(job, None)
-            self._cleared.pop(job, None)
+        if self._admission.rounds:
+            self._admission.forget(job)
         try:
             job.done(job.value, job.error)
         except Exception as error:
-            self._report(error)
+            self.report(error)
 
     def _commit(self, batch: list[Task], *, is_second: bool = False) -> Served | None:
         """All in one transaction; if the store stops it, each alone, so that one cannot fail the others. None: another
@@ -444,60 +370,39 @@ class Desk:
         try:
             begun = self._seconds()
             with self._store.transaction() as transaction:
-                for job in batch:
-                    self._perform(job, transaction)
+                requests = self._runner.run(batch, transaction)
                 served = self.serving.serve(transaction)
                 self._set_alarm(transaction)
                 worked = self._seconds()
-            requests = self._crowd = sum([job.requests for job in batch]) + len(served)
+            requests = self._crowd = requests + len(served)
             ended = self._seconds()
             if happened.committed(requests, worked - begun, ended - worked) or self.probe.is_written:
-                self._wrote(ended)
+                self.probe.wrote(ended)
             return served
         except StoreBusy:
             self._forget()
-            for job in batch:
-                job.error = None
-                self._uncleared.pop(job, None)
+            self._runner.reset(batch)
             self.serving.hungry.update(self.serving.takers)
             return None
         except Exception as error:
             happened.forget()
             self.verbs.dispatching.attending.doubt()
             if not is_second and relieve(self._store, error):
-                for job in batch:
-                    job.error = None
-                    self._uncleared.pop(job, None)
+                self._runner.reset(batch)
                 return self._commit(batch, is_second=True)
-            self.trouble, self.probe.is_written = error, False
-            for job in batch:
-                self._alone(job, error if len(batch) == 1 else None)
+            self.probe.failed(error)
+            if len(batch) == 1:
+                batch[0].error = reply_error(error)
+            else:
+                for job in batch:
+                    self._alone(job)
             self.serving.hungry.update(self.serving.takers)
-            self._retry_later()
             return []
 
-    def _retry_later(self) -> None:
-        if not self._will_retry:
-            self._will_retry = True
-            self.later(RETRY_SECONDS, self._retry)
-
-    def _retry(self) -> None:
-        """Waiting consumers and timers are served again after a commit that failed, and a probe finds out whether the
-        store can be written again."""
-        self._will_retry = False
-        if self.trouble is not None:
-            self.probe.begin()
-        self._plan()
-
-    def _wrote(self, at: float) -> None:
-        """A commit that changed something is on disk: the store can be written. (One that changes nothing writes
-        nothing, and proves nothing.)"""
-        self._wrote_at, self.trouble, self.probe.is_written = at, None, False
-
     @property
-    def seconds_since_write(self) -> float:
-        """Since the latest commit that changed something."""
-        return self._seconds() - self._wrote_at
+    def trouble(self) -> Exception | None:
+        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
+        return self.probe.trouble
 
     @property
     def seconds_busy(self) -> float:
@@ -507,33 +412,18 @@ class Desk:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def _alone(self, job: Task, known: Exception | None, *, is_second: bool = False) -> None:
-        happened = self.verbs.happened
+    def _alone(self, job: Task) -> None:
+        """A commit for one job: the shared one failed, or it is a long one, on another thread."""
+        self._runner.reset([job])
         try:
-            if known is not None:
-                raise known
-            begun = self._seconds()
-            with self._store.transaction() as transaction:
-                job.error = None
-                self._uncleared.pop(job, None)
-                self._perform(job, transaction)
-                worked = self._seconds()
-            ended = self._seconds()
-            if happened.committed(job.requests, worked - begun, ended - worked) or self.probe.is_written:
-                self._wrote(ended)
-        except QueueError as error:
-            happened.forget()
-            if known is None and not is_second and relieve(self._store, error):
-                self._alone(job, None, is_second=True)
-                return
-            job.error = error
+            if self._runner.commit([job]) or self.probe.is_written:
+                self.probe.wrote(self._seconds())
         except Exception as error:
-            happened.forget()
-            job.error = QueueError(f"{type(error).__name__}: {error}")
+            job.error = reply_error(error)
 
     def _put_back(self, deliveries: Sequence[Delivery]) -> None:
         leases = Leases([delivery.lease_id for delivery in deliveries])
-        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), _ignore)
+        self.submit(lambda transaction: self.verbs.release(transaction, leases, None), no_reply)
 
     def _set_alarm(self, transaction: Transaction) -> None:
         """Wake when time next has something to do."""
@@ -547,12 +437,8 @@ class Desk:
     def _ring(self, due: int) -> None:
         if self._alarm_at == due and self.duty.is_on:
             self._alarm_at = None
-            self.submit(self.verbs.sweep, _ignore)
+            self.submit(self.verbs.sweep, no_reply)
 
 
 def _throw(error: Exception) -> NoReturn:
     raise error
-
-
-def _ignore(value: Any, error: QueueError | None) -> None:
-    """A sweep or a putting back that the store refused is done again when the time comes."""

@@ -7,21 +7,18 @@ switch; a hundred share one."""
 import threading
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
+from yirangmq.broker.commit_jobs import MOST_PER_COMMIT, MOST_ROUNDS, Job, JobRunner, Task, no_processor
 from yirangmq.broker.gate import Gate, Uncleared, Verdicts
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.lines import OwnLine
-from yirangmq.broker.relief import relieve
-from yirangmq.core.errors import HookFailed, QueueError, StoreError, StoreFull
+from yirangmq.core.errors import HookFailed, StoreError
 from yirangmq.core.ports import Store, Transaction
 
 Answer = TypeVar("Answer")
-MOST_PER_COMMIT = 1000
-"""Past this a commit only gets later, not cheaper."""
-MOST_ROUNDS = 100
-"""How often work may need messages looked at: once for each queue that it goes to."""
+Waiter = tuple[Job, threading.Event]
+"""A job of a thread that waits; the event is set when the job is done, or when its thread is to lead."""
 
 
 class Way(Protocol):
@@ -32,46 +29,41 @@ class Way(Protocol):
     def read(self, work: Callable[[Transaction], Answer]) -> Answer: ...
 
 
-class _Job:
-    __slots__ = ("cleared", "error", "lead", "uncleared", "value", "wake", "work")
-
-    def __init__(self, work: Callable[[Transaction], Any], cleared: Verdicts | None = None) -> None:
-        self.work = work
-        self.cleared = cleared
-        self.uncleared: Uncleared | None = None
-        self.value: Any = None
-        self.error: BaseException | None = None
-        self.lead = False
-        self.wake: threading.Event | None = None
-
-
 class Lane:
     """One per store and process. ``run`` returns when the work is on disk, or raises what went wrong. ``happened``:
     what the work tells of itself, passed on after each commit. ``gate``: that of the verbs, where work publishes."""
 
     def __init__(self, store: Store, happened: Happenings | None = None, gate: Gate | None = None) -> None:
         self._store = store
-        self._gate = gate
         self._own = OwnLine(gate) if gate is not None else None
         if gate is not None:
             gate.can_wait = True
         self._happened = Happenings() if happened is None else happened
         self._guard = threading.Lock()
-        self._waiting: deque[_Job] = deque()
-        self._busy = False
+        self._runner = JobRunner(store, self._happened, gate)
+        self._waiting: deque[Waiter] = deque()
+        self._leader: Job | None = None
+        """The job whose thread commits, or is about to; None: the lane is free."""
 
     def run(self, work: Callable[[Transaction], Answer]) -> Answer:
         """``work`` decides before it writes: if it raises one of our errors it has changed nothing."""
-        job = self._done(_Job(work))
+        job = Job(work)
+        self._done(job)
+        verdicts: Verdicts = {}
         for _ in range(MOST_ROUNDS):
-            if job.uncleared is None or self._own is None:
+            if type(job.value) is not Uncleared or self._own is None:
                 break
-            found = self._own.verdicts(job.uncleared)  # outside of the lane: nobody else waits for it
-            job = self._done(_Job(work, {**(job.cleared or {}), **found}))
+            verdicts = {**verdicts, **self._own.verdicts(job.value)}  # outside of the lane: no other caller waits
+            job = Job(work)
+            self._runner.cleared[job] = verdicts
+            try:
+                self._done(job)
+            finally:
+                del self._runner.cleared[job]
         if job.error is not None:
             raise job.error
-        if job.uncleared is not None:
-            raise HookFailed(f"the processor of queue {job.uncleared.queue!r} cannot run here", field="processor")
+        if type(job.value) is Uncleared:
+            raise no_processor(job.value)
         answer: Answer = job.value
         return answer
 
@@ -86,40 +78,39 @@ class Lane:
         if self._own is not None:
             self._own.close()
 
-    def _done(self, job: _Job) -> _Job:
+    def _done(self, job: Job) -> None:
+        """Returns when the job is durable or has failed; an ``Uncleared`` is then its value."""
+        waiter: Waiter | None = None
         with self._guard:
-            if self._busy:
-                job.wake = threading.Event()
-                self._waiting.append(job)
+            if self._leader is None:
+                self._leader = job
             else:
-                self._busy = job.lead = True
-        if job.wake is not None:
-            self._await_turn(job, job.wake)
-        if job.lead:
+                waiter = job, threading.Event()
+                self._waiting.append(waiter)
+        if waiter is not None:
+            self._await_turn(waiter)
+        if self._leader is job:
             self._lead(job)
-        return job
 
-    def _await_turn(self, job: _Job, wake: threading.Event) -> None:
+    def _await_turn(self, waiter: Waiter) -> None:
+        job, wake = waiter
         try:
             wake.wait()
         except BaseException:  # this thread is being stopped: the lane must not wait for it
+            heir = None
             with self._guard:
-                heir = None
-                if job in self._waiting:
-                    self._waiting.remove(job)
-                elif job.lead:
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
+                elif self._leader is job:
                     heir = self._pass_on()
-            if heir is not None and heir.wake is not None:
-                heir.wake.set()
+            if heir is not None:
+                heir[1].set()
             raise
 
-    def _pass_on(self) -> _Job | None:
-        """With the guard held: the next in line leads, or the lane is free."""
-        if not self._waiting:
-            self._busy = False
-            return None
-        heir = self._waiting.popleft()
-        heir.lead = True
+    def _pass_on(self) -> Waiter | None:
+        """With the guard held: the next in line leads, and is to be woken; or the lane is free."""
+        heir = self._waiting.popleft() if self._waiting else None
+        self._leader = None if heir is None else heir[0]
         return heir
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
@@ -127,81 +118,59 @@ class Lane:
         with self._store.transaction(write=False) as transaction:
             return work(transaction)
 
-    def _lead(self, own: _Job) -> None:
-        batch = [own]
+    def _lead(self, own: Job) -> None:
+        gathered: list[Waiter] = []
+        batch: list[Task] = [own]
         try:
             with self._guard:
                 while self._waiting and len(batch) < MOST_PER_COMMIT:
-                    batch.append(self._waiting.popleft())
+                    waiter = self._waiting.popleft()
+                    gathered.append(waiter)
+                    batch.append(waiter[0])
             self._commit(batch)
         finally:
             with self._guard:
                 heir = self._pass_on()
-            for job in [*batch, heir] if heir is not None else batch:
-                if job.wake is not None and job is not own:
-                    job.wake.set()
+            if heir is not None:
+                gathered.append(heir)
+            for _, wake in gathered:
+                wake.set()
 
-    def _commit(self, batch: list[_Job]) -> None:
+    def _commit(self, batch: list[Task]) -> None:
         """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
+        uncleared = self._runner.uncleared
         try:
-            self._repeated(batch)
+            self._runner.commit(batch)
+            self._happened.tell()
         except Exception as error:
-            for job in batch:
-                job.error = error
+            self._fail(batch, error)
             if len(batch) > 1:
                 for job in batch:
                     self._alone(job)
         except BaseException:
-            for job in batch:
-                job.error = _interrupted()
+            self._fail(batch, _interrupted())
             raise
+        finally:
+            if uncleared:
+                for job, needed in uncleared.items():
+                    job.value = needed
+                uncleared.clear()
 
-    def _repeated(self, batch: list[_Job]) -> None:
-        """A second time if there was no space and the store had some reserved."""
+    def _alone(self, job: Task) -> None:
+        self._runner.reset([job])
         try:
-            self._transact(batch)
-        except StoreFull as error:
-            if not relieve(self._store, error):
-                raise
-            for job in batch:
-                job.error = job.uncleared = None
-            self._transact(batch)
-
-    def _transact(self, batch: list[_Job]) -> None:
-        """One transaction; what happened in it is told once it is on disk, and forgotten if it never gets there."""
-        try:
-            begun = perf_counter()
-            with self._store.transaction() as transaction:
-                for job in batch:
-                    self._perform(job, transaction)
-                worked = perf_counter()
-        except BaseException:
-            self._happened.forget()
-            raise
-        self._happened.committed(len(batch), worked - begun, perf_counter() - worked)
-        self._happened.tell()
-
-    def _alone(self, job: _Job) -> None:
-        try:
-            job.error = job.uncleared = None
-            self._repeated([job])
+            self._runner.commit([job])
+            self._happened.tell()
         except Exception as error:
-            job.error = error
+            self._fail([job], error)
         except BaseException:
-            job.error = _interrupted()
+            self._fail([job], _interrupted())
             raise
 
-    def _perform(self, job: _Job, transaction: Transaction) -> None:
-        if self._gate is not None:
-            self._gate.cleared = job.cleared
-        try:
-            job.value = job.work(transaction)
-        except StoreError:
-            raise
-        except QueueError as error:
+    def _fail(self, batch: list[Task], error: Any) -> None:
+        """Every caller gets the error as it is, a ``QueueError`` or not."""
+        for job in batch:
             job.error = error
-        except Uncleared as needed:
-            job.uncleared = needed
 
 
 def _interrupted() -> StoreError:

@@ -8,11 +8,12 @@ from concurrent.futures import Future
 from time import monotonic, sleep
 from typing import Any, TypeVar
 
-from yirangmq.broker.busy import LONGEST_PAUSE
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import QueueError, StoreBusy, Unavailable
 from yirangmq.core.ports import Transaction
 
+PAUSE_SECONDS = 0.05
+"""Between two attempts to read while another process holds the store's lock."""
 Answer = TypeVar("Answer")
 
 
@@ -50,7 +51,7 @@ class DeskLane:
             except StoreBusy:
                 if monotonic() >= until or self.is_stopping:
                     raise
-            sleep(LONGEST_PAUSE)
+            sleep(PAUSE_SECONDS)
 
     def _read(self, work: Callable[[Transaction], Answer]) -> Answer:
         def begin(future: "Future[Answer]") -> None:

@@ -1,4 +1,4 @@
-"""Store probe: whether the store can be written now, found out by writing to it.
+"""Store probe: whether the store can be written now, by what became of the latest commit, or by writing to it.
 
 The probe is a request like any other: it goes through the group commit and the same files, and is synced as they are.
 It is made only where the latest commit does not tell already: a commit that changed something within the last second
@@ -18,6 +18,8 @@ PROBE_SECONDS = 0.5
 """How long a caller of health waits for the answer of the store."""
 FRESH_SECONDS = 1.0
 """A commit that is no older proves that the store can be written."""
+RETRY_SECONDS = 1.0
+"""How long after a failed commit the store is probed, and waiting consumers are served again."""
 NOTE = "health/probe"
 """What a probe writes: a note, which every store keeps in the same way and commits as everything else."""
 
@@ -30,8 +32,14 @@ class Probed(NamedTuple):
 
 
 class StoreProbe:
-    def __init__(self, committer: "Desk") -> None:
+    def __init__(self, committer: "Desk", seconds: Callable[[], float]) -> None:
         self._committer = committer
+        self._seconds = seconds
+        self._wrote_at = float("-inf")
+        self._will_retry = False
+        """A commit failed, and the next attempt is scheduled: one timer, however many fail."""
+        self.trouble: Exception | None = None
+        """Why the latest commit that wrote something failed, until one succeeds; None if it did not."""
         self._asked: list[Callable[[Probed], None]] = []
         self._is_under_way = False
         self.is_written = False
@@ -39,13 +47,31 @@ class StoreProbe:
         self.error: QueueError | None = None
         """Of the latest probe."""
 
+    def wrote(self, at: float) -> None:
+        """A commit that changed something is on disk: the store can be written. (One that changes nothing writes
+        nothing, and proves nothing.)"""
+        self._wrote_at, self.trouble, self.is_written = at, None, False
+
+    def failed(self, error: Exception) -> None:
+        self.trouble, self.is_written = error, False
+        if not self._will_retry:
+            self._will_retry = True
+            self._committer.later(RETRY_SECONDS, self._retry)
+
+    def _retry(self) -> None:
+        """Waiting consumers and timers are served again, and a probe finds out whether the store can be written."""
+        self._will_retry = False
+        if self.trouble is not None:
+            self.begin()
+        self._committer.plan()
+
     def ask(self, done: Callable[[Probed], None]) -> None:
         """``done`` is called once, now or within ``PROBE_SECONDS``."""
         committer = self._committer
         if not committer.duty.is_on:
             done(Probed(committer.duty.refusal()))
             return
-        if committer.trouble is None and committer.seconds_since_write < FRESH_SECONDS:
+        if self.trouble is None and self._seconds() - self._wrote_at < FRESH_SECONDS:
             done(Probed())
             return
         if committer.seconds_busy > PROBE_SECONDS:

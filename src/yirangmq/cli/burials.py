@@ -10,7 +10,6 @@ from typing import Any
 from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import brief
@@ -18,6 +17,7 @@ from yirangmq.cli.views import letter_card, letter_record
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.format.jsontext import loads
+from yirangmq.observe.progress import Progress
 
 SHOWN = 100
 """Rows of a table for people; programs get all."""

@@ -37,7 +37,7 @@ class Entrance:
         self.addresses: list[str] = []
         """Where it can be reached."""
         if self._web is not None:
-            house.desk.after_commit.append(self._web.door.flush)
+            self._web.door.flush_after(house.desk)
         if house.topics is not None:
             house.topics.after_turn.append(self._door.flush)
             if self._web is not None:

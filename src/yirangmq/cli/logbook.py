@@ -10,7 +10,6 @@ from typing import Any
 
 from yirangmq.cli import exits, options
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.records import record_line
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
@@ -20,6 +19,7 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
 from yirangmq.format.record import as_json
+from yirangmq.observe.progress import Progress
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_check import ASIDE, Checked, check, has_segments, sound_records
 from yirangmq.stores.segments_view import SegmentView

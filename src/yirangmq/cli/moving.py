@@ -11,12 +11,12 @@ from typing import BinaryIO
 from yirangmq.broker import transfer
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
 from yirangmq.format.permissions import open_file
 from yirangmq.format.synced import sync_folder
+from yirangmq.observe.progress import Progress
 
 
 def export_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import attribute, open_input, read_input
 from yirangmq.core.errors import BadInput, TooLarge
@@ -17,6 +16,7 @@ from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import Stored
 from yirangmq.format.envelope import MARKS, MAX_HEADER, NewMessage, read
 from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.observe.progress import Progress
 
 MOST_PER_BATCH = 1000
 BYTES_PER_BATCH = 4 * 1024 * 1024

@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput, MissingExtra
+from yirangmq.observe.progress import Progress
 from yirangmq.pipeline.places import Reach
 from yirangmq.pipeline.sparklog import SparkLog
 

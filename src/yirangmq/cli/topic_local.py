@@ -4,10 +4,9 @@ and disturbs no writer; publishing, trimming and durable names need the log for 
 Knows: the log, the cursors. Does not know: which command runs."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from datetime import datetime
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,6 +28,7 @@ from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.stores.segments_chain import to_be_trimmed
 from yirangmq.stores.segments_check import has_segments
 from yirangmq.stores.segments_view import SegmentView
+from yirangmq.topics.paging import PageLimits, read_page
 
 BYTES_PER_PAGE = 1 << 20
 NOBODY = "opened directly"
@@ -143,16 +143,9 @@ class LocalTopics:
         reader = view.reader()
         if sequence is None:
             sequence = view.first if time is None else max(reader.sequence_at(_nanoseconds(time)), view.first)
-        found: list[TopicRecord] = []
-        size = 0
-        for record in islice(reader.records(sequence, None, _wants(topics)), limit):
-            found.append(TopicRecord(*record))
-            size += len(record.payload)
-            if size >= BYTES_PER_PAGE:
-                break
-        is_all = len(found) < limit and size < BYTES_PER_PAGE
-        after = view.last + 1 if is_all or not found else found[-1].sequence + 1
-        return Page(view.epoch, view.first, view.last, after, found)
+        found = read_page(reader, make_filter(_listed(topics)), sequence, PageLimits(limit, BYTES_PER_PAGE))
+        records = [TopicRecord(*one) for one in found.records]
+        return Page(view.epoch, view.first, view.last, found.last + 1, records)
 
     # -- following --------------------------------------------------------------------------------------------------
 
@@ -209,11 +202,6 @@ def _row(topic: str, state: TopicState) -> dict[str, Any]:
 
 def _listed(topics: str | Sequence[str]) -> list[str]:
     return [topics] if isinstance(topics, str) else [*topics]
-
-
-def _wants(topics: str | Sequence[str]) -> Callable[[str], bool] | None:
-    filter = make_filter(_listed(topics))
-    return None if filter.is_all else filter.wants
 
 
 def _nanoseconds(moment: datetime) -> int:

@@ -2,7 +2,6 @@
 come, kept in a file or under a name. Knows: a view of the log. Does not know: connections."""
 
 import time
-from itertools import islice
 from types import TracebackType
 from typing import Protocol
 
@@ -12,10 +11,11 @@ from yirangmq.core.errors import WrongEpoch
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Cursors
 from yirangmq.stores.segments_view import SegmentView
+from yirangmq.topics.paging import PageLimits, read_page
 
 POLL_SECONDS = 0.2
 """How often a log without a server is looked at."""
-MOST_PER_BATCH = 1000
+BATCH_LIMITS = PageLimits(records=1000)
 
 
 class Keeping(Protocol):
@@ -105,13 +105,10 @@ class LocalSubscription:
     def next_batch(self, wait: float | None = None) -> list[TopicRecord]:
         until = None if wait is None else time.monotonic() + wait
         while True:
-            last = self._view.last
-            found = self._view.reader().records(self._next, last + 1, self._filter.wants)
-            batch = [TopicRecord(*one) for one in islice(found, MOST_PER_BATCH)]
-            if batch:
-                self._next = batch[-1].sequence + 1
-                return batch
-            self._next = last + 1
+            page = read_page(self._view.reader(), self._filter, self._next, BATCH_LIMITS)
+            self._next = page.last + 1
+            if page.records:
+                return [TopicRecord(*one) for one in page.records]
             is_alone = self._keeping is not None and self._keeping.is_alone
             if is_alone or (until is not None and time.monotonic() >= until):
                 return []

@@ -7,7 +7,6 @@ from typing import BinaryIO, NamedTuple
 
 from yirangmq.cli import exits, topic_place
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.records import header_of
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input, read_input
@@ -16,6 +15,7 @@ from yirangmq.client.topic_values import Receipt
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.core.topics import NO_HEADERS, NewRecord, check_topic
 from yirangmq.format.record import from_json
+from yirangmq.observe.progress import Progress
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record
 

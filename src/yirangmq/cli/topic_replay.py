@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from yirangmq.cli import exits, options, place, topic_place
 from yirangmq.cli.command import Command
-from yirangmq.cli.progress import Progress
 from yirangmq.cli.records import moment_of, sequence_of, show_records
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted
@@ -19,6 +18,7 @@ from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NewRecord, check_topic
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
 from yirangmq.format.record import is_json
+from yirangmq.observe.progress import Progress
 
 PAGE = 1000
 ORIGIN = "replayed-from"

@@ -13,19 +13,18 @@ from yirangmq.client.address import Address, named
 from yirangmq.client.core import Lost
 from yirangmq.client.errand import Errand
 from yirangmq.client.wires import Line, Terms, Wires
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import NotActive, QueueError, TlsFailed, Unavailable, Unreachable
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
-"""Seconds between tries: the first, then twice as much each time, up to the longest; half as much more or less by
-chance, so that a thousand clients do not come back at once."""
+BACKOFF = Backoff(first=0.05, limit=2.0, jitter=0.5)
+"""Seconds between two attempts to reach the server."""
+FAILOVER_BACKOFF = replace(BACKOFF, limit=1.0)
+"""The same with several addresses: the node that takes over is found within five seconds."""
 QUIET_SECONDS = 3.0
 """With another address to go to: how long a server may be silent before it is asked whether it is there, and how long
 it may take to say so. A node that is frozen, or whose cable is cut, is left after twice that."""
-SHORTER_PAUSE = 1.0
-"""The longest pause where there are several addresses: the one that takes over is found within five seconds."""
 MOST_ADDRESSES = 16
 SILENT_PARTS = 4
 """With ``Terms.silence``: a quarter of it may pass before the server is pinged, a quarter before the ping is answered,
@@ -164,9 +163,8 @@ class Courier:
 
     def seconds(self, tries: int) -> float:
         """How long to wait before the next try."""
-        most = LONGEST_PAUSE if len(self._addresses) == 1 else SHORTER_PAUSE
-        longest = min(most, FIRST_PAUSE * 2.0 ** min(tries - 1, 40))
-        return longest * (0.5 + self._chance())
+        backoff = BACKOFF if len(self._addresses) == 1 else FAILOVER_BACKOFF
+        return backoff.delay(tries, self._chance())
 
     def _names(self) -> str:
         return ", ".join(map(str, self.terms.addresses))

@@ -15,11 +15,11 @@ from yirangmq.consumer.outcomes import Outcome
 from yirangmq.consumer.ports import Queues, Results
 from yirangmq.consumer.tally import Tally
 from yirangmq.consumer.threads import Fail, thread
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.reasons import Reason
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 1.0
-"""Seconds between tries while the broker cannot be reached."""
+BACKOFF = Backoff(first=0.05, limit=1.0)
+"""Seconds between two attempts while the server cannot be reached."""
 
 
 class Ending(NamedTuple):
@@ -66,7 +66,7 @@ class Settler:
         self._given_up = True
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while not self._given_up:
             with self._news:
                 self._news.wait_for(lambda: self._waiting or self._closed)
@@ -74,11 +74,11 @@ class Settler:
             if not batch:
                 return
             failed = self._still_good(self._send(batch))
+            failures = failures + 1 if failed else 0
             if failed:
-                time.sleep(pause)
+                time.sleep(BACKOFF.delay(failures))
                 with self._news:
                     self._waiting = failed + self._waiting
-            pause = min(pause * 2, LONGEST_PAUSE) if failed else FIRST_PAUSE
 
     def _still_good(self, endings: list[Ending]) -> list[Ending]:
         """Those worth another try; the leases of the others are over, and the broker has them back."""

@@ -17,14 +17,14 @@ from yirangmq.consumer.route import Route
 from yirangmq.consumer.settler import Ending
 from yirangmq.consumer.threads import thread
 from yirangmq.consumer.tracing import handling
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import BadInput, MissingExtra, NotAllowed, QueueError
 
 WAIT_SECONDS = 0.5
 """One wait for messages; a pause or a drain is noticed after that at the latest."""
 SHORT_REST = 0.02
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
-"""Seconds between tries while the broker cannot be reached."""
+BACKOFF = Backoff(first=0.1, limit=5.0)
+"""Seconds between two attempts while the server cannot be reached."""
 MOST_UNSETTLED = 1_000
 """Results on their way to the broker; more, and fetching waits for them."""
 HOPELESS = (BadInput, NotAllowed, MissingExtra)
@@ -85,7 +85,7 @@ class Station:
     # -- taking ---------------------------------------------------------------------------------------------------
 
     def _fetch(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         try:
             while allowed := self._allowed():
                 try:
@@ -94,12 +94,12 @@ class Station:
                     if _is_hopeless(error):
                         self._kit.fail(error)
                         return
-                    if pause == FIRST_PAUSE:
+                    failures += 1
+                    if failures == 1:
                         log.warning("nothing can be taken from %s, trying again: %s", self.route.queue, error)
-                    self._kit.gate.rest(pause)
-                    pause = min(pause * 2, LONGEST_PAUSE)
+                    self._kit.gate.rest(BACKOFF.delay(failures))
                     continue
-                pause = FIRST_PAUSE
+                failures = 0
                 if not taken and self._kit.until_empty:
                     self._changed()
                     self._kit.gate.rest(SHORT_REST)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import names
+from yirangmq.core.backoff import backoff_delay
 from yirangmq.core.chain import Chain, read_chain, show_chain
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
@@ -332,11 +333,9 @@ class Chance(NamedTuple):
 
 def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  # noqa: B008
     """How long to wait after the ``attempt``-th failure: 1, 2, 4, 8, 16 … seconds by default, never over the cap."""
+    first, factor = retry.initial_ms, 1
     if retry.backoff == "exponential":
-        base: int = retry.initial_ms * 2 ** min(attempt - 1, 40)
+        factor = 2
     elif retry.backoff == "linear":
-        base = retry.initial_ms * attempt
-    else:
-        base = retry.initial_ms
-    capped: int = min(base, retry.max_ms)
-    return round(capped * (1 + retry.jitter * (2 * chance.fraction - 1)))
+        first *= attempt
+    return round(backoff_delay(first, retry.max_ms, factor, retry.jitter, attempt, chance.fraction))

@@ -21,7 +21,7 @@ class Asker(Protocol):
 
 class Asked:
     """``work`` is for the desk's next commit, ``reply`` for what came of it. It is pending from here on until it is
-    ``done``. (A task of the desk, ``broker.tasks.Task``: one value for each request instead of three.)"""
+    ``done``. (A task of the desk, ``broker.commit_jobs.Task``: one value for each request instead of three.)"""
 
     __slots__ = ("_asker", "_reply", "_request", "_weight", "error", "requests", "value", "work")
 

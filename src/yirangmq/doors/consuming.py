@@ -15,7 +15,7 @@ from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import check_reason
 from yirangmq.doors import translate
-from yirangmq.doors.takers import Subscription, Waiting
+from yirangmq.doors.takers import PushedLeases, Subscription, Waiting
 from yirangmq.format.delivery import Delivery, rules_of
 from yirangmq.format.jsontext import dumps
 from yirangmq.wire import calls
@@ -59,7 +59,7 @@ class Consuming:
         self._desk = desk
         self._clock = clock
         self._known = known
-        self._subscriptions: dict[int, Subscription] = {}
+        self._subscriptions: dict[int, Subscription[PushedLeases]] = {}
         self._waiting: dict[int, Waiting] = {}
         self._latest: tuple[QueuePolicy | None, str] = (None, "")
 
@@ -68,13 +68,8 @@ class Consuming:
         return bool(self._subscriptions or self._waiting)
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "waiting": len(self._waiting),
-            "subscriptions": [
-                {"queue": one.queue, "consumerId": one.consumer, "credit": one.credit, "unsettled": one.unsettled}
-                for one in self._subscriptions.values()
-            ],
-        }
+        subscriptions = [one.describe() for one in self._subscriptions.values()]
+        return {"waiting": len(self._waiting), "subscriptions": subscriptions}
 
     def wake(self) -> None:
         """The client reads again."""
@@ -165,10 +160,9 @@ class Consuming:
             who,
             span,
             body.credit,
-            self._clock,
+            PushedLeases(self._clock, self._on_store_time(body.held)),
             lambda got: self._pushed(request, got),
             lambda: not self._client.is_clogged,
-            self._on_store_time(body.held),
         )
         self._desk.wait(subscription)
         self._subscriptions[request] = subscription
@@ -182,11 +176,12 @@ class Consuming:
         subscription = self._subscriptions.get(request)
         if subscription is None or self._client.closed:
             return False
-        policy = rules_of(deliveries)
-        text = "" if subscription.policy is policy else self._policy_text(policy)
-        subscription.policy = policy
+        policy, ledger = rules_of(deliveries), subscription.ledger
+        text = "" if ledger.policy is policy else self._policy_text(policy)
+        ledger.policy = policy
         messages = translate.incoming(deliveries, self._clock.ahead_ms())
         self._client.deliver(request, calls.Deliver(subscription.queue, messages, text))
+        ledger.add(deliveries)
         return True
 
     def cancel(self, request: int, body: calls.Cancel) -> None:
@@ -212,7 +207,7 @@ class Consuming:
 
     def _settle(self, request: int, texts: list[str], verb: Callable[[Any, Leases], Results]) -> None:
         """Their credit is free at once, so that the commit that settles them hands out the next ones too."""
-        known = (subscription.span_of(texts) for subscription in self._subscriptions.values())
+        known = (subscription.ledger.span_of(texts) for subscription in self._subscriptions.values())
         leases = Leases(texts, span=next(filter(None, known), None))
         self._client.submit(
             request,
@@ -220,7 +215,7 @@ class Consuming:
             lambda results: self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results))),
         )
         for subscription in self._subscriptions.values():
-            if subscription.settled(texts):
+            if subscription.ledger.settled(texts):
                 self._desk.hungry(subscription.queue)
 
     def extend(self, request: int, body: calls.Extend) -> None:
@@ -231,7 +226,7 @@ class Consuming:
             self._client.answer(Kind.SETTLED, request, calls.Settled(_failures(results)))
             kept = [lease for lease, error in zip(body.leases, results, strict=True) if error is None]
             for subscription in self._subscriptions.values():
-                subscription.extended(kept, span)
+                subscription.ledger.extended(kept, span)
 
         def work(transaction: Transaction, leases: Leases) -> Results:
             return self._desk.verbs.extend(transaction, leases, body.consumer, span)

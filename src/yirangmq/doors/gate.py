@@ -19,10 +19,8 @@ class Gate:
         self.attempts = attempts
         self._by_token = {_digest(grant.token): grant for grant in found if grant.token}
         self._by_address = [grant for grant in found if not grant.token]
-
-    @property
-    def is_open(self) -> bool:
-        return not self._by_token and not self._by_address
+        self.is_open = not found
+        """Everybody who can reach it may do everything. An attribute, because every request asks."""
 
     @property
     def takes_tokens(self) -> bool:

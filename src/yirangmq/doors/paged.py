@@ -9,6 +9,7 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.pages import DeskLane
 from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.fsio.background import BackgroundExecutor, Call
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues
@@ -23,15 +24,13 @@ THREADS = 2
 class Pages:
     """Used from the desk's thread; ``call`` runs something there, soon, from any other."""
 
-    def __init__(
-        self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Callable[[Callable[[], None]], Any]
-    ) -> None:
+    def __init__(self, store: Store, desk: Desk, clock: Clock, ids: Ids, call: Call) -> None:
         self._lane = DeskLane(desk, call)
         self._parts = (store, clock, ids)
         self._verbs = desk.verbs
         self._made: Queues | None = None
         self._call = call
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pages")
+        self._executor = BackgroundExecutor(partial(ThreadPoolExecutor, THREADS, "pages"))
         self._running = 0
 
     @property
@@ -43,18 +42,7 @@ class Pages:
             done(None, Unavailable("the server is stopping"))
             return
         self._running += 1
-        self._threads.submit(self._work, method, given, done)
-
-    def _work(self, method: PagedMethod, given: Given, done: Done) -> None:
-        value: Any = None
-        problem: QueueError | None = None
-        try:
-            value = method(self._queues(), given)
-        except QueueError as error:
-            problem = error
-        except Exception as error:
-            problem = QueueError(f"{type(error).__name__}: {error}")
-        self._call(partial(self._end, done, value, problem))
+        self._executor.run(lambda: method(self._queues(), given), self._call, partial(self._end, done))
 
     def _queues(self) -> "Queues":
         if self._made is None:
@@ -70,4 +58,4 @@ class Pages:
     def stop(self) -> None:
         """The page on the desk is the last one; whoever waits is told that we are stopping."""
         self._lane.stop()
-        self._threads.shutdown(wait=False)
+        self._executor.stop(wait=False, cancel=False)

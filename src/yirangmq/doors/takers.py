@@ -1,31 +1,40 @@
-"""Consumers of the socket door that wait for messages: a subscription with its credit, and a lease with patience."""
+"""Consumers that wait for messages: a subscription within its credit window, and a lease with patience.
+
+``Subscription`` is the window of every protocol that pushes (native, STOMP, webhooks): the desk asks it how many
+messages it ``wants`` and lets it ``take`` them. What counts against the credit is kept in its ``ledger``; the protocol
+enters what it pushed there, takes out what is settled, and tells the desk that there is room again."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock
 from yirangmq.format.delivery import Delivery, RunDeliveries
 
 
+class Unsettled(Protocol):
+    """The messages that a consumer was sent and has not settled."""
+
+    @property
+    def unsettled(self) -> int: ...
+
+    def drop_lapsed(self) -> None:
+        """Called where the credit is used up: leases that lapsed count no longer."""
+
+
+Ledger = TypeVar("Ledger", bound=Unsettled)
+
+
 def _always() -> bool:
     return True
 
 
-class Pushed(NamedTuple):
-    """Leases that were given out at one go. ``span``: first, last and fence, if their numbers follow each other."""
+class Subscription(Generic[Ledger]):
+    """A credit window: messages are pushed while fewer than ``credit`` of them are unsettled. ``push`` is called with
+    them once they are leased on disk, and says False if the consumer is gone; ``has_room`` says whether the client has
+    read enough of what it was sent before."""
 
-    leases: list[str]
-    until: int
-    span: tuple[int, int, int] | None
-
-
-class Subscription:
-    """Messages are pushed while fewer than ``credit`` of them are unsettled. A lease that lapsed counts no longer.
-
-    ``has_room`` says whether the client has read enough of what it was sent before; ``held`` are unsettled leases from
-    an earlier connection, and until when. What was pushed at one go is kept so until a part of it is settled: most
-    consumers settle it at one go too."""
+    __slots__ = ("_has_room", "consumer", "credit", "ledger", "queue", "span_ms", "take")
 
     serve = None
 
@@ -35,19 +44,50 @@ class Subscription:
         consumer: str,
         span_ms: int | None,
         credit: int,
-        clock: Clock,
+        ledger: Ledger,
         push: Callable[[Sequence[Delivery]], bool],
         has_room: Callable[[], bool] = _always,
-        held: Mapping[str, int] | None = None,
     ) -> None:
         self.queue = queue
         self.consumer = consumer
         self.span_ms = span_ms
         self.credit = credit
-        self.policy: QueuePolicy | None = None
-        self._clock = clock
-        self._push = push
+        self.ledger = ledger
+        self.take = push
         self._has_room = has_room
+
+    def wants(self) -> int:
+        if not self._has_room():
+            return 0
+        room = self.credit - self.ledger.unsettled
+        if room <= 0:
+            self.ledger.drop_lapsed()
+            room = self.credit - self.ledger.unsettled
+        return room
+
+    def describe(self) -> dict[str, Any]:
+        """For an operator."""
+        unsettled = self.ledger.unsettled
+        return {"queue": self.queue, "consumerId": self.consumer, "credit": self.credit, "unsettled": unsettled}
+
+
+class Pushed(NamedTuple):
+    """Leases of one push. ``span``: first, last and fence, if their numbers follow each other."""
+
+    leases: list[str]
+    until: int
+    span: tuple[int, int, int] | None
+
+
+class PushedLeases:
+    """The ledger of a consumer that settles leases by their ids. ``held`` are unsettled leases from an earlier
+    connection, and until when. The leases of one push are kept together until a part of them is settled: most
+    consumers settle all of them at once."""
+
+    def __init__(self, clock: Clock, held: Mapping[str, int] | None = None) -> None:
+        self.policy: QueuePolicy | None = None
+        """Of the queue, as it was with the latest push."""
+        self._clock = clock
         self._out: dict[str, int] = dict(held or {})
         self._whole: dict[str, Pushed] = {}
         """By their first lease; none of them is in ``_out``."""
@@ -57,21 +97,13 @@ class Subscription:
     def unsettled(self) -> int:
         return len(self._out) + self._in_whole
 
-    def wants(self) -> int:
-        if not self._has_room():
-            return 0
-        if self.unsettled >= self.credit:
-            self._forget_lapsed(self._clock.now_ms())
-        return self.credit - self.unsettled
-
-    def _forget_lapsed(self, now: int) -> None:
+    def drop_lapsed(self) -> None:
+        now = self._clock.now_ms()
         self._out = {lease: until for lease, until in self._out.items() if until > now}
         self._whole = {first: pushed for first, pushed in self._whole.items() if pushed.until > now}
         self._in_whole = sum([len(pushed.leases) for pushed in self._whole.values()])
 
-    def take(self, deliveries: Sequence[Delivery]) -> bool:
-        if not self._push(deliveries):
-            return False
+    def add(self, deliveries: Sequence[Delivery]) -> None:
         if isinstance(deliveries, RunDeliveries):
             [card, length], _ = deliveries.runs[0]
             is_one = len(deliveries.runs) == 1
@@ -81,15 +113,14 @@ class Subscription:
             self._in_whole += len(deliveries)
         else:
             self._out.update([(f"{message[0]}-{message[7]}", message[8]) for message, _, _ in deliveries])
-        return True
 
     def span_of(self, leases: Sequence[str]) -> tuple[int, int, int] | None:
-        """Of exactly what was pushed at one go, if its numbers follow each other."""
+        """Of exactly the leases of one push, if their numbers follow each other."""
         pushed = self._whole.get(leases[0]) if leases else None
         return pushed.span if pushed is not None and pushed.leases == leases else None
 
     def settled(self, leases: Sequence[str]) -> bool:
-        """True if any of these was ours: there is credit again."""
+        """True if any of these was in the ledger: there is credit again."""
         pushed = self._whole.get(leases[0]) if leases else None
         if pushed is not None and pushed.leases == leases:
             del self._whole[leases[0]]
@@ -102,7 +133,7 @@ class Subscription:
         return len(self._out) < before
 
     def extended(self, leases: Sequence[str], span_ms: int | None) -> None:
-        """These stay out longer, so they count longer."""
+        """These count longer. ``span_ms``: None for that of the policy."""
         if span_ms is None:
             span_ms = self.policy.visibility_ms if self.policy is not None else 0
         until = self._clock.now_ms() + span_ms
@@ -112,7 +143,7 @@ class Subscription:
                 self._out[lease] = until
 
     def _scatter(self) -> None:
-        """From here on each for itself."""
+        """Keep each lease by itself from here on."""
         for leases, until, _ in self._whole.values():
             self._out.update(dict.fromkeys(leases, until))
         self._whole.clear()

@@ -1,15 +1,14 @@
 """Records by range, a page at a time: what is asked for, and the page. Knows: the log. Does not know: who asks."""
 
-from collections.abc import Iterable
 from contextlib import closing
-from itertools import islice
 from typing import Any
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
+from yirangmq.core.topics import MOST_SEQUENCE, Log
 from yirangmq.doors.values import Values
+from yirangmq.topics.paging import PageLimits, read_page
 
 PAGE_BYTES = 1 << 20
 """Payload bytes on one page of records, but for a single one that is larger."""
@@ -34,19 +33,6 @@ def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: 
     with closing(log.reader()) as reader:
         if start is None:
             start = reader.first if at_ns is None else max(reader.sequence_at(at_ns), reader.first)
-        last = reader.last
-        stop = min(last + 1, start + PAGE_LOOK)
-        about = {"epoch": reader.epoch, "first": reader.first, "last": last}
-        found = list(_some(islice(reader.records(start, stop, filter.wants), limit)))
-    is_all = len(found) < limit and sum(len(one.payload) for one in found) < PAGE_BYTES
-    after = max(start, stop) if is_all or not found else found[-1].sequence + 1
-    return {**about, "next": after, "records": [[*one[:5], dict(one.headers), one.payload] for one in found]}
-
-
-def _some(records: Iterable[Record]) -> Iterable[Record]:
-    size = 0
-    for record in records:
-        yield record
-        size += len(record.payload)
-        if size >= PAGE_BYTES:
-            return
+        found = read_page(reader, filter, start, PageLimits(limit, PAGE_BYTES, PAGE_LOOK))
+        about = {"epoch": reader.epoch, "first": reader.first, "last": reader.last, "next": found.last + 1}
+    return {**about, "records": [[*one[:5], dict(one.headers), one.payload] for one in found.records]}

@@ -3,9 +3,7 @@
 Knows: the file. Does not know: what follows (``core.witness``). It blocks, as disks and networks do: run it in a
 thread."""
 
-import fcntl
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from yirangmq.core.pairing import Witness
 from yirangmq.core.witness import Record, Watching, Wish
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.format.permissions import open_file
+from yirangmq.fsio.lock import lock_within
 
 MOST_BYTES = 4096
 LOCK_SECONDS = 1.0
@@ -42,7 +41,8 @@ class SharedFile:
     def _exchange(self, wish: Wish, term: int) -> Witness:
         handle = open_file(self._path, os.O_RDWR)
         try:
-            _lock(handle)
+            if not lock_within(handle, LOCK_SECONDS):
+                return Witness.AWAY
             text = os.pread(handle, MOST_BYTES, 0)
             found, after = self._watching.exchange(_read(text), wish, term, self._now())
             if after is not None:
@@ -52,18 +52,6 @@ class SharedFile:
             return found
         finally:
             os.close(handle)
-
-
-def _lock(handle: int) -> None:
-    until = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                raise
-        time.sleep(0.01)
 
 
 def _read(text: bytes) -> Record | None:

@@ -5,7 +5,6 @@ kept under the project's folder, and so is the list of them, so that a second ru
 
 Knows: ``spark-pipeline.yml`` and how Spark is asked to run it. Does not know: the command line."""
 
-import fcntl
 import os
 import re
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
+from yirangmq.fsio.lock import try_lock
 from yirangmq.pipeline import faults
 from yirangmq.pipeline.elements import Element, InSql, noting, place_of
 from yirangmq.pipeline.flows import Flow, Flows, Unresolved, unresolved_of
@@ -256,10 +256,8 @@ def alone(folder: Path) -> Iterator[None]:
     state = folder / STATE
     state.mkdir(exist_ok=True)
     with (state / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusy(f"another run of {folder.name} is going on", field="project") from None
+        if not try_lock(lock.fileno()):
+            raise StoreBusy(f"another run of {folder.name} is going on", field="project")
         yield
 
 

@@ -3,7 +3,6 @@
 Everything that can be wrong is looked at before any data moves: the steps, their columns, the target, the checkpoint.
 Knows: streams and their checkpoints. Does not know: the command line."""
 
-import fcntl
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from yirangmq.core.errors import BadInput, StoreBusy
+from yirangmq.fsio.lock import try_lock
 from yirangmq.pipeline import faults, places, steps
 from yirangmq.pipeline.places import Place, Reach
 from yirangmq.pipeline.seen import QUALITY
@@ -155,10 +155,8 @@ def held(checkpoint: Path) -> Iterator[None]:
     """Two queries on one checkpoint would undo each other's work."""
     checkpoint.mkdir(parents=True, exist_ok=True)
     with (checkpoint / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusy(f"another query works with the checkpoint {checkpoint}", field="checkpoint") from None
+        if not try_lock(lock.fileno()):
+            raise StoreBusy(f"another query works with the checkpoint {checkpoint}", field="checkpoint")
         try:
             yield
         finally:

@@ -3,18 +3,17 @@
 ``flock`` on one file: the system lets go of it when a process dies, however it dies. Knows: locks. Does not know:
 what they guard."""
 
-import fcntl
 import os
-import random
 import threading
-import time
 from contextlib import suppress
 
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.format.permissions import access_in, open_file
+from yirangmq.fsio.lock import lock_within, unlock
 
-FIRST_WAIT = 0.0002
-LONGEST_WAIT = 0.005
+BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
+"""Seconds between two attempts: up to 0.2 ms after the first one, up to 5 ms at most."""
 TURN_SECONDS = 0.05
 """For a thread of this process, where nobody waits for other processes."""
 
@@ -50,10 +49,10 @@ class RootLock:
             self._follow_fork()
             if self._fd < 0:  # closed after an error
                 self._fd = self._open()
-            self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            self._wait(shared=shared)
             while not self._is_the_lock():
                 self._reopen()
-                self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+                self._wait(shared=shared)
             self._held = True
         except BaseException:
             if not self._held:
@@ -63,8 +62,8 @@ class RootLock:
 
     def change(self, *, shared: bool) -> None:
         """Let go and take it again in the other way; others may have come between."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
-        self._wait(fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        unlock(self._fd)
+        self._wait(shared=shared)
 
     def release(self) -> None:
         """Never fails: what was done under the lock is done, and its caller must not hear otherwise."""
@@ -79,7 +78,7 @@ class RootLock:
         if self._fd < 0:
             return
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            unlock(self._fd)
         except OSError:
             self._close()
 
@@ -112,18 +111,9 @@ class RootLock:
         except FileNotFoundError:
             return False
 
-    def _wait(self, kind: int) -> None:
-        until = time.monotonic() + self._busy_seconds
-        pause = FIRST_WAIT
-        while True:
-            try:
-                fcntl.flock(self._fd, kind | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise StoreBusy(f"{self._path} is held by another process; try again") from None
-            time.sleep(random.uniform(0, pause))  # random, so that many who wait do not march in line
-            pause = min(pause * 2, LONGEST_WAIT)
+    def _wait(self, *, shared: bool) -> None:
+        if not lock_within(self._fd, self._busy_seconds, shared=shared, backoff=BACKOFF):
+            raise StoreBusy(f"{self._path} is held by another process; try again")
 
     def close(self) -> None:
         with self._turn:

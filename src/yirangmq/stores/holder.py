@@ -4,9 +4,7 @@ The lock itself is ``flock``: the system lets go of it when the server dies, how
 means nothing. Knows: locks, one small file. Does not know: what is stored, who listens."""
 
 import errno
-import fcntl
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +12,7 @@ from typing import NamedTuple
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
 from yirangmq.format.jsontext import loads, plain
 from yirangmq.format.permissions import open_file
+from yirangmq.fsio.lock import lock_within, try_lock
 from yirangmq.stores.files_errors import as_store_error
 
 PATIENCE = 0.5
@@ -50,7 +49,7 @@ class StoreLock:
             wrong = StoreReadOnly if error.errno in (errno.EROFS, errno.EACCES) else StoreError
             raise wrong(f"{path} cannot be made: {error.strerror}") from None
         try:
-            if not _locked(self._fd, fcntl.LOCK_EX, PATIENCE):
+            if not lock_within(self._fd, PATIENCE):
                 raise StoreBusy(_complaint(url, _read(self._fd)))
             self.tell(holder)
         except OSError as error:
@@ -97,24 +96,12 @@ def who_serves(url: str) -> Holder | None:
     if fd < 0:
         return None
     try:
-        if _locked(fd, fcntl.LOCK_SH, 0):
+        if try_lock(fd, shared=True):
             return None  # nobody holds it
         found = _read(fd)
         return found if found is not None and found.address else None
     finally:
         os.close(fd)
-
-
-def _locked(fd: int, kind: int, seconds: float) -> bool:
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(fd, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= until:
-                return False
-        time.sleep(0.01)
 
 
 def _read(fd: int) -> Holder | None:

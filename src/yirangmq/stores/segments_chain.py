@@ -1,7 +1,6 @@
 """The segments of a log, in order. Knows: where each begins and ends, and what is missing between them.
 Does not know: how they came to be. A chain is replaced, never changed: whoever holds one may go on with it."""
 
-import fcntl
 import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.topics import Gap, Trimmed
+from yirangmq.fsio.lock import try_lock
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.segments_layout import Head, Seal, Summary
 
@@ -93,10 +93,9 @@ class Segment:
 
     def _hold(self, fd: int) -> None:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            if scan.head_of(fd) != self.head:
+            if not try_lock(fd, shared=True) or scan.head_of(fd) != self.head:
                 raise Gone
-        except (BlockingIOError, StoreDamaged):
+        except StoreDamaged:
             raise Gone from None
 
 

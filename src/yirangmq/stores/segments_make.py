@@ -4,11 +4,11 @@ Does not know: records, callers. Errors pass as ``OSError``.
 A file becomes a segment by its name: it is written and synced first, renamed then. A name that is gone is gone for
 certain before the file is used for anything else."""
 
-import fcntl
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_layout import (
@@ -111,7 +111,7 @@ class Workshop:
 
     def place(self, spare: Spare, segment: Segment) -> None:
         """Give the file its name, and let others read it."""
-        fcntl.flock(spare.fd, fcntl.LOCK_UN)
+        unlock(spare.fd)
         self.disk.rename(spare.path, segment.path)
         self.disk.fsync_folder(self.folder)
 
@@ -159,8 +159,10 @@ class Workshop:
         """Its file, held so that nobody begins to read it; None: somebody does."""
         fd = self.disk.open_update(segment.path)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_free = try_lock(fd)
         except OSError:
+            is_free = False
+        if not is_free:
             self.disk.close(fd)
             return None
         self._made += 1

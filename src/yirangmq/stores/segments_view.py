@@ -4,7 +4,6 @@ segments come, are sealed, retired or used again between two looks.
 Knows: the files. Does not know: the process that writes them. What it shows is on disk: where a record may not have
 been synced yet, the view syncs the file itself before it shows the record."""
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from types import TracebackType
 
 from yirangmq.core.errors import NotFound, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import MOST_SEQUENCE, Gap, TopicState
+from yirangmq.fsio.lock import try_lock
 from yirangmq.stores import segments_scan as scan
 from yirangmq.stores.files_errors import translated
 from yirangmq.stores.segments_chain import Chain, Gone, Segment
@@ -155,9 +155,8 @@ def _held(path: str) -> Iterator[int]:
     """A descriptor of a file that is not used again meanwhile."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not try_lock(fd, shared=True):
+            raise Gone
         yield fd
-    except BlockingIOError:
-        raise Gone from None
     finally:
         os.close(fd)

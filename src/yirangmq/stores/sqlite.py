@@ -39,7 +39,15 @@ MOST_ROUNDS, FEW_ROUNDS = 20, 4
 
 class SqliteStore:
     """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts; ``connect``
-    opens the file in another way (read_only.py)."""
+    opens the file in another way (read_only.py).
+
+    Its attributes are slots, because the served store has many of its own: CPython 3.11 looks those of an instance with
+    more than 29 up in its dict, which takes longer."""
+
+    __slots__ = (
+        "_busy_seconds", "_connect", "_db", "_durability", "_given", "_has_added", "_is_capped", "_is_feeding",
+        "_known", "_lock", "_path", "_redo", "_reserve", "_turn_seconds", "_version", "_vfs", "_watch", "is_closed",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -62,7 +70,7 @@ class SqliteStore:
         if self._reserve is not None:
             self._reserve.make()
         self._has_added = False
-        """The transaction has added messages."""
+        """The latest transaction that failed was to add messages."""
         self._is_capped = False
         """The database may not grow."""
         self._is_feeding = False
@@ -95,11 +103,13 @@ class SqliteStore:
             set_busy_handler(self._db, 0)
 
     def _enter(self) -> None:
-        if not self._lock.acquire(timeout=self._turn_seconds):
-            raise StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
+        if not self._lock.acquire(True, self._turn_seconds):
+            raise self._in_use()
+
+    def _in_use(self) -> StoreBusy:
+        return StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
 
     def _begin(self, write: bool) -> SqliteTransaction:
-        self._has_added = False
         if write:
             self._begin_writing()
         else:
@@ -138,7 +148,10 @@ class SqliteStore:
         return True
 
     def _work(self) -> SqliteTransaction:
-        return self._watched(SqliteTransaction(self._db, self._known))
+        work = SqliteTransaction(self._db, self._known)
+        if self._reserve is not None:
+            work.on_add = self._before_adding
+        return work
 
     def _log_pages(self) -> int:
         """Pages of the WAL at which it is copied: what it holds must fit the reserve."""
@@ -146,11 +159,6 @@ class SqliteStore:
         if self._reserve is None or not self._reserve.size:
             return usual
         return int(max(1, min(usual, self._reserve.size // 2 // self._db.pragma("page_size"))))
-
-    def _watched(self, work: SqliteTransaction) -> SqliteTransaction:
-        if self._reserve is not None:
-            work.on_add = self._before_adding
-        return work
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if write:
@@ -184,7 +192,6 @@ class SqliteStore:
 
     def _before_adding(self) -> None:
         """While the reserve is in use, new messages go to pages that are free inside the file, and nowhere else."""
-        self._has_added = True
         if self._looked_short() and not self._is_capped:
             self._is_capped = True
             self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
@@ -322,10 +329,12 @@ class _Work:
 
     def __enter__(self) -> SqliteTransaction:
         store = self._store
-        store._enter()
+        if not store._lock.acquire(True, store._turn_seconds):
+            raise store._in_use()
         try:
             self._work = store._begin(self._write)
         except BaseException as error:
+            store._has_added = False
             store._lock.release()
             self._raise_ours(error)
             raise
@@ -335,22 +344,24 @@ class _Work:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            store = self._store
             try:
-                self._store._commit(self._work, self._write)
+                store._commit(self._work, self._write)
             except BaseException as problem:
                 self._fail(problem)
                 raise
-            self._store._given = self._store._known.last, self._store._known.reserved
+            store._given = store._known.last, store._known.reserved
             try:
-                if self._write and self._store.is_short:
-                    self._store._give_back()
+                if self._write and store._reserve is not None and store._reserve.is_short:
+                    store._give_back()
             finally:
-                self._store._lock.release()
+                store._lock.release()
         else:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         """Nothing of it happened."""
+        self._store._has_added = self._work.has_added
         try:
             ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
             with translated(None, self._store._path):

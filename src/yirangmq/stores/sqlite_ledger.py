@@ -115,7 +115,7 @@ class Ledger:
         return number
 
     def _made_queue(self, name: str) -> int:
-        number = self._queue(name)
+        number = self._known.numbers.get(name) or self._queue(name)
         if number is None:
             number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
             self._known.numbers[name] = number
@@ -146,12 +146,17 @@ class Ledger:
         self._contents.sweep()
         totals = self._known.totals
         for queue, deltas in self._deltas.items():
+            if deltas.keys() == sql.OF_NEW:
+                published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
+                if totals is not None:
+                    totals["published"] += published
+                    totals["ready"] += ready
+                    totals["bytes"] += size
+                self._db.execute(sql.ADD_NEW, (published, ready, size, queue))
+                continue
             if totals is not None:
                 for name, delta in deltas.items():
                     totals[name] += delta
-            if deltas.keys() == sql.OF_NEW:
-                self._db.execute(sql.ADD_NEW, (deltas["published"], deltas["ready"], deltas["bytes"], queue))
-                continue
             changed = [deltas.get(name, 0) for name in sql.COUNTED]
             if deltas.get("done", 0) > 0:
                 self._known.finished.add(queue)
@@ -214,7 +219,7 @@ class Ledger:
         return known.queue_count
 
     def has_queue(self, queue: str) -> bool:
-        return self._queue(queue) is not None
+        return queue in self._known.numbers or self._queue(queue) is not None
 
     def policied(self) -> list[str]:
         known = self._known

@@ -10,7 +10,6 @@ Knows: what records look like, which of them count, how changes are made again, 
 statements mean, when to commit; how records are appended is ``sqlite_ring``."""
 
 import contextlib
-import fcntl
 import marshal
 import os
 import struct
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple
 import apsw
 
 from yirangmq.core.errors import StoreDamaged
+from yirangmq.fsio.lock import try_lock
 
 Made = tuple[str, bool, Any]
 """A statement, whether it was for many rows, and its values or rows."""
@@ -198,13 +198,10 @@ def asking(place: Path) -> Iterator[bool]:
         return
     try:
         try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
+            is_free = try_lock(fd, shared=True)
         except OSError:  # where there are no such locks nobody holds one
-            yield True
-        else:
-            yield True
+            is_free = True
+        yield is_free
     finally:
         os.close(fd)
 

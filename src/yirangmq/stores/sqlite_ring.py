@@ -4,7 +4,6 @@ Knows: where the next record has room, when it is on disk. Does not know: how re
 SQLite commits."""
 
 import contextlib
-import fcntl
 import marshal
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
@@ -13,6 +12,7 @@ from time import monotonic
 from typing import Any
 
 from yirangmq.format.permissions import access_in
+from yirangmq.fsio.lock import try_lock, unlock
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.sqlite_redo import HEAD, Made, Mark, checksum, commits, redo_path
 
@@ -202,17 +202,16 @@ class RedoFile:
         """Until ``let_go``, or this process ends, nobody takes in what is appended, whatever SQLite allows. False if
         somebody waits to write."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return try_lock(self._fd)
         except OSError:
             return False
-        return True
 
     def let_go(self) -> None:
         """Never fails. Where the lock cannot be released, the file is closed, which releases it; the next record opens
         it again."""
         if self._fd >= 0:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+                unlock(self._fd)
             except OSError:
                 self.leave()
 

@@ -150,8 +150,10 @@ class ServedSqliteStore(SqliteStore):
             self._recorder.doubt()
         if self._away is None:
             self._touched = self._db.total_changes()
-        self._has_added = False
-        return self._watched(SqliteTransaction(self._recorded, self._known))
+        work = SqliteTransaction(self._recorded, self._known)
+        if self._reserve is not None and self._reserve.is_short:  # no other process uses it
+            work.on_add = self._before_adding
+        return work
 
     def _commit(self, work: SqliteTransaction, write: bool) -> None:
         if not write:

@@ -24,7 +24,8 @@ Kinds = set[tuple[Any, ...]]
 
 class SqliteTransaction(Together):
     on_add: Callable[[], None] | None = None
-    """Called before messages are added, where the store has a reserve."""
+    """Called before messages are added, where the store has a reserve that may be in use."""
+    has_added = False
 
     # -- adding ---------------------------------------------------------------------------------------------------
 
@@ -33,6 +34,7 @@ class SqliteTransaction(Together):
     ) -> list[Stored]:
         if not envelopes:
             return []
+        self.has_added = True
         if self.on_add is not None:
             self.on_add()
         queue = self._made_queue(envelopes[0][0])

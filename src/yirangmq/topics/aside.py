@@ -5,16 +5,12 @@ Knows: a thread, and the way back. Does not know: what the work is. The thread b
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from yirangmq.core.errors import QueueError, Unavailable
-
-Value = TypeVar("Value")
-Done = Callable[[Any, QueueError | None], None]
-Call = Callable[[Callable[[], None]], object]
-
+from yirangmq.core.errors import QueueError
+from yirangmq.fsio.background import BackgroundExecutor, Call, Done, Value
 
 SWITCH_SECONDS = 0.0005
 """After so long a thread gives way to another one that waits. Python's own measure is ten times that."""
@@ -53,35 +49,15 @@ class Aside:
         self._call = call
         self._gives_way = gives_way
         self._under_way = 0
-        self._hire = hire or (lambda: ThreadPoolExecutor(1, thread_name_prefix="topics"))
-        self._thread: Executor | None = None
-        self._is_stopped = False
+        self._executor = BackgroundExecutor(hire or partial(ThreadPoolExecutor, 1, "topics"))
 
     def run(self, work: Callable[[], Value], done: Done) -> None:
         """``done(value, error)`` on the loop's thread, in the order of the works."""
-        if self._is_stopped:
-            done(None, Unavailable("the server is stopping"))
-            return
-        try:
-            if self._thread is None:
-                self._thread = self._hire()
-            future = self._thread.submit(_outcome, work)
-        except RuntimeError as error:  # no thread can be started now
-            self._give_up(done, error)
-            return
-        if self._gives_way:
-            done = partial(self._home, done)
         if self._gives_way:
             self._under_way += 1
             _turns.ask()
-        future.add_done_callback(partial(self._bring, done))
-
-    def _give_up(self, done: Done, error: RuntimeError) -> None:
-        """The executor has queued the work before it asked for a thread: it goes, lest refused work be done later."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.shutdown(wait=False, cancel_futures=True)
-        done(None, Unavailable(f"no thread for this work: {error}; try again"))
+            done = partial(self._home, done)
+        self._executor.run(work, self._call, done)
 
     def _home(self, done: Done, value: Any, error: QueueError | None) -> None:
         self._rest(min(1, self._under_way))
@@ -92,27 +68,7 @@ class Aside:
         for _ in range(count):
             _turns.rest()
 
-    def _bring(self, done: Done, future: "Future[tuple[Any, QueueError | None]]") -> None:
-        if future.cancelled():
-            return
-        value, error = future.result()
-        try:
-            self._call(partial(done, value, error))
-        except RuntimeError:  # the loop has ended: nobody is left to tell
-            return
-
     def stop(self) -> None:
         """Returns when the work under way is done; what has not begun never does."""
-        self._is_stopped = True
-        if self._thread is not None:
-            self._thread.shutdown(wait=True, cancel_futures=True)
+        self._executor.stop()
         self._rest(self._under_way)
-
-
-def _outcome(work: Callable[[], Value]) -> tuple[Value | None, QueueError | None]:
-    try:
-        return work(), None
-    except QueueError as error:
-        return None, error
-    except Exception as error:
-        return None, QueueError(f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Log, Record
 from yirangmq.topics.asking import Ask, begins_at
+from yirangmq.topics.paging import PageLimits, read_page
 
 if TYPE_CHECKING:
     from yirangmq.topics.publisher import Publisher
@@ -56,15 +57,6 @@ def _follow(log: Log, reached: Reached, filter: Filter, most: int, most_bytes: i
             f"it has come to sequence {reached.sequence} of epoch {reached.epoch}, and the log ends at {log.last} of "
             f"epoch {log.epoch}: it began anew"
         )
-    found: list[Record] = []
-    size = 0
     with closing(log.reader()) as reader:
-        stop = min(reader.last, reached.sequence + SPAN) + 1
-        if stop == reached.sequence + 1:
-            return found, reached.sequence
-        for record in reader.records(reached.sequence + 1, stop, None if filter.is_all else filter.wants):
-            found.append(record)
-            size += len(record.payload)
-            if len(found) >= most or size >= most_bytes:
-                return found, record.sequence
-    return found, stop - 1
+        page = read_page(reader, filter, reached.sequence + 1, PageLimits(most, most_bytes, SPAN))
+    return page.records, page.last

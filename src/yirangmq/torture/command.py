@@ -11,8 +11,8 @@ from typing import Any
 
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
+from yirangmq.observe.progress import Progress
 from yirangmq.torture.backends import BACKENDS
-from yirangmq.torture.progress import Bar
 from yirangmq.torture.run import Loss, Plan, Report, torture
 
 STEPS, SEED, STATES = 60, 1, 8
@@ -37,8 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """0: everything confirmed survived everywhere. 1: something was lost."""
     started = time.monotonic()
     plan = _plan(args)
-    with Bar(sys.stderr, f"torture {plan.backend.name}") as bar:
-        report = torture(plan, bar.show)
+    with Progress(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
+        report = torture(plan, show.part)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_as_json(plan, report, seconds)))

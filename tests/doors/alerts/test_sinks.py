@@ -18,6 +18,7 @@ from tests.support.wait import soon
 from tests.support.webhook_endpoint import endpoint, status
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
+from yirangmq.core.backoff import Backoff
 from yirangmq.core.outgoing import read_networks
 from yirangmq.doors.alerts.channel import Channel
 from yirangmq.doors.alerts.outbox import Outbox
@@ -131,7 +132,7 @@ def test_a_mail_server_that_says_nothing_is_given_up_in_time_and_nobody_waits_fo
 
 
 def test_what_fails_is_tried_again_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.doors.alerts.outbox.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("yirangmq.doors.alerts.outbox.BACKOFF", Backoff(first=0.01, limit=1.0))
 
     async def main() -> None:
         async with mail_server() as server:

@@ -107,7 +107,7 @@ def test_a_notice_that_was_not_sent_is_sent_after_a_restart(tmp_path: Path) -> N
 def test_a_sink_that_hangs_holds_nobody_up(tmp_path: Path) -> None:
     async def act(stage: Stage, there: Endpoint) -> None:
         async def never(sent: object) -> bytes:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
             return b""
 
         there.answer = never

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import wait
 from tests.support.http import Answer, Answers, request
 from tests.support.limits import file_limit
 from tests.support.wait import PATIENCE
@@ -55,10 +56,13 @@ class Client:
         return found
 
     def until(self, is_so: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        end = time.monotonic() + PATIENCE
-        while not is_so(about := self.about()):
-            assert time.monotonic() < end, about
-            time.sleep(0.02)
+        about: dict[str, Any] = {}
+
+        def is_seen() -> bool:
+            about.update(self.about())
+            return is_so(about)
+
+        wait.until(is_seen)
         return about
 
 

@@ -23,7 +23,7 @@ from yirangmq.doors.http.exchange import Response
 from yirangmq.doors.http.guard import Guard
 from yirangmq.doors.http.origins import CLEAR, OriginPolicy, canonical
 from yirangmq.doors.http.plain import refuse
-from yirangmq.doors.http.router import Api, Node
+from yirangmq.doors.http.router import Api, Node, Spot
 from yirangmq.doors.http.server import HttpDoor, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
@@ -81,13 +81,13 @@ def every_route(server: HttpServer) -> list[tuple[str, str]]:
     found = {(one.method, one.path) for one in server.api.table.endpoints}
     apis: list[Any] = [server.mounts._fallback, server.mounts._mounts["/mq"]]
     for api in (apis[0], apis[1]._api):
-        found |= set(_walk(api._root, ""))
+        found |= set(_walk(api.router.root, ""))
     found |= {("HEAD", path) for method, path in found if method == "GET"}
     return sorted(found | {("OPTIONS", path) for _, path in found} | {("GET", "/no/such/path"), ("POST", "/mq/no")})
 
 
-def _walk(node: Node, path: str) -> Iterator[tuple[str, str]]:
-    yield from ((method, path) for method in node.spots)
+def _walk(node: Node[Spot], path: str) -> Iterator[tuple[str, str]]:
+    yield from ((method, path) for method in node.by_method)
     for name, after in node.names.items():
         yield from _walk(after, f"{path}/{name}")
     if node.value is not None:

@@ -155,6 +155,10 @@ def test_all_answers_of_a_commit_go_out_with_one_write_per_connection(run: Run) 
                 assert await peer.hear() is not None
             assert len(written) == 1
             only(door)._transport = transport
+            planned: list[bool] = []
+            desk.after_commit.insert(0, lambda: planned.append(door._is_planned or not door.dirty))
+            assert (await peer.ask("GET", "/work")).status == 200
+            assert planned == [False]  # they leave by the flush that follows the commit
 
     run(main())
 
@@ -207,7 +211,7 @@ def test_a_client_that_sends_and_shuts_its_side_is_answered(run: Run, stage: Sta
             peer.send(request("GET", "/echo") + request("POST", "/hold", b"x"))
             peer.writer.write_eof()
             await soon(lambda: bool(stage.held))
-            await asyncio.sleep(0.01)  # so that the end is seen before the answer
+            await soon(lambda: not only(door).http._intake.is_open, what="the end is seen before the answer")
             stage.held[0].answer(Response(200, b"done"))
             first, second = await peer.hear(), await peer.hear()
             assert first is not None

@@ -8,14 +8,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from yirangmq.core.alert_settings import Sink
+from yirangmq.core.backoff import Backoff
 from yirangmq.doors.alerts.channel import Channel, Document, Undelivered
 from yirangmq.format.envelope import iso
 from yirangmq.observe.logs import log, values
 
 MOST_PENDING = 200
 """Past them the oldest are given up."""
-FIRST_PAUSE = 1.0
-LONGEST_PAUSE = 300.0
+BACKOFF = Backoff(first=1.0, limit=300.0)
+"""Seconds between two attempts to deliver a notice."""
 
 
 class Outcome(NamedTuple):
@@ -83,21 +84,21 @@ class Outbox:
         return Outcome(trouble, self._loop.time() - begun)
 
     async def _work(self) -> None:
-        pause = FIRST_PAUSE
+        failures = 0
         while self._pending:
             since, document = self._pending[0]
             outcome = await self.attempt(document)
             is_late = self._loop.time() - since >= self._give_up
             if outcome.trouble and not is_late:
                 self._complain(document, outcome.trouble, "the alert's notice is tried again")
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, LONGEST_PAUSE)
+                failures += 1
+                await asyncio.sleep(BACKOFF.delay(failures))
                 continue
             if outcome.trouble:
                 self.lost += 1
                 self._complain(document, outcome.trouble, "the alert's notice is given up")
             self._pending.popleft()
-            pause = FIRST_PAUSE
+            failures = 0
             self._changed()
         self._task = None
 

@@ -218,14 +218,17 @@ class Connection:
         self._go(begun, begun.route, request)
 
     def whole(self, head: Head, body: bytes, route: Route | None) -> Route:
+        shared = self._shared
         verdict = CLEAR if head[3] is self._cleared else self._judge(head)
         if route is None:
-            route = self._shared.routes.find(head.method, head.path)
+            route = shared.routes.find(head.method, head.path)
         request = new_request((*head[:4], body, self._peer))
         size = len(body)
-        delays = self._shared.delays
+        delays = shared.delays
         delay = 0.0 if delays is None else delays.of(request)
-        error = verdict.error or self._objection(route, request, size, delay)
+        error: QueueError | None = None if verdict is CLEAR else verdict.error
+        if error is None:
+            error = self._objection(route, request, size, delay)
         if error is not None or verdict is not CLEAR:
             turn = self._begin(head, route, error, verdict.headers)
             turn.delay = delay
@@ -239,7 +242,8 @@ class Connection:
             turn.delay = delay
         if size:
             turn.size = size
-            self._hold(size)
+            self._held += size
+            shared.held += size
         self._go(turn, route, request)
         return route
 
@@ -348,8 +352,10 @@ class Connection:
     # -- called by the line ---------------------------------------------------------------------------------------
 
     def served(self, turn: Turn) -> None:
-        if turn.size:
-            self._hold(-turn.size)
+        size = turn.size
+        if size:
+            self._held -= size
+            self._shared.held -= size
 
     def finish(self, *, is_clean: bool = False) -> None:
         """``is_clean``: there is no answer that could be lost with what the client still sends."""

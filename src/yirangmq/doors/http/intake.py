@@ -96,7 +96,8 @@ class Intake:
 
     def feed(self, data: memoryview) -> int:
         """How many bytes were taken: all of them, unless the taker is full."""
-        if not self.is_between or self._taker.is_full:
+        is_between = self.is_open and self.head is None and not self.in_head and not self._quiet
+        if not is_between or self._taker.is_full:
             return self._feed(data)
         whole = bytes(data)
         found = self._blocks.read(whole, self._limits.target_bytes)

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable
 from mmap import mmap
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from yirangmq.doors.http.connection import Connection, Shared
 from yirangmq.doors.http.exchange import Request, Routes
@@ -32,6 +32,17 @@ BUFFER = 64 * 1024
 SMALL_WRITE = 64 * 1024
 """Bytes up to which pieces are joined for one write; copying larger ones costs more than another write."""
 HANGS_UP = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
+
+
+class Commits(Protocol):
+    """The group commit whose requests are answered here (``broker.desk``)."""
+
+    @property
+    def is_answering(self) -> bool:
+        """Answers are being given, and the hooks of ``after_commit`` run before the loop goes on."""
+
+    @property
+    def after_commit(self) -> list[Callable[[], None]]: ...
 
 
 class HttpDoor:
@@ -57,10 +68,16 @@ class HttpDoor:
         self.closed_for: dict[str, int] = {}
         """Clients that were refused or sent away since the start, by reason."""
         self._is_planned = False
+        self._commits: Commits | None = None
+
+    def flush_after(self, commits: "Commits") -> None:
+        """Answers that a commit gives leave by the flush that follows it."""
+        self._commits = commits
+        commits.after_commit.append(self.flush)
 
     def plan_flush(self, socket: "Socket") -> None:
         self.dirty.add(socket)
-        if not self._is_planned:
+        if not self._is_planned and (self._commits is None or not self._commits.is_answering):
             self._is_planned = True
             asyncio.get_running_loop().call_soon(self._flush_planned)
 

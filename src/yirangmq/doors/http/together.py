@@ -38,7 +38,7 @@ Reply = Callable[[Any, Any], None]
 
 
 class Batch:
-    """A ``broker.tasks.Task``: many requests."""
+    """A ``broker.commit_jobs.Task``: many requests."""
 
     __slots__ = ("_perform", "_together", "calls", "error", "items", "number", "queue", "reply", "requests", "value")
 

@@ -14,6 +14,7 @@ from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.broker.serving import MOST_PER_TAKER
 from yirangmq.core.errors import QueueError
 from yirangmq.doors.stomp.translate import Address, message
+from yirangmq.doors.takers import Subscription
 from yirangmq.format.delivery import Delivery
 from yirangmq.wire.stomp import V12
 
@@ -40,10 +41,8 @@ class AckMode(StrEnum):
 
 
 class QueueTaker:
-    """A subscription to a queue: ``broker.tasks.Taker``. ``held``: leases, oldest first, by what an ack calls them."""
-
-    serve = None
-    span_ms: int | None = LEASE_MS
+    """A subscription to a queue, and the ledger of its ``window``. ``held``: leases, oldest first, by what an ack calls
+    them; in mode ``auto`` none is."""
 
     def __init__(
         self,
@@ -54,22 +53,21 @@ class QueueTaker:
         address: Address,
         holder: "Holdings",
     ) -> None:
-        self.queue = queue
         self.destination = destination
         self.mode = mode
         self.credit = credit
         self.address = address
-        self.consumer = holder.consumer
         self.held: dict[str, str] = {}
-        self._holder = holder
+        most = MOST_PER_TAKER if mode is AckMode.AUTO else credit
+        push = partial(holder.push, self)
+        self.window = Subscription(queue, holder.consumer, LEASE_MS, most, self, push, holder.has_room)
 
-    def wants(self) -> int:
-        if not self._holder.has_room():
-            return 0
-        return MOST_PER_TAKER if self.mode is AckMode.AUTO else self.credit - len(self.held)
+    @property
+    def unsettled(self) -> int:
+        return len(self.held)
 
-    def take(self, deliveries: Sequence[Delivery]) -> bool:
-        return self._holder.push(self, deliveries)
+    def drop_lapsed(self) -> None:
+        """Leases are extended while the client is connected, so what it holds counts until it is settled."""
 
     def taken(self, id: str) -> dict[str, str]:
         """The leases that an ack of this message means, taken out; none: it is not held."""
@@ -143,11 +141,11 @@ class Holdings:
 
     @property
     def unsettled(self) -> int:
-        return sum(len(taker.held) for taker in self.takers.values()) + len(self.settling) + len(self._sent)
+        return sum(taker.unsettled for taker in self.takers.values()) + len(self.settling) + len(self._sent)
 
     def subscribe(self, id: str, taker: QueueTaker) -> None:
         self.takers[id] = taker
-        self._desk.wait(taker)
+        self._desk.wait(taker.window)
         if not self._is_watched:
             self._is_watched = True
             self._desk.later(EXTEND_SECONDS, self._extend)
@@ -156,7 +154,7 @@ class Holdings:
         taker = self.takers.pop(id, None)
         if taker is None:
             return False
-        self._desk.leave(taker)
+        self._desk.leave(taker.window)
         self._put_back([*taker.held.values()])
         return True
 
@@ -214,7 +212,7 @@ class Holdings:
             leases = taker.taken(id) if subscription in (None, name) else {}
             if leases:
                 self.settling.update(leases.values())
-                self._desk.hungry(taker.queue)
+                self._desk.hungry(taker.window.queue)
                 return Taken(taker, leases)
         return None
 
@@ -230,7 +228,7 @@ class Holdings:
         """The client reads again, or has just been let on."""
         self.confirm_sent()
         for taker in self.takers.values():
-            self._desk.hungry(taker.queue)
+            self._desk.hungry(taker.window.queue)
 
     # -- time, and the end --------------------------------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ class Holdings:
         if is_read:
             self._confirm()
         for taker in self.takers.values():
-            self._desk.leave(taker)
+            self._desk.leave(taker.window)
         leases = self._leases()
         self.takers.clear()
         self.settling.clear()

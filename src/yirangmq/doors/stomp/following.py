@@ -5,26 +5,21 @@ Knows: the log, ack modes, credit, cursors. Does not know: frames as bytes, sock
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from functools import partial
-from itertools import islice
-from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, Replaced
-from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Log, Record
 from yirangmq.doors.stomp.consuming import AckMode
 from yirangmq.doors.stomp.hub import Client, Terms
 from yirangmq.doors.stomp.translate import record_message
 from yirangmq.topics.asking import resumed
+from yirangmq.topics.paging import FOLLOW_SPAN, PageLimits, RecordPage, page_after
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.tail import Live
 from yirangmq.wire.records import decode, read_head
 
 PAGE_RECORDS = 256
 PAGE_BYTES = 512 * 1024
-FAR = 100_000
-"""Sequences looked at in one go, wanted or not."""
 FRESH_NS = 600 * 10**9
 """How often a durable subscriber that has nothing to confirm says that it is there."""
 Told = Callable[[QueueError | None], None]
@@ -78,14 +73,15 @@ class Following:
         if self._is_over or self._is_reading or room <= 0 or self._log.last <= self.seen:
             return
         self._is_reading = True
-        self._topics.aside.run(partial(_page, self._log, self.terms.filter, self.seen, room), self._read)
+        limits = PageLimits(room, PAGE_BYTES, FOLLOW_SPAN)
+        self._topics.aside.run(partial(page_after, self._log, self.terms.filter, self.seen, limits), self._read)
 
     def _room(self) -> int:
         if not self._client.has_room():
             return 0
         return PAGE_RECORDS if self.terms.mode is AckMode.AUTO else self.terms.credit - len(self._out)
 
-    def _read(self, page: "Page | None", error: QueueError | None) -> None:
+    def _read(self, page: RecordPage | None, error: QueueError | None) -> None:
         self._is_reading = False
         if self._is_over:
             return
@@ -178,25 +174,3 @@ class Lazy:
                 if (head := read_head(data, at)) is not None
             ]
         return self._records
-
-
-class Page(NamedTuple):
-    records: list[Record]
-    last: int
-
-
-def _page(log: Log, filter: Filter, seen: int, most: int) -> Page:
-    """Aside: what follows, up to so many records and bytes."""
-    with closing(log.reader()) as reader:
-        last = min(reader.last, seen + FAR)
-        if reader.epoch != log.epoch or last <= seen:
-            return Page([], seen)
-        wanted = None if filter.is_all else filter.wants
-        found: list[Record] = []
-        size = 0
-        for record in islice(reader.records(seen + 1, last + 1, wanted), most):
-            found.append(record)
-            size += len(record.payload)
-            if size >= PAGE_BYTES or len(found) == most:
-                return Page(found, record.sequence)
-        return Page(found, last)

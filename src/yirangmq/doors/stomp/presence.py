@@ -40,7 +40,7 @@ def _beat(session: "StompSession", state: str) -> None:
         "consumerId": session.roster_name,
         "host": session.peer(),
         "pid": 0,
-        "queues": sorted({taker.queue for taker in holdings.takers.values()}),
+        "queues": sorted({taker.window.queue for taker in holdings.takers.values()}),
         "startedAt": session.started_at,
         "state": str(state),
         "inWork": holdings.unsettled,
@@ -67,10 +67,7 @@ def _follow(session: "StompSession", wish: str) -> None:
 
 
 def subscriptions(session: "StompSession") -> list[dict[str, Any]]:
-    queues = [
-        {"queue": one.queue, "consumerId": one.consumer, "credit": one.credit, "unsettled": len(one.held)}
-        for one in session.holdings.takers.values()
-    ]
+    queues = [{**one.window.describe(), "credit": one.credit} for one in session.holdings.takers.values()]
     topics = [
         {"topic": one.terms.filter.text, "name": one.terms.name, "credit": one.terms.credit, "unsettled": one.unsettled}
         for one in session.followings.values()

@@ -18,7 +18,7 @@ from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.reasons import Reason
-from yirangmq.doors.takers import Subscription
+from yirangmq.doors.takers import PushedLeases, Subscription
 from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import Outcome, judged
 from yirangmq.doors.webhooks.poster import Poster
@@ -58,8 +58,9 @@ class Pusher:
         self._loop = asyncio.get_running_loop()
         self._poster = Poster(terms.hook.url, tls, networks)
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._leases = PushedLeases(clock)
         self._taker = Subscription(
-            terms.queue, CONSUMER, None, terms.hook.concurrency, clock, self._take, self._has_room
+            terms.queue, CONSUMER, None, terms.hook.concurrency, self._leases, self._take, self._has_room
         )
         self._held_until = 0.0
         self._streak = 0
@@ -117,6 +118,7 @@ class Pusher:
         for delivery in deliveries:
             lease = delivery.lease_id
             self._tasks[lease] = self._loop.create_task(self._push(delivery))
+        self._leases.add(deliveries)
         self._extend_later()
         return True
 
@@ -205,7 +207,7 @@ class Pusher:
         """Its credit is free at once, so that the commit that settles it hands out the next one too."""
         leases = Leases([lease])
         self._desk.submit(lambda transaction: verb(transaction, leases, None), _ignore)
-        self._taker.settled([lease])
+        self._leases.settled([lease])
         self._desk.hungry(self.terms.queue)
 
     # -- keeping ----------------------------------------------------------------------------------------------------
@@ -222,7 +224,7 @@ class Pusher:
         if texts:
             leases = Leases(texts)
             self._desk.submit(lambda work: self._desk.verbs.extend(work, leases, None, None), _ignore)
-            self._taker.extended(texts, self.terms.policy.visibility_ms)
+            self._leases.extended(texts, self.terms.policy.visibility_ms)
             self._extend_later()
 
 

@@ -6,7 +6,6 @@ machine sees, and one job at a time works on it.
 
 Knows: names and sums. Does not know: Spark."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy, StoreDamaged
+from yirangmq.fsio.lock import try_lock
 
 LIST = "_archive.json"
 LOCK = "_lock"
@@ -114,10 +114,8 @@ def alone(folder: Path) -> Iterator[None]:
     """While this job works on the archive no other does."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StoreBusy(f"another job works on {folder}") from None
+        if not try_lock(lock.fileno()):
+            raise StoreBusy(f"another job works on {folder}")
         yield
 
 

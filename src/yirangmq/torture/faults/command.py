@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from yirangmq.core import names
+from yirangmq.observe.progress import Progress
 from yirangmq.torture.faults.run import Plan, Report, inject
 from yirangmq.torture.faults.targets import BACKENDS, StartServer
-from yirangmq.torture.progress import Bar
 
 PASSED, FAILED = 0, 1
 MOST = 1_000_000
@@ -29,8 +29,8 @@ def run(args: argparse.Namespace, start_server: StartServer) -> int:
     """0: every case passed. 1: some failed, or time was over before the last."""
     started = time.monotonic()
     plan = _plan(args)
-    with Bar(sys.stderr, f"faults {args.backend}") as bar:
-        report = inject(plan, start_server, bar.show)
+    with Progress(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
+        report = inject(plan, start_server, show.part)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
         print(json.dumps(_as_json(args, report, seconds)))

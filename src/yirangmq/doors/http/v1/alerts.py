@@ -61,9 +61,9 @@ ENDPOINTS = (
                  Field("level", choice(*Level), "that it has", Level.INFO.value),
                  Field("sink", text(100), "to this one only; empty: to all", ""),
              ), refusals=GONE),
-    Endpoint("GET", ONE, "One alert", one_alert, "alerts", "look", ref("Alert"), refusals=GONE),
+    Endpoint("GET", ONE, "One alert", one_alert, "alerts", "look", ref("Alert"), path_kinds=(ID,), refusals=GONE),
     Endpoint("POST", f"{ONE}/ack", "Acknowledge an alert: no more reminders, unless it gets worse", acknowledge,
-             "alerts", "operate", ref("Alert"), body=(
+             "alerts", "operate", ref("Alert"), path_kinds=(ID,), body=(
                  Field("by", text(LONGEST_NAME), "who", ""), Field("note", text(LONGEST_NOTE), "what is done", ""),
              ), refusals=("not_found", "wrong_state", "store_error")),
     Endpoint("GET", "/v1/alert-rules", "What is watched, and its limits", rules, "alerts", "look",

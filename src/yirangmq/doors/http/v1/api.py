@@ -1,7 +1,6 @@
 """The API put together: every endpoint there is, and the parts of it that live as long as the server."""
 
 from yirangmq.doors.house import House
-from yirangmq.doors.http.exchange import Route
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import (
     alerts,
@@ -54,6 +53,7 @@ class Api:
         self._topic_events = TopicEvents()
         self._log = LogRoutes()
         self.table = Table(house, (), guard, together)
+        self.find = self.table.find
         for endpoint in (
             *publishing.Publishing(house.desk.verbs, together).endpoints(max_body),
             *self._leasing.endpoints,
@@ -78,9 +78,6 @@ class Api:
             Endpoint("GET", "/v1/openapi.json", "This document", self._describe, "server", "greet", {"type": "object"}),
         ):
             self.table.add(endpoint)
-
-    def find(self, method: str, path: str) -> Route:
-        return self.table.find(method, path)
 
     @property
     def waiting(self) -> int:

@@ -62,14 +62,14 @@ STAGE_SCHEMA = {
     "additionalProperties": False,
 }
 STAGE = Kind(STAGE_SCHEMA, _check_stage, lambda written, field: written)
-PATH = {
-    "query": Field("query", Kind({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
-                                 lambda written, field: written), "whose batch it is", needed=True),
-    "batch": Field("batch", _digits(0, 10**15), "its number within its query", needed=True),
-    "stage": Field("stage", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
-                                 lambda written, field: written), "which task's part it is", needed=True),
-    "piece": Field("piece", _digits(0, MOST_PIECES), "its number within its stage", needed=True),
-}  # fmt: skip
+PATH = (
+    Field("query", Kind({"type": "string", "pattern": f"^{QUEUE.pattern}$"}, lambda v, f: check_query(v),
+                        lambda written, field: written), "whose batch it is", needed=True),
+    Field("batch", _digits(0, 10**15), "its number within its query", needed=True),
+    Field("stage", Kind({"type": "string", "pattern": f"^{IDENTIFIER.pattern}$"}, lambda v, f: check_stage(v),
+                        lambda written, field: written), "which task's part it is", needed=True),
+    Field("piece", _digits(0, MOST_PIECES), "its number within its stage", needed=True),
+)  # fmt: skip
 """What stands in the paths of these endpoints."""
 
 
@@ -89,11 +89,11 @@ class BatchRoutes:
         one = "/v1/batches/{query}/{batch}"
         return (
             Endpoint("PUT", f"{one}/stages/{{stage}}/{{piece}}", "Lay a piece of a stage down; it is on disk when this "
-                     "answers", self._put, "batches", "admin", thing(rows=COUNT, checksum=COUNT),
+                     "answers", self._put, "batches", "admin", thing(rows=COUNT, checksum=COUNT), path_kinds=PATH,
                      content=Content({TYPE: {"type": "string", "format": "binary"}}, "record frames", needed=False),
                      max_body=max_body, refusals=("store_full", "store_damaged")),
             Endpoint("POST", f"{one}/commit", "Put a batch in, once: the stages named here, in this order",
-                     self._commit, "batches", "admin", ref("Batch"),
+                     self._commit, "batches", "admin", ref("Batch"), path_kinds=PATH,
                      body=(Field("stages", many(STAGE, 0, MOST_STAGES), "the parts it is made of", needed=True),
                            Field("badRowQueue", QUEUE_NAME, "bury rows that cannot be taken, in the dead letters of "
                                  "their own queue or else of this one; without it such a row refuses the batch")),

@@ -5,7 +5,7 @@ from typing import Any
 from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import Strategy
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
-from yirangmq.doors.http.v1.fields import CONSUMER_ID, LIMIT, MESSAGE_ID, QUEUE_NAME, Field, choice
+from yirangmq.doors.http.v1.fields import CONSUMER, CONSUMER_ID, LIMIT, MESSAGE_ID, QUEUE_NAME, Field, choice
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, some, table, thing
 from yirangmq.format.envelope import iso
 
@@ -110,9 +110,10 @@ ENDPOINTS = (
     Endpoint("PATCH", ONE, "Change how they are given out, while consumers are at work", change, "consumers", "admin",
              DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
     Endpoint("PUT", f"{ONE}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
-             _registering("dispatch_register", True), "consumers", "operate", REGISTERED, refusals=("not_found",)),
+             _registering("dispatch_register", True), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
+             refusals=("not_found",)),
     Endpoint("DELETE", f"{ONE}/consumers/{{id}}", "Deregister a consumer", _registering("dispatch_deregister", False),
-             "consumers", "operate", REGISTERED, refusals=("not_found",)),
+             "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,), refusals=("not_found",)),
     Endpoint("GET", "/v1/deliveries", "The latest deliveries of queues with a strategy, the newest first", deliveries,
              "consumers", "look", thing(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
     Endpoint("GET", "/v1/programs", "Which programs may come, who may send to whom, and who was refused", programs,

@@ -14,13 +14,15 @@ from yirangmq.core.ports import Transaction
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
 from yirangmq.doors.http.v1 import errors
-from yirangmq.doors.http.v1.fields import Field, Schema, parsed, read
+from yirangmq.doors.http.v1.fields import ID, QUEUE, SUBSCRIBER, TOPIC, Field, Schema, parsed, read
 from yirangmq.format.jsontext import dumps, loads
 
 Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024
 """Bytes of a request that carries no messages."""
 LONGEST_QUERY = 16_384
+USUAL = {one.name: one for one in (QUEUE, TOPIC, SUBSCRIBER, ID)}
+"""Fields of a path by their name, unless an endpoint says otherwise."""
 MOST_REMEMBERED = 1000
 """Names of which a filter remembers whether they are shown: a stream of events asks again and again."""
 
@@ -185,6 +187,8 @@ class Endpoint:
     tag: str
     verb: str
     answer: Schema
+    path_kinds: Sequence[Field] = ()
+    """The fields of its path that are not the usual ones of their name (``USUAL``)."""
     query: Sequence[Field] = ()
     body: Sequence[Field] = ()
     content: Content | None = None
@@ -200,3 +204,8 @@ class Endpoint:
     is_filtered: bool = False
     joins: bool = False
     """Requests to it are done together with others (``together``)."""
+
+    def path_fields(self) -> tuple[Field, ...]:
+        """The values in its path, in order."""
+        known = USUAL | {one.name: one for one in self.path_kinds}
+        return tuple(known[part[1:-1]] for part in self.path.split("/") if part.startswith("{"))

@@ -4,29 +4,29 @@ Knows: a log's reader, the stream of an answer. Does not know: sockets, who aske
 and no more than two pieces of a client are in memory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import partial
 
 from yirangmq.core.errors import QueueError, StoreDamaged
 from yirangmq.core.topics import Log, Piece
 from yirangmq.doors.http.exchange import Outlet
+from yirangmq.fsio.background import Call, Done
 from yirangmq.observe.logs import log as journal
 from yirangmq.observe.logs import values
-from yirangmq.topics.aside import Aside, Call
+from yirangmq.topics.aside import Aside
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 16 << 20
 """Between two looks at which file comes next."""
 THREADS = 4
-Done = Callable[[Any, QueueError | None], None]
 
 
 class Readers:
     """The threads that read for all clients."""
 
     def __init__(self, call: Call) -> None:
-        self._aside = Aside(call, lambda: ThreadPoolExecutor(THREADS, thread_name_prefix="frames"))
+        self._aside = Aside(call, partial(ThreadPoolExecutor, THREADS, "frames"))
         self.run = self._aside.run
 
     def stop(self) -> None:

@@ -8,7 +8,6 @@ from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.endpoint import Endpoint
 from yirangmq.doors.http.v1.fields import Field, Schema
 from yirangmq.doors.http.v1.schemas import COMPONENTS, ref
-from yirangmq.doors.http.v1.table import path_field
 
 JSON = "application/json"
 EVERYWHERE = ("bad_input", "too_large", "packed_body", "not_allowed", "timed_out", "unavailable", "internal_error")
@@ -62,7 +61,7 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "x-verb": endpoint.verb,
         "x-scopes": [scope for scope in SCOPES if scope in ALLOWED[endpoint.verb]],
         "parameters": [
-            *(_parameter(path_field(endpoint, name), "path", name) for name in _names(endpoint.path)),
+            *(_parameter(field, "path") for field in endpoint.path_fields()),
             *(_parameter(field, "query") for field in endpoint.query),
             *(_parameter(field, "header") for field in endpoint.headers),
         ],
@@ -81,15 +80,11 @@ def operation_id(endpoint: Endpoint) -> str:
     return endpoint.method.lower() + words + ("One" if endpoint.path.endswith("}") else "")
 
 
-def _names(path: str) -> list[str]:
-    return [part[1:-1] for part in path.split("/") if part.startswith("{")]
-
-
-def _parameter(field: Field, place: str, name: str = "") -> dict[str, Any]:
+def _parameter(field: Field, place: str) -> dict[str, Any]:
     needed = field.needed or place == "path"
     schema = field.schema()
     return {
-        "name": name or field.name,
+        "name": field.name,
         "in": place,
         "description": schema.pop("description"),
         "schema": schema,

@@ -69,7 +69,7 @@ class PipelineRoutes:
             Endpoint("GET", "/v1/pipelines", "The pipelines that told of themselves within a week", self._list,
                      "pipelines", "look", thing(pipelines=items(SHOWN))),
             Endpoint("PUT", "/v1/pipelines/{id}", "A pipeline tells of itself, at least every ten seconds", self._put,
-                     "pipelines", "admin", SHOWN, body=CARD),
+                     "pipelines", "admin", SHOWN, path_kinds=(NAME,), body=CARD),
         )  # fmt: skip
 
     def _put(self, ask: Ask) -> None:

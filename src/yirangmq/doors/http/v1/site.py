@@ -7,7 +7,7 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.roster import WISHES
 from yirangmq.core.strict import kind
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
-from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field
+from yirangmq.doors.http.v1.fields import CONSUMER, QUEUE_NAME, Field
 from yirangmq.doors.http.v1.queues import LISTED, QUEUES_PAGE
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, NUMBER, TEXT, items, ref, some, table, thing
 from yirangmq.format.envelope import iso
@@ -187,13 +187,13 @@ ENDPOINTS = (
              "operate", thing(changed=COUNT)),
     Endpoint("GET", "/v1/consumers", "The consumers at work", consumers, "consumers", "look",
              thing(consumers=items(ref("Consumer"))), is_filtered=True),
-    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), refusals=("not_found",),
-             is_filtered=True),
+    Endpoint("GET", ONE, "One consumer", one_consumer, "consumers", "look", ref("Consumer"), path_kinds=(CONSUMER,),
+             refusals=("not_found",), is_filtered=True),
     Endpoint("PUT", ONE, "A consumer tells of itself, about once a second; what is wished of it", beat, "consumers",
-             "consume", thing(wish=some(TEXT)), content=CARD, is_filtered=True),
+             "consume", thing(wish=some(TEXT)), path_kinds=(CONSUMER,), content=CARD, is_filtered=True),
     *(
         Endpoint("POST", f"{ONE}/{wish}", f"Ask a consumer to {WISHED[wish]}", _wishing(wish), "consumers", "operate",
-                 ref("Consumer"), refusals=("not_found",))
+                 ref("Consumer"), path_kinds=(CONSUMER,), refusals=("not_found",))
         for wish in WISHES
     ),
 )  # fmt: skip

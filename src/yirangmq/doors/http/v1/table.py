@@ -1,44 +1,27 @@
 """From a method and a path to the endpoint they mean. ``doors.http.exchange.Routes`` for everything under ``/v1``."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import NoReturn
+from collections.abc import Iterable
 
 from yirangmq.core.access import ANYWHERE
 from yirangmq.core.duty import check
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route
-from yirangmq.doors.http.router import decoded
+from yirangmq.doors.http.router import Params, Router, answering, decoded, is_cacheable
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
-from yirangmq.doors.http.v1.alerts import ID as ALERT
-from yirangmq.doors.http.v1.batches import PATH as BATCH_PATH
 from yirangmq.doors.http.v1.endpoint import SMALL_BODY, Ask, Endpoint, Guard, let_all
-from yirangmq.doors.http.v1.fields import BRIDGE, CONSUMER, ID, QUEUE, SUBSCRIBER, TOPIC, Field
-from yirangmq.doors.http.v1.pipelines import NAME as PIPELINE
+from yirangmq.doors.http.v1.fields import Field
 
 WORK = ("publish", "consume")
 """Verbs that a standby refuses at once; what an administrator asks for is refused when it comes to change
 something."""
-NAMED = {"queue": QUEUE, "topic": TOPIC, "name": SUBSCRIBER}
-
-
-@dataclass(slots=True)
-class Node:
-    """A step of a path: the names that may follow, a value that may follow, and what may be asked for here."""
-
-    fixed: dict[str, "Node"] = field(default_factory=dict)
-    value: "Node | None" = None
-    endpoints: dict[str, tuple[Endpoint, tuple[Field, ...]]] = field(default_factory=dict)
-
-
-MOST_KNOWN = 1000
-LONGEST_KNOWN = 100
-"""Routes that are kept, and characters of their paths: what a client asks for, it mostly asks for again."""
 
 
 class Table:
+    """Names in a path are compared as they were sent, values are decoded and checked when a request is handled; an
+    empty value leads nowhere."""
+
     def __init__(
         self,
         house: House,
@@ -49,52 +32,35 @@ class Table:
         self._house = house
         self._guard = guard
         self._together = together
-        self._root = Node()
-        self._known: dict[tuple[str, str], Route] = {}
+        self._router: Router[tuple[Endpoint, tuple[Field, ...]]] = Router(self._make)
+        self.find = self._router.find
         self.endpoints: list[Endpoint] = []
         for endpoint in endpoints:
             self.add(endpoint)
 
     def add(self, endpoint: Endpoint) -> None:
-        node = self._root
-        fields = []
-        for part in endpoint.path.split("/")[1:]:
-            if part.startswith("{"):
-                fields.append(path_field(endpoint, part[1:-1]))
-                node.value = node.value or Node()
-                node = node.value
-            else:
-                node = node.fixed.setdefault(part, Node())
-        assert endpoint.method not in node.endpoints, endpoint
-        node.endpoints[endpoint.method] = endpoint, tuple(fields)
+        self._router.add(endpoint.method, endpoint.path, (endpoint, endpoint.path_fields()))
         self.endpoints.append(endpoint)
 
-    def find(self, method: str, path: str) -> Route:
-        return self._known.get((method, path)) or self._find(method, path)
-
-    def _find(self, method: str, path: str) -> Route:
-        node = self._root
-        values = []
-        for part in path.split("/")[1:]:
-            after = node.fixed.get(part)
-            if after is None:
-                after = node.value
-                if after is None or not part:
-                    return _answering(lambda: _lost(path))
-                values.append(part)
-            node = after
-        found = node.endpoints.get("GET" if method == "HEAD" else method)
+    def _make(self, method: str, path: str) -> Route:
+        node, values = self._router.match(path.split("/")[1:])
+        if not node.by_method or "" in values:
+            lost = NotFound(f"{path[:100]} is not a path of this API; /v1/openapi.json lists them", field="path")
+            return answering(errors.refuse(lost), SMALL_BODY, errors.refuse)
+        found = node.by_method.get("GET" if method == "HEAD" else method)
         if found is None:
-            return _not_allowed(method, sorted(node.endpoints)) if node.endpoints else _answering(lambda: _lost(path))
+            return _not_allowed(method, ", ".join(sorted(node.by_method)))
         endpoint, fields = found
         way = Way(self._house, endpoint, fields, values, self._guard, self._together)
-        is_lasting = len(values) < 2 and len(path) <= LONGEST_KNOWN
-        route = Route(way.handle, endpoint.max_body, errors.refuse, way.admit, is_lasting)
-        if is_lasting:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
-            self._known[method, path] = route
-        return route
+        return Route(way.handle, endpoint.max_body, errors.refuse, way.admit, is_cacheable(path, values))
+
+
+def _not_allowed(method: str, known: str) -> Route:
+    allow = (("allow", known),)
+    if method == "OPTIONS":
+        return answering(Response(204, None, allow), SMALL_BODY, errors.refuse)
+    error = BadInput(f"{method[:20]} is not for this path; it takes {known}", field="method")
+    return answering(errors.refuse(error, 405, allow), SMALL_BODY, errors.refuse)
 
 
 class Way:
@@ -107,7 +73,7 @@ class Way:
         house: House,
         endpoint: Endpoint,
         fields: tuple[Field, ...],
-        values: list[str],
+        values: Params,
         guard: Guard,
         together: Together | None,
     ) -> None:
@@ -139,34 +105,3 @@ class Way:
         pairs = zip(self._fields, self._values, strict=True)
         self._path = {one.name: one.kind.check(decoded(value), one.name) for one, value in pairs}
         return self._path
-
-
-def path_field(endpoint: Endpoint, name: str) -> Field:
-    if endpoint.path.startswith("/v1/bridges/"):
-        return BRIDGE
-    if name in NAMED:
-        return NAMED[name]
-    if endpoint.path.startswith("/v1/batches/"):
-        return BATCH_PATH[name]
-    if endpoint.path.startswith("/v1/pipelines/"):
-        return PIPELINE
-    if endpoint.path.startswith("/v1/alerts/"):
-        return ALERT
-    return CONSUMER if "/consumers/" in endpoint.path else ID
-
-
-def _lost(path: str) -> NoReturn:
-    raise NotFound(f"{path[:100]} is not a path of this API; /v1/openapi.json lists them", field="path")
-
-
-def _answering(act: Callable[[], None]) -> Route:
-    return Route(lambda request, exchange: act(), SMALL_BODY, errors.refuse)
-
-
-def _not_allowed(method: str, known: list[str]) -> Route:
-    if method == "OPTIONS":
-        told = Response(204, None, (("allow", ", ".join(known)),))
-        return Route(lambda request, exchange: exchange.answer(told), SMALL_BODY, errors.refuse)
-    error = BadInput(f"{method[:20]} is not for this path; it takes {', '.join(known)}", field="method")
-    refused = errors.refuse(error, 405, (("allow", ", ".join(known)),))
-    return Route(lambda request, exchange: exchange.answer(refused), SMALL_BODY, errors.refuse)

@@ -6,12 +6,11 @@ there are some. Knows: the log, the form of the stream. Does not know: sockets."
 
 from contextlib import closing
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from yirangmq.core.errors import BadInput, QueueError, Retired
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, Log
+from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
 from yirangmq.doors.http.exchange import Outlet, Response
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.events import ANSWER, HEADERS, PAUSE_SECONDS, RETRY_MS, STREAM
@@ -21,22 +20,14 @@ from yirangmq.doors.http.v1.record_shapes import on_one_line, shown
 from yirangmq.doors.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
 from yirangmq.format.jsontext import dumps
 from yirangmq.topics.asking import check_epoch
+from yirangmq.topics.paging import FOLLOW_SPAN, PageLimits, RecordPage, page_after
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.tail import Live
 
 PAGE_BYTES = 256 * 1024
-PAGE_RECORDS = 1000
-FAR = 100_000
-"""Sequences looked at in one go, wanted or not."""
+PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
 MARK_EVERY = 1000
 """Sequences passed over after which a reader is told where it stands, so that it can resume from there."""
-
-
-class Page(NamedTuple):
-    """Events in a row, and the last sequence that was looked at."""
-
-    data: bytes
-    last: int
 
 
 class TopicEvents:
@@ -143,7 +134,7 @@ class TopicFollowing:
         self._is_reading = True
         self._topics.aside.run(partial(_page, self._log, self._filter, self.seen), self._read)
 
-    def _read(self, page: Page | None, error: QueueError | None) -> None:
+    def _read(self, page: RecordPage | None, error: QueueError | None) -> None:
         self._is_reading = False
         outlet = self._outlet
         if outlet is None:
@@ -152,7 +143,7 @@ class TopicFollowing:
             self._end(outlet, error)
             return
         self.seen = page.last
-        data = page.data
+        data = page.rendered
         if not data and self.seen - self._told >= MARK_EVERY:
             data = b"id: %s\n\n" % _id(self._log, self.seen)
         if data:
@@ -184,21 +175,14 @@ class TopicFollowing:
             outlet.end()
 
 
-def _page(log: Log, filter: Filter, seen: int) -> Page:
-    """Aside: what follows, up to so many bytes."""
-    with closing(log.reader()) as reader:
-        last = min(reader.last, seen + FAR)
-        if reader.epoch != log.epoch or last <= seen:
-            return Page(b"", seen)
-        wanted = None if filter.is_all else filter.wants
-        parts: list[bytes] = []
-        size = 0
-        for record in islice(reader.records(seen + 1, last + 1, wanted), PAGE_RECORDS):
-            parts.append(b"id: %s\ndata: %s\n\n" % (_id(log, record.sequence), on_one_line(shown(record))))
-            size += len(parts[-1])
-            if size >= PAGE_BYTES or len(parts) == PAGE_RECORDS:
-                return Page(b"".join(parts), record.sequence)
-        return Page(b"".join(parts), last)
+def _page(log: Log, filter: Filter, seen: int) -> RecordPage:
+    """The next page as events; blocks on the disk."""
+    epoch = log.epoch.encode()
+
+    def event(record: Record) -> bytes:
+        return b"id: %s-%d\ndata: %s\n\n" % (epoch, record.sequence, on_one_line(shown(record)))
+
+    return page_after(log, filter, seen, PAGE_LIMITS, event)
 
 
 def _sequence_at(log: Log, at_ns: int) -> int:

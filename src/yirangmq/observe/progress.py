@@ -11,7 +11,7 @@ WIDTH = 30
 
 
 class Progress:
-    """``with Progress("importing", total) as show: … show(done)``. Without a total it counts."""
+    """``with Progress("importing", total, shown=…) as show: … show(done)``. Without a total it counts."""
 
     def __init__(self, label: str, total: int | None, *, shown: bool) -> None:
         self._label = label
@@ -33,6 +33,11 @@ class Progress:
         self._drawn = True
         sys.stderr.write(f"\r\x1b[K{self._line(done, text)}")
         sys.stderr.flush()
+
+    def part(self, done: int, total: int) -> None:
+        """For work that finds out its total on the way."""
+        self._total = total
+        self(done, f"{done:,}/{total:,}")
 
     def _line(self, done: int, text: str) -> str:
         detail = f"  {text}" if text else ""

@@ -1,0 +1,1 @@
+"""File locks and background threads, below the stores. Does not know: messages, formats."""

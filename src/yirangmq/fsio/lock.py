@@ -1,0 +1,39 @@
+"""File locks by ``flock``. The kernel releases a lock when its last descriptor is closed, also when a process dies.
+
+Each call looks up ``fcntl.flock`` anew, because the fault injector replaces it there. No call blocks in the kernel:
+``lock_within`` polls, so that it ends in time. A lock that is held is not an error; others pass as ``OSError``."""
+
+import fcntl
+import random
+import time
+
+from yirangmq.core.backoff import Backoff
+
+POLL = Backoff(first=0.01, limit=0.01)
+"""Seconds between two attempts, where the lock is seldom held and never for long."""
+
+
+def try_lock(fd: int, *, shared: bool = False) -> bool:
+    """False if another open file holds a lock that excludes this one. A lock that ``fd`` has is converted."""
+    try:
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_within(fd: int, seconds: float, *, shared: bool = False, backoff: Backoff = POLL) -> bool:
+    """``try_lock`` again and again for so long; once, where ``seconds`` is 0."""
+    if try_lock(fd, shared=shared):
+        return True
+    until, failures = time.monotonic() + seconds, 1
+    while time.monotonic() < until:
+        time.sleep(backoff.delay(failures, random.random()))
+        if try_lock(fd, shared=shared):
+            return True
+        failures += 1
+    return False
+
+
+def unlock(fd: int) -> None:
+    fcntl.flock(fd, fcntl.LOCK_UN)
