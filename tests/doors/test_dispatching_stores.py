@@ -6,19 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.session import Client, Consumer, Server, dispatch
-from tests.support.stores import KINDS, Place
+from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(str(request.param), tmp_path)
-    try:
-        yield made
-        assert list(made.reopen().check(repair=False)) == []
-    finally:
-        made.close()
+    with checked_place(str(request.param), tmp_path) as place:
+        yield place
 
 
 def reopened(place: Place, server: Server, later_ms: int = 0) -> tuple[Server, Client]:

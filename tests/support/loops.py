@@ -1,6 +1,8 @@
-"""Event loops of tests: run to their end, connections closed after it; an executor that needs no threads."""
+"""Event loops of tests: run to their end, connections closed after it; one whose turns the test takes; an executor
+without threads."""
 
 import asyncio
+import queue
 import ssl
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
@@ -10,6 +12,7 @@ from typing import Any
 import uvloop
 
 from tests.support.wait import PATIENCE
+from yirangmq.core.errors import QueueError
 
 Run = Callable[[Awaitable[None]], None]
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -42,3 +45,23 @@ class InlineExecutor(Executor):
         future: Future[Any] = Future()
         future.set_result(work(*given, **named))
         return future
+
+
+class ManualLoop:
+    """Calls from other threads wait until the test takes a turn. ``told``: what ``done`` was given."""
+
+    def __init__(self) -> None:
+        self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.told: list[tuple[Any, str]] = []
+        self.is_closed = False
+
+    def call(self, action: Callable[[], None]) -> None:
+        if self.is_closed:
+            raise RuntimeError("Event loop is closed")
+        self._calls.put(action)
+
+    def turn(self) -> None:
+        self._calls.get(timeout=PATIENCE)()
+
+    def done(self, value: Any, error: QueueError | None) -> None:
+        self.told.append((value, "" if error is None else f"{error.code}: {error}"))

@@ -2,7 +2,8 @@
 
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from yirangmq.core.ports import Store, Transaction
@@ -81,3 +82,14 @@ class Place:
         opened, self._opened = self._opened, []
         for store in dict.fromkeys(opened):
             store.close()
+
+
+@contextmanager
+def checked_place(kind: str, folder: Path) -> Iterator[Place]:
+    """A home for a store; whatever a test did, a check of the store finds nothing wrong."""
+    place = Place(kind, folder)
+    try:
+        yield place
+        assert list(place.reopen().check(repair=False)) == []
+    finally:
+        place.close()

@@ -9,11 +9,11 @@ from contextlib import closing
 from http.client import HTTPConnection
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.support.http import dial, serving
+from tests.support.http import Answer, dial, serving
 from tests.support.http_server import HttpServer
 from tests.support.loops import run_loop
 from tests.support.wait import PATIENCE
@@ -33,12 +33,6 @@ HERE = "127.0.0.1:{port}"
 EVIL = "https://evil.example"
 FRIEND = "https://app.example"
 PREFLIGHT = {"access-control-request-method": "DELETE", "access-control-request-headers": "authorization"}
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class Client:
