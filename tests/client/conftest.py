@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.client.parts import FACES, BadLine, Connect
+from tests.client.topic_parts import Tampering
 from tests.support.server import RunningServer
 from tests.support.server_process import Daemon
 from tests.support.wait import PATIENCE
@@ -42,6 +43,13 @@ def line(server: RunningServer) -> Iterator[BadLine]:
     line = BadLine(server.unix)
     yield line
     line.close()
+
+
+@pytest.fixture
+def tampering(server: RunningServer) -> Iterator[Tampering]:
+    made = Tampering(server.unix)
+    yield made
+    made.close()
 
 
 @pytest.fixture(params=["embedded", *FACES])
