@@ -7,7 +7,7 @@ from yirangmq.core.topics import NO_HEADERS, Cursor, Record
 from yirangmq.stores.disk import Disk
 from yirangmq.torture.backends import LogBackend
 from yirangmq.torture.journal import Journal
-from yirangmq.torture.log_judge import ExpectedLog, differences
+from yirangmq.torture.log_judge import ExpectedLog, log_differences
 from yirangmq.torture.log_workload import LogSnapshot
 from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.run import Plan, torture
@@ -65,7 +65,7 @@ def snapshot(first: int, last: int, *, epoch: str = "e", payload: bytes = b"x", 
 )
 def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
     after = snapshot(3, 7, at=4)
-    assert differences(found, ExpectedLog(snapshot(1, 5), after._replace(records=snapshot(1, 7).records), 0)) == []
+    assert log_differences(found, ExpectedLog(snapshot(1, 5), after._replace(records=snapshot(1, 7).records), 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
     ids=["short", "long", "begin", "epoch", "content", "hole", "cursors"],
 )
 def test_each_promise_that_is_broken_is_named(found: LogSnapshot, complaint: str) -> None:
-    complaints = differences(found, ExpectedLog(snapshot(1, 5), snapshot(1, 7), 0))
+    complaints = log_differences(found, ExpectedLog(snapshot(1, 5), snapshot(1, 7), 0))
     assert any(text.startswith(complaint) for text in complaints)
