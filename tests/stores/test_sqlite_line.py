@@ -8,7 +8,7 @@ from random import Random
 import apsw
 import pytest
 
-from tests.contracts.parts import picture
+from tests.support.store_contract import picture
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.message import RANK_LAST, Envelope

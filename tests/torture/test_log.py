@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.core.topics import NO_HEADERS, Cursor, Record
 from yirangmq.stores.disk import Disk
 from yirangmq.torture.backends import LogBackend
@@ -19,20 +20,6 @@ def test_every_confirmed_record_survives_every_cut(seed: int) -> None:
     assert report.points > 100
     assert report.states > report.points
     assert report.second_cuts > 0
-
-
-class ForgetsFolders(RecordingDisk):
-    """Never syncs a folder: the commonest slip of all."""
-
-    def fsync_folder(self, path: str) -> None:
-        pass
-
-
-class ForgetsContents(RecordingDisk):
-    """Syncs names and leaves contents to luck."""
-
-    def fdatasync(self, fd: int) -> None:
-        pass
 
 
 class ForgetsEverySecond(RecordingDisk):
