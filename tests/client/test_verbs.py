@@ -8,9 +8,11 @@ import pytest
 import yirangmq
 from tests.client.parts import SOON, Connect
 from tests.support.server import RunningServer
-from yirangmq import NewMessage, broker, client
+from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
+from yirangmq.broker.subscription import Subscription as EmbeddedSubscription
 from yirangmq.client.faces import Client
+from yirangmq.client.faces import Subscription as ClientSubscription
 from yirangmq.client.sending import FRAME_MESSAGES
 from yirangmq.client.verbs import AsyncClient
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
@@ -42,7 +44,7 @@ def test_a_program_changes_only_its_address() -> None:
 
 
 def test_so_does_one_that_subscribes() -> None:
-    embedded, connected = public(broker.subscription.Subscription), public(client.faces.Subscription)
+    embedded, connected = public(EmbeddedSubscription), public(ClientSubscription)
     assert embedded.keys() == connected.keys()
     for name in embedded:
         assert arguments(embedded[name]) == arguments(connected[name]), name

@@ -69,7 +69,7 @@ def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
     card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
     failure = Failure("VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01")
     rules = read_policy({}, QUEUE)
-    record = deadletter.record(card, taken(EXAMPLE), failure, rules)
+    record = deadletter.dead_letter_record(card, taken(EXAMPLE), failure, rules)
     assert json.loads(record) == json.loads(golden("deadletter-example.json"))
     assert taken(EXAMPLE).payload in record
     assert Look(card, taken(EXAMPLE), failure, rules).record() == json.loads(record)
@@ -78,7 +78,9 @@ def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
 def test_a_record_says_why_it_died_and_what_failed_last() -> None:
     card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
     failure = Failure("HANDLER_ERROR", "again", NOW, 4, "")
-    record = json.loads(deadletter.record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE)))
+    record = json.loads(
+        deadletter.dead_letter_record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE))
+    )
     assert record["failure"] == {
         "reasonCode": "POISON",
         "reasonMessage": "again",

@@ -18,7 +18,7 @@ def bridges(transaction: Transaction) -> list[tuple[Bridge, Reached]]:
     found = []
     for key, text in transaction.notes(DEFINED).items():
         bridge = _read(key, text, of_document)
-        found.append((bridge, reached(transaction, bridge.name)))
+        found.append((bridge, read_reached(transaction, bridge.name)))
     return found
 
 
@@ -27,7 +27,7 @@ def bridge(transaction: Transaction, name: str) -> Bridge | None:
     return None if text is None else _read(DEFINED + name, text, of_document)
 
 
-def reached(transaction: Transaction, name: str) -> Reached:
+def read_reached(transaction: Transaction, name: str) -> Reached:
     key = REACHED + name
     text = transaction.note(key)
     if text is None:

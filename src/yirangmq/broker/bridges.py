@@ -209,7 +209,7 @@ def _changed(
     bridge_notes.define(transaction, bridge)
     if reached is not None:
         bridge_notes.reach(transaction, bridge.name, reached)
-    return bridge, bridge_notes.reached(transaction, bridge.name)
+    return bridge, bridge_notes.read_reached(transaction, bridge.name)
 
 
 def _removed(transaction: Transaction, name: str, row: dict[str, Any]) -> dict[str, Any]:

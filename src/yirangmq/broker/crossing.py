@@ -156,7 +156,7 @@ class Crossing:
         """How many were refused for good. The queue is asked before anything is written."""
         if bridge_notes.bridge(transaction, self.bridge.name) != self.bridge:
             raise WrongState("it was changed meanwhile")
-        if bridge_notes.reached(transaction, self.bridge.name) != before:
+        if bridge_notes.read_reached(transaction, self.bridge.name) != before:
             raise WrongState("it was moved meanwhile")
         most = transaction.policy(self.bridge.queue).max_body
         verbs = self._means.desk.verbs
@@ -229,7 +229,7 @@ class Crossing:
 
 
 def _noted(transaction: Transaction, name: str) -> tuple[Bridge | None, Reached]:
-    return bridge_notes.bridge(transaction, name), bridge_notes.reached(transaction, name)
+    return bridge_notes.bridge(transaction, name), bridge_notes.read_reached(transaction, name)
 
 
 def _too_large(envelope: Envelope, most: int) -> str:

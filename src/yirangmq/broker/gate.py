@@ -124,7 +124,9 @@ class Gate:
         if chain is None or not envelopes or not (chain.hooks or self._must_wait(queue, chain, envelopes)):
             return
         verdicts = self._verdicts(queue, chain, envelopes)
-        for target, found in offspring.children(envelopes, [one.made for one in verdicts], 0, is_lenient=True).items():
+        for target, found in offspring.children_of(
+            envelopes, [one.made for one in verdicts], 0, is_lenient=True
+        ).items():
             if target != queue and target not in lineage:
                 self.clear(transaction, target, [child.envelope for child in found], (*lineage, queue))
 
@@ -159,7 +161,7 @@ class Gate:
         for one in verdicts:
             if one.error is not None:
                 raise _again(one.error)
-        children = offspring.children(envelopes, [one.made for one in verdicts], now) if chain.hooks else {}
+        children = offspring.children_of(envelopes, [one.made for one in verdicts], now) if chain.hooks else {}
         recorded = {place for place, one in enumerate(verdicts) if any(hook.is_recording for hook, _ in one.made)}
         for target, found in children.items():
             if target in lineage:

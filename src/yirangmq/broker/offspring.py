@@ -24,7 +24,7 @@ class Child(NamedTuple):
     envelope: Envelope
 
 
-def children(
+def children_of(
     envelopes: Sequence[Envelope], made: Sequence[Made], now: int, *, is_lenient: bool = False
 ) -> dict[str, list[Child]]:
     """By queue. ``is_lenient``: one that cannot be is left out."""

@@ -26,7 +26,7 @@ WHAT = "the source queue, or the name in its policy's dlq.queue"
 
 def list_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser, what=WHAT)
-    options.filter(parser)
+    options.filter_option(parser)
     _state_option(parser)
     parser.add_argument(
         "--limit", type=int, metavar="N", help=f"how many (default: {SHOWN}; with --json or --records all)"
@@ -61,7 +61,7 @@ def quarantine_options(parser: argparse.ArgumentParser) -> None:
 
 def _which_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser, what=WHAT)
-    options.filter(parser)
+    options.filter_option(parser)
     parser.add_argument("--id", action="append", metavar="ID", help="this one; may be repeated")
     parser.add_argument("--all", action="store_true", help="all of them")
 

@@ -24,7 +24,7 @@ def peek_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser)
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="how many (default: 10)")
     options.state(parser, State.READY)
-    options.filter(parser)
+    options.filter_option(parser)
     options.store(parser)
 
 

@@ -58,7 +58,7 @@ def queue(parser: argparse.ArgumentParser, *, needed: bool = True, what: str = "
     parser.add_argument("-q", "--queue", metavar="NAME", required=needed, help=what)
 
 
-def filter(parser: argparse.ArgumentParser) -> None:
+def filter_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--filter", metavar="TEXT", default="", help="which ones, such as 'reasonCode=TIMEOUT and attempt>=3'"
     )

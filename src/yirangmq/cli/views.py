@@ -69,4 +69,4 @@ def letter_record(look: Look) -> bytes:
     """The dead-letter record as published; its card where the envelope or the failure is no longer there."""
     if look.envelope is None or look.failure is None:
         return dumps(letter_card(look))
-    return deadletter.record(look.message, look.envelope, look.failure, look.rules)
+    return deadletter.dead_letter_record(look.message, look.envelope, look.failure, look.rules)

@@ -134,7 +134,7 @@ class _Reader:
         return Compare(path, sign.text, self._value(path[0], sign, word))
 
     def _path(self, field: Token) -> tuple[str, ...]:
-        path = filter_text.path(field.text)
+        path = filter_text.path_of(field.text)
         kind = FIELDS.get(path[0]) if path else None
         if kind is None:
             near = nearest(path[0] if path else field.text, FIELDS)

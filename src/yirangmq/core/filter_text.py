@@ -62,7 +62,7 @@ def unquoted(text: str) -> str:
     return _ESCAPE.sub(r"\1", text[1:-1])
 
 
-def path(word: str) -> tuple[str, ...]:
+def path_of(word: str) -> tuple[str, ...]:
     """``payload.a."b.c".d`` to its steps; empty where it is not a path."""
     steps: list[str] = []
     at = 0

@@ -19,7 +19,7 @@ def failure_document(failure: Failure) -> dict[str, Any]:
     }
 
 
-def record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
+def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
     """``originalMessage`` holds the envelope with the payload's own text."""
     why = failure_document(failure) | ({"reasonCode": message.reason} if message.reason else {})
     routing = {"sourceQueue": message.queue, "dlqQueue": policy.dlq.queue}

@@ -165,5 +165,7 @@ class Look(NamedTuple):
         """The dead-letter record; None where there is no failure or no envelope to speak of."""
         if self.envelope is None or self.failure is None:
             return None
-        record: dict[str, Any] = loads(deadletter.record(self.message, self.envelope, self.failure, self.rules))
+        record: dict[str, Any] = loads(
+            deadletter.dead_letter_record(self.message, self.envelope, self.failure, self.rules)
+        )
         return record

@@ -7,9 +7,7 @@ from yirangmq.pipeline.source.checksum import crc32
 from yirangmq.pipeline.source.frames import CRC_FROM, LENGTH_FROM
 
 if TYPE_CHECKING:
-    import numpy
-
-    Numbers = numpy.ndarray[Any, Any]
+    from yirangmq.pipeline.source.frames import Numbers
 
 AT_ONCE = 512
 """Frames that are looked at together."""

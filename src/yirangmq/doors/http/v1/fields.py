@@ -46,14 +46,14 @@ def read(fields: Sequence[Field], given: object) -> dict[str, Any]:
     reader = Fields(given)
     values: dict[str, Any] = {}
     missing = object()
-    for field in fields:
-        value = reader.take(field.name, missing)
+    for wanted in fields:
+        value = reader.take(wanted.name, missing)
         if value is not missing:
-            values[field.key or field.name] = field.kind.check(value, field.name)
-        elif field.needed:
-            raise BadInput("is needed", field=field.name)
-        elif field.default is not None:
-            values[field.key or field.name] = field.default
+            values[wanted.key or wanted.name] = wanted.kind.check(value, wanted.name)
+        elif wanted.needed:
+            raise BadInput("is needed", field=wanted.name)
+        elif wanted.default is not None:
+            values[wanted.key or wanted.name] = wanted.default
     reader.done()
     return values
 
