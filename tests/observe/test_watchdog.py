@@ -48,7 +48,7 @@ def test_loop_stall_is_logged_with_its_stack_and_measured(caplog: pytest.LogCapt
         while not any("block_until" in one["stack"] for one in told("loop_stalled") if one["stack"]):
             stalled(server, server.watchdog.longest + WARN_SECONDS)
         until(lambda: told("loop_resumed"))
-    assert told("loop_resumed")[-1]["blocked"] > WARN_SECONDS
+    assert told("loop_resumed")[-1]["blocked"] >= WARN_SECONDS
     delays = server.watchdog.delays
     assert delays.counts[-1] - delays.counts[delays.bounds.index(0.1)] >= 1
     server.stop()
