@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 DEV    := $(VENV)/.dev
-# Tests that share something dear run in one process: tests/together.py says which.
+# Tests that share something dear run in one process: tests/support/xdist_groups.py says which.
 # Two more than there are cores: many tests wait for processes that they start.
 WORKERS := $(shell expr $$(nproc 2>/dev/null || echo 2) + 2)
 PYTEST_FLAGS ?= -n $(WORKERS) --dist loadgroup
@@ -13,6 +13,7 @@ LOCK_FLAGS   ?=
 BENCH_FLAGS  ?=
 SOAK_FLAGS   ?=
 SERVE_FLAGS  ?=
+TRACE_FLAGS  ?=
 PEERS  := .venv-bench/.ready
 ACTIVEMQ := .bench-activemq/.ready
 
@@ -61,7 +62,7 @@ browser: ## chromium and its driver, for the tests of the dashboard; installed i
 
 .PHONY: cluster-demo
 cluster-demo: setup etcd ## three members of etcd and two servers; leaders are killed while messages flow
-	$(BIN)/python tools/cluster_demo.py
+	$(BIN)/python -m benchmarks.soak.cluster_demo
 
 .PHONY: etcd
 etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if they are not here
@@ -70,6 +71,10 @@ etcd: ## etcd and etcdctl, for the tests of the cluster; fetched into .tools if 
 .PHONY: faketime
 faketime: ## libfaketime, for the tests of clocks; fetched into .tools if it is not here
 	@tools/faketime.sh
+
+.PHONY: trace-modules
+trace-modules: setup ## how many modules one publish and one catch-up touch, and how many are loaded (TRACE_FLAGS=--list: which)
+	$(BIN)/python tools/module_trace.py $(TRACE_FLAGS)
 
 pictures: setup browser ## make the pictures of the dashboard in docs/pictures anew
 	$(BIN)/python tools/screenshots.py
@@ -139,10 +144,10 @@ soak-pair: setup ## every fault of a pair of nodes, at the true interval of 5 se
 
 .PHONY: soak-week
 soak-week: setup ## a week of a gateway in compressed time: three million messages, a failover, a switch (SOAK_FLAGS="--messages 30000": less)
-	$(BIN)/python -m tests.soak.week $(SOAK_FLAGS)
+	$(BIN)/python -m benchmarks.soak.week $(SOAK_FLAGS)
 
 soak-topics: setup ## a thousand runs of topics by seed, with kills, slow readers, filters and trimming (SOAK_FLAGS="--seed 7": one)
-	$(BIN)/python -m tests.soak.topics $(SOAK_FLAGS)
+	$(BIN)/python -m benchmarks.soak.topics $(SOAK_FLAGS)
 
 fuzz: setup ## two minutes of frames that are nearly right
 	YIRANGMQ_FUZZ_SECONDS=120 $(BIN)/pytest tests/doors/test_fuzz.py

@@ -27,8 +27,11 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import cpu  # noqa: E402
-from tests.cluster.etcds import Etcds, program  # noqa: E402
-from tests.cluster.parts import at  # noqa: E402
+from tests.support.etcd import (  # noqa: E402
+    EtcdCluster,
+    at,
+    program,
+)
 from yirangmq.cli.cluster_options import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.cluster.consuming import Consumer  # noqa: E402
@@ -72,13 +75,13 @@ def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
         started.wait()
 
 
-def node(etcds: Etcds, name: str) -> tuple[str, ...]:
+def node(etcds: EtcdCluster, name: str) -> tuple[str, ...]:
     store = f"etcd://{','.join(etcds.endpoints)}"
     words = ("-m", "yirangmq", "cluster", "serve", "--store", store, "--node", name, "--lease", str(LEASE))
     return (*words, "--compact", "5", "--log-level", "error")
 
 
-def yardstick(etcds: Etcds) -> float:
+def yardstick(etcds: EtcdCluster) -> float:
     """Writes per second that etcd's own check reaches; it gives up where a single one takes too long."""
     command = [program("etcdctl"), "--endpoints", ",".join(etcds.endpoints), "check", "perf", "--load=l"]
     for _ in range(TRIES):
@@ -107,7 +110,7 @@ class Round(NamedTuple):
     costs: dict[str, float]
 
 
-async def end_to_end(etcds: Etcds, queue: str, count: int, crew: dict[str, list[int]]) -> Round:
+async def end_to_end(etcds: EtcdCluster, queue: str, count: int, crew: dict[str, list[int]]) -> Round:
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as eyes:
         producer = Producer(client, queue, "bench", TimeOrderedIds())
         await producer.publish(BODY)
@@ -131,8 +134,8 @@ async def _acked_so_far(client: Etcd, queue: str) -> int:
     return int(loads(state.value)["moved"]) - 1 if state is not None else 0
 
 
-def rounds(etcds: Etcds, queue: str, count: int, nodes: dict[str, int]) -> list[Round]:
-    words = ("-m", "tests.cluster.workers", ",".join(etcds.endpoints), queue)
+def rounds(etcds: EtcdCluster, queue: str, count: int, nodes: dict[str, int]) -> list[Round]:
+    words = ("-m", "tests.support.etcd_consumer", ",".join(etcds.endpoints), queue)
     with process(*words, "one", os.devnull) as one, process(*words, "two", os.devnull) as two:
         play(end_to_end(etcds, queue, BATCH, {}))  # all have found each other
         leads = play(leader(etcds, queue))
@@ -142,7 +145,7 @@ def rounds(etcds: Etcds, queue: str, count: int, nodes: dict[str, int]) -> list[
         return [play(end_to_end(etcds, queue, count, crew)) for _ in range(REPEATS)]
 
 
-async def leader(etcds: Etcds, queue: str) -> str:
+async def leader(etcds: EtcdCluster, queue: str) -> str:
     async with at(*etcds.endpoints) as client:
         held = await client.get(Keys(queue).leader)
         if held is None:
@@ -154,7 +157,7 @@ def play(game: Any) -> Any:
     return RUNNER.run(game)
 
 
-async def latency(etcds: Etcds, queue: str, seconds: float) -> list[float]:
+async def latency(etcds: EtcdCluster, queue: str, seconds: float) -> list[float]:
     """Milliseconds from publish to receipt at a hundred messages a second."""
     taken: list[float] = []
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as other:
@@ -178,7 +181,7 @@ async def latency(etcds: Etcds, queue: str, seconds: float) -> list[float]:
     return sorted(taken)[len(taken) // 10 :]  # the first ones found the node
 
 
-async def step_down(etcds: Etcds, queue: str, stop: Any) -> float:
+async def step_down(etcds: EtcdCluster, queue: str, stop: Any) -> float:
     """Milliseconds from the moment the leading node is told to stop until another leads."""
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as eyes:
         await Producer(client, queue, "bench", TimeOrderedIds()).publish(BODY)
@@ -196,7 +199,7 @@ async def step_down(etcds: Etcds, queue: str, stop: Any) -> float:
     raise AssertionError("a watch does not end")
 
 
-def steps_down(etcds: Etcds) -> list[float]:
+def steps_down(etcds: EtcdCluster) -> list[float]:
     """Of nodes of their own, one after the other: who stopped is started again and stands by."""
     taken: list[float] = []
     nodes: dict[str, subprocess.Popen[bytes]] = {}
@@ -221,7 +224,7 @@ def steps_down(etcds: Etcds) -> list[float]:
     return taken
 
 
-async def takeover(etcds: Etcds, queue: str, nodes: dict[str, subprocess.Popen[bytes]]) -> float:
+async def takeover(etcds: EtcdCluster, queue: str, nodes: dict[str, subprocess.Popen[bytes]]) -> float:
     """The longest time without a delivery while the leading node is killed."""
     moments: list[float] = []
     async with at(*etcds.endpoints) as client, at(*etcds.endpoints) as other:
@@ -246,7 +249,7 @@ async def takeover(etcds: Etcds, queue: str, nodes: dict[str, subprocess.Popen[b
 
 def measure(members: int, quick: bool) -> None:
     label = f"{members} member{'s' if members > 1 else ''}"
-    with tempfile.TemporaryDirectory() as folder, Etcds(Path(folder) / "etcd", members, FLAGS) as etcds:
+    with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
         wanted = 0.0 if quick else yardstick(etcds)
         with process(*node(etcds, "a")) as a, process(*node(etcds, "b")) as b:
             played = rounds(etcds, "fast", 3_000 if quick else 30_000, {"a": a.pid, "b": b.pid})

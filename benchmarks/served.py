@@ -20,9 +20,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 os.environ["YIRANGMQ_HTTP"] = "off"
 
-from tests.cluster.etcds import Etcds  # noqa: E402
-from tests.cluster.served import Served  # noqa: E402
-from tests.scenarios.daemons import daemon  # noqa: E402
+from tests.support.etcd import EtcdCluster  # noqa: E402
+from tests.support.etcd_servers import Served  # noqa: E402
+from tests.support.server_process import daemon  # noqa: E402
 from yirangmq.client.open import connect  # noqa: E402
 
 BODY = os.urandom(2000)
@@ -90,7 +90,7 @@ def measure(addresses: dict[str, str], count: int, rounds: int) -> Rates:
 
 
 def run(members: int, count: int, rounds: int) -> Rates:
-    with tempfile.TemporaryDirectory() as folder, Etcds(Path(folder) / "etcd", members, FLAGS) as etcds:
+    with tempfile.TemporaryDirectory() as folder, EtcdCluster(Path(folder) / "etcd", members, FLAGS) as etcds:
         home = Path(folder) / "sqlite"
         home.mkdir()
         nodes = Served(Path(folder) / "nodes", etcds.endpoints, "bench", lease=10)
@@ -100,7 +100,7 @@ def run(members: int, count: int, rounds: int) -> Rates:
             first = nodes.leader()
             nodes.start("b")
             with daemon(home, "--tcp", "127.0.0.1:0", "--log-level", "error") as beside:
-                here = next(one for one in beside.ready["addresses"] if one.startswith("tcp"))
+                here = beside.address_of("tcp")
                 there = [nodes.address(name, "tcp") for name in (first, nodes.other(first))]
                 return measure(dict(zip(PATHS, [here, *there], strict=True)), count, rounds)
         finally:

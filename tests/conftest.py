@@ -1,14 +1,18 @@
 """How long hypothesis looks: a little at each run, much longer with ``YIRANGMQ_HYPOTHESIS=long``; what servers of
-tests have in common; which tests begin first, and what becomes of one that hangs."""
+tests have in common; which tests begin first, and what becomes of one that hangs; the fixtures of all folders."""
 
 import faulthandler
 import os
 import signal
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.support.etcd import EtcdCluster
+    from yirangmq.testing import ManualClock
 
 # Time on a shared machine says nothing about the code, so no example has a deadline.
 settings.register_profile("quick", max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -42,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    from tests.together import Together
+    from tests.support.xdist_groups import Together
 
     return Together(config, log)
 
@@ -58,3 +62,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.fixture
+def clock() -> "ManualClock":
+    from yirangmq.testing import ManualClock
+
+    return ManualClock()
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator["EtcdCluster"]:
+    """An etcd of one member for the tests of a module: each test has a queue, or keys, of its own."""
+    from tests.support.etcd import EtcdCluster
+
+    with EtcdCluster(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+        yield cluster

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN
 from yirangmq.config.config import Config
 from yirangmq.config.load import load
 from yirangmq.config.setting import default_of, flag, variable

@@ -1,4 +1,4 @@
-"""No test sleeps: it waits for a signal, with ``until`` or ``soon`` of ``tests/patience.py``. See CONTRIBUTING.md.
+"""No test sleeps: it waits for a signal, with ``until`` or ``soon`` of ``tests/support/wait.py``. See CONTRIBUTING.md.
 
 Checks every function of every ``test_*.py``. ``sleep(0)`` yields to the loop or to another thread and is allowed."""
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.dashboard.chromium import Browser  # noqa: E402
-from tests.dashboard.parts import Api, Page  # noqa: E402
-from tests.scenarios.daemons import daemon  # noqa: E402
+from tests.support.chromium import Browser  # noqa: E402
+from tests.support.dashboard import Api, Page  # noqa: E402
+from tests.support.server_process import daemon  # noqa: E402
 from yirangmq import NewMessage  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
 from yirangmq.testing import ManualClock, open_for_test  # noqa: E402
@@ -192,7 +192,7 @@ def shop(folder: Path) -> Iterator[str]:
     (folder / "yirang-data").mkdir()
     yesterday_and_before(f"sqlite:{folder / 'yirang-data' / 'queue.db'}")
     with daemon(folder, "--http", "127.0.0.1:0", "--node", "shop-1", data="") as server:
-        url = next(address for address in server.ready["addresses"] if address.startswith("http://"))
+        url = server.address_of("http")
         traffic = Traffic(Api(url))
         traffic.open()
         try:

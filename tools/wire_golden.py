@@ -1,5 +1,5 @@
-"""Writes tests/golden/wire/frames.txt from tests/wire/examples.py. Run it when a frame is added; a line that changes is
-a break of the format, and needs another version."""
+"""Writes tests/golden/wire/frames.txt from tests/support/frame_examples.py. Run it when a frame is added; a line that
+changes is a break of the format, and needs another version."""
 
 import sys
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.wire.examples import EXAMPLES, spelled  # noqa: E402
+from tests.support.frame_examples import EXAMPLES, spelled  # noqa: E402
 
 PAGE = ROOT / "tests" / "golden" / "wire" / "frames.txt"
 

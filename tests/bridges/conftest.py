@@ -1,13 +1,11 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.bridges.parts import House
-from tests.places import KINDS, Place
-
-MakeHouse = Callable[..., House]
+from tests.bridges.parts import House, MakeHouse
+from tests.support.stores import KINDS, Place
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.places import Place
-from tests.topics.pipes import AtOnce, Stage, small
+from tests.support.loops import InlineExecutor
+from tests.support.stores import Place
+from tests.support.topic_pipes import Stage, small
 from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.crossing import REST_MS, Means
 from yirangmq.broker.desk import Desk
@@ -43,7 +44,7 @@ class House:
         verbs = Verbs(self, TimeOrderedIds())
         self.store = self._place.open()
         self.desk = Desk(self.store, verbs, self, loop.soon, loop.later)
-        aside = Aside(loop.call, AtOnce)
+        aside = Aside(loop.call, InlineExecutor)
         publisher = self.stage.publisher
         self.bridges = Bridges(Means(self.desk, FeedForBridges(publisher), aside.run, self, lambda: self.full))
         publisher.hearers.append(lambda live: self.bridges.kick())
@@ -164,3 +165,6 @@ class House:
 
 def _never(name: str, error: QueueError) -> None:
     raise AssertionError(f"{name}: {error}")
+
+
+MakeHouse = Callable[..., House]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.bridges.conftest import MakeHouse
-from tests.bridges.parts import House
-from tests.topics.pipes import small
+from tests.bridges.parts import House, MakeHouse
+from tests.support.topic_pipes import small
 from yirangmq.broker import bridge_notes
 from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState

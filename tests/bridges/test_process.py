@@ -10,26 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.stores.segments_view import SegmentView
 
 pytestmark = pytest.mark.process
 KILLS = 6
 LONGEST_LIFE = 0.4
-
-
-def ask(server: Daemon, method: str, path: str, document: Any = None) -> tuple[int, Any]:
-    address = next(one for one in server.ready["addresses"] if one.startswith("http://"))
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=PATIENCE)
-    try:
-        body = None if document is None else json.dumps(document)
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
-    finally:
-        connection.close()
 
 
 def publish_until(server: Daemon, stop: threading.Event, told: list[str]) -> None:
@@ -39,7 +27,7 @@ def publish_until(server: Daemon, stop: threading.Event, told: list[str]) -> Non
         records = [{"payload": number + n, "key": f"k{n % 3}"} for n in range(chance.randrange(1, 30))]
         try:
             topic = chance.choice(["orders.a", "orders.b", "trades"])
-            ask(server, "POST", f"/v1/topics/{topic}/records", records)
+            server.request("POST", f"/v1/topics/{topic}/records", records)
             number += len(records)
             told.append(topic)
         except (OSError, http.client.HTTPException, ValueError):
@@ -51,7 +39,7 @@ def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path:
     told: list[str] = []
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
         new = {"name": "b", "queue": "mail", "topics": ["orders.*"], "groups": False}
-        assert ask(server, "POST", "/v1/bridges", new)[0] == 200
+        assert server.request("POST", "/v1/bridges", new)[0] == 200
         feeding = threading.Thread(target=publish_until, args=(server, stop, told))
         feeding.start()
         try:
@@ -63,7 +51,7 @@ def test_every_record_is_in_the_queue_once_though_the_server_is_killed(tmp_path:
         finally:
             stop.set()
             feeding.join(PATIENCE)
-        until(lambda: ask(server, "GET", "/v1/bridges/b")[1]["lag"] == 0)
+        until(lambda: server.request("GET", "/v1/bridges/b")[1]["lag"] == 0)
         with connect(server.address) as client:
             found = []
             while got := client.lease("mail", 1000):
@@ -90,19 +78,19 @@ def test_http_and_the_command_line_steer_it(tmp_path: Path) -> None:
 
         made = bridge("add", "b", "--queue", "mail", "--topic", "orders.*")["bridge"]
         assert (made["state"], made["topics"], made["lag"]) == ("running", ["orders.*"], 0)
-        status, refused = ask(server, "POST", "/v1/bridges", {"name": "c", "queue": "mail", "start": "late"})
+        status, refused = server.request("POST", "/v1/bridges", {"name": "c", "queue": "mail", "start": "late"})
         assert (status, refused["error"]["field"]) == (400, "start")
-        assert ask(server, "POST", "/v1/bridges/b/pause")[1]["state"] == "paused"
-        ask(server, "POST", "/v1/topics/orders.new/records", [1, 2, 3])
-        assert ask(server, "GET", "/v1/status")[1]["bridges"][0]["lag"] == 3
+        assert server.request("POST", "/v1/bridges/b/pause")[1]["state"] == "paused"
+        server.request("POST", "/v1/topics/orders.new/records", [1, 2, 3])
+        assert server.request("GET", "/v1/status")[1]["bridges"][0]["lag"] == 3
         assert bridge("list")["bridges"][0]["lag"] == 3
         assert bridge("resume", "b")["bridge"]["state"] == "running"
-        until(lambda: ask(server, "GET", "/v1/queues/mail")[1]["ready"] == 3)
-        until(lambda: any(row["topic"] == "happenings" for row in ask(server, "GET", "/v1/topics")[1]["topics"]))
-        status, page = ask(server, "GET", "/v1/topics/happenings/records")
+        until(lambda: server.request("GET", "/v1/queues/mail")[1]["ready"] == 3)
+        until(lambda: any(row["topic"] == "happenings" for row in server.request("GET", "/v1/topics")[1]["topics"]))
+        status, page = server.request("GET", "/v1/topics/happenings/records")
         assert [one["payload"]["event"] for one in page["records"]] == ["published"]
         text = run_command(tmp_path, "bridge", "show", "b", "--store", server.address)
         assert "orders.*" in text.stdout
         assert bridge("remove", "b")["bridge"]["name"] == "b"
-        assert ask(server, "GET", "/v1/bridges/b")[0] == 404
+        assert server.request("GET", "/v1/bridges/b")[0] == 404
         assert run_command(tmp_path, "bridge", "show", "b", "--store", server.address).returncode == 3

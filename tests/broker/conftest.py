@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.places import KINDS, Place
-from tests.servers import RunningServer
-from tests.webqueues import WebQueues
+from tests.support.http_queues import WebQueues
+from tests.support.http_server import HttpServer
+from tests.support.server import RunningServer
+from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
@@ -28,18 +28,8 @@ def door(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def place(door: str, tmp_path: Path) -> Iterator[Place]:
-    """A home for a store; whatever a test did, a look over it finds nothing wrong."""
-    place = Place("served" if door in DOORS else door, tmp_path)
-    try:
+    with checked_place("served" if door in DOORS else door, tmp_path) as place:
         yield place
-        assert list(place.reopen().check(repair=False)) == []
-    finally:
-        place.close()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

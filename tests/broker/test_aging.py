@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import DAY, SECOND, dead_letters, exhaust, state, take, taken
+from tests.support.queues import DAY, SECOND, dead_letters, exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.sweep import MOST_PER_SWEEP
 from yirangmq.core.errors import NotFound

@@ -2,10 +2,9 @@
 
 import pytest
 
-from yirangmq.broker.commit_jobs import Job, JobRunner, Task
-from yirangmq.broker.gate import Gate, Uncleared
-from yirangmq.broker.happenings import Happenings
-from yirangmq.core.chain import Chain
+from tests.support.commit_jobs import refused, runner_on, unchecked
+from yirangmq.broker.commit_jobs import Job, Task
+from yirangmq.broker.gate import Gate
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Transaction
@@ -28,26 +27,13 @@ def note(transaction: Transaction) -> str:
     return "noted"
 
 
-def refused(transaction: Transaction) -> None:
-    raise BadInput("no", field="it")
-
-
-def unchecked(transaction: Transaction) -> None:
-    raise Uncleared("work", Chain(), [])
-
-
 def damaged(transaction: Transaction) -> None:
     raise StoreError("disk I/O error")
 
 
-def runner_on(store: FailingStore) -> tuple[JobRunner, Gate]:
-    gate = Gate(Defaults())
-    return JobRunner(store, Happenings(), gate), gate
-
-
 def test_job_that_is_refused_or_must_be_checked_first_harms_no_other() -> None:
     store = FailingStore(MemoryStore())
-    runner, _ = runner_on(store)
+    runner = runner_on(store)
     jobs: list[Task] = [Job(work) for work in (refused, unchecked, note)]
     runner.commit(jobs)
     assert [type(job.error) for job in jobs] == [BadInput, type(None), type(None)]
@@ -59,7 +45,7 @@ def test_job_that_is_refused_or_must_be_checked_first_harms_no_other() -> None:
 
 def test_job_that_a_store_error_stops_ends_the_transaction() -> None:
     store = FailingStore(MemoryStore())
-    runner, _ = runner_on(store)
+    runner = runner_on(store)
     last = Job(note)
     with pytest.raises(StoreError):
         runner.commit([Job(note), Job(damaged), last])
@@ -67,7 +53,8 @@ def test_job_that_a_store_error_stops_ends_the_transaction() -> None:
 
 
 def test_job_that_runs_again_finds_the_verdicts_on_its_messages_and_no_other_job_does() -> None:
-    runner, gate = runner_on(FailingStore(MemoryStore()))
+    gate = Gate(Defaults())
+    runner = runner_on(FailingStore(MemoryStore()), gate)
     jobs: list[Task] = [Job(lambda transaction: gate.cleared) for _ in range(2)]
     runner.cleared[jobs[0]] = {}
     runner.commit(jobs)
@@ -77,7 +64,7 @@ def test_job_that_runs_again_finds_the_verdicts_on_its_messages_and_no_other_job
 @pytest.mark.parametrize("commit", [False, True], ids=["at the start", "at the commit"])
 def test_batch_that_finds_no_space_is_repeated_once_with_the_reserve(commit: bool) -> None:
     store = Reserve(MemoryStore())
-    runner, _ = runner_on(store)
+    runner = runner_on(store)
     store.fail_at(1, StoreFull("no space"), commit=commit)
     jobs: list[Task] = [Job(note), Job(refused)]
     runner.commit(jobs)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place
 from yirangmq.broker.deadletters import MOST_PER_COMMIT, DeadLetters, Moved
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadFilter, BadInput, NotFound, WrongState
@@ -24,11 +24,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield place.open()
     finally:
         place.close()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

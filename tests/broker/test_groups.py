@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.broker.steps import SECOND, dead_letters, exhaust, state, take, taken
-from tests.patience import PATIENCE
-from tests.places import Place
+from tests.support.queues import SECOND, dead_letters, exhaust, state, take, taken
+from tests.support.stores import Place
+from tests.support.wait import PATIENCE
 from yirangmq.broker import transfer
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.broker.steps import SECOND
-from tests.doors.parts import Server
-from tests.places import KINDS, Place
+from tests.support.queues import SECOND
+from tests.support.session import Server
+from tests.support.stores import KINDS, Place
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QuotaExceeded, StoreFull

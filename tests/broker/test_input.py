@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.broker.steps import take, taken
-from tests.places import Place
+from tests.support.queues import take, taken
+from tests.support.stores import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Counts

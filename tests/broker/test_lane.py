@@ -1,6 +1,5 @@
 """Many callers, one commit: what is shared, what is not, and who is woken."""
 
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -8,8 +7,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 import pytest
 
-from tests.broker.steps import take, taken
-from tests.places import Place
+from tests.support.queues import take, taken
+from tests.support.stores import Place
+from tests.support.wait import until
 from yirangmq.broker.lane import Lane
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
@@ -74,19 +74,13 @@ class Crowd:
         if number == 0:
             self.gate.entered.wait()
         else:
-            wait_for(lambda: len(self.lane._waiting) == number)
+            until(lambda: len(self.lane._waiting) == number)
 
     def go(self) -> dict[int, object]:
         self.gate.opened.set()
         for thread in self._threads:
             thread.join()
         return self.answers
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Another thread will make it true; let it."""
-    while not condition():
-        os.sched_yield()
 
 
 def place_in_line(transaction: Transaction) -> int:
@@ -142,7 +136,7 @@ def test_a_bug_in_one_callers_work_is_that_callers_alone(place: Place) -> None:
 
     thread = threading.Thread(target=outer)
     thread.start()
-    wait_for(lambda: len(crowd.lane._waiting) == 2)
+    until(lambda: len(crowd.lane._waiting) == 2)
     crowd.call(3, place_in_line)
     answers = crowd.go()
     thread.join()
@@ -177,7 +171,7 @@ def test_an_interrupted_commit_confirms_nothing_to_anybody(place: Place) -> None
 
     leader = threading.Thread(target=interrupted)
     leader.start()
-    wait_for(lambda: len(crowd.lane._waiting) == 1)
+    until(lambda: len(crowd.lane._waiting) == 1)
     for number in (2, 3):
         crowd.call(number, place_in_line)
     crowd.counter.fail_at(1, KeyboardInterrupt())
@@ -196,7 +190,7 @@ def test_a_caller_that_is_stopped_while_it_waits_leaves_the_lane_free(place: Pla
     assert main is not None
 
     def stop() -> None:
-        wait_for(lambda: len(crowd.lane._waiting) == 1)
+        until(lambda: len(crowd.lane._waiting) == 1)
         signal.pthread_kill(main, signal.SIGINT)
 
     stopper = threading.Thread(target=stop)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, state, take, taken
+from tests.support.queues import SECOND, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseMismatch, NotFound, WrongState
 from yirangmq.core.message import Counts

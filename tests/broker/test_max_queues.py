@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.broker.steps import take
+from tests.support.queues import take
 from yirangmq.broker.bundle import Bundle
 from yirangmq.broker.drafts import Drafts
 from yirangmq.broker.lane import Lane

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, take, taken
+from tests.support.queues import SECOND, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.broker.steps import SECOND, state, take, taken
-from tests.doors.parts import Server
-from tests.places import Place
+from tests.support.queues import SECOND, state, take, taken
+from tests.support.session import Server
+from tests.support.stores import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, NotFound
 from yirangmq.core.states import State

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import exhaust, state, take, taken
+from tests.support.queues import exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, QuotaExceeded
 from yirangmq.core.states import State

@@ -1,13 +1,10 @@
 """Jobs in a read-only transaction: what they may do, and that a store that is busy leaves no trace on them."""
 
-from yirangmq.broker.commit_jobs import Job, JobRunner, Task
-from yirangmq.broker.gate import Gate, Uncleared
-from yirangmq.broker.happenings import Happenings
+from tests.support.commit_jobs import refused, runner_on, unchecked
+from yirangmq.broker.commit_jobs import Job, Task
 from yirangmq.broker.read_only_jobs import run_on_standby, run_reads
-from yirangmq.core.chain import Chain
 from yirangmq.core.duty import Always
 from yirangmq.core.errors import BadInput, NotActive, StoreBusy
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.stores.memory import MemoryStore
 
@@ -20,24 +17,12 @@ def change(transaction: Transaction) -> None:
     transaction.set_note("a", "b")
 
 
-def refused(transaction: Transaction) -> None:
-    raise BadInput("no", field="it")
-
-
-def unchecked(transaction: Transaction) -> None:
-    raise Uncleared("work", Chain(), [])
-
-
 def busy(transaction: Transaction) -> None:
     raise StoreBusy("locked")
 
 
 def jobs_of(*works: object) -> list[Task]:
     return [Job(work) for work in works]  # type: ignore[arg-type]
-
-
-def runner_on(store: MemoryStore) -> JobRunner:
-    return JobRunner(store, Happenings(), Gate(Defaults()))
 
 
 def test_read_only_jobs_run_while_the_store_is_locked_and_the_others_are_left() -> None:

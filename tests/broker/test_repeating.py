@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, dead_letters, take, taken
+from tests.support.queues import SECOND, dead_letters, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import LeaseExpired, NotFound
 from yirangmq.core.message import Counts

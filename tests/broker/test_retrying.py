@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.broker.steps import SECOND, dead_letters, exhaust, state, take, taken
+from tests.support.queues import SECOND, dead_letters, exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
 from yirangmq.core.reasons import Reason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import read_record, resume

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from tests.broker.steps import SECOND, dead_letters, state, taken
-from tests.patience import PATIENCE
+from tests.support.queues import SECOND, dead_letters, state, taken
+from tests.support.wait import PATIENCE
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput
 from yirangmq.core.states import State

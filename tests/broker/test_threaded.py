@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.patience import PATIENCE, soon
+from tests.support.wait import PATIENCE, soon
 from yirangmq import NewMessage, NotFound
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.threaded import AsyncQueues

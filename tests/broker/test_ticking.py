@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Server
 from yirangmq.broker.ticking import Ticking
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.ports import Store

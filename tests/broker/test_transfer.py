@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place
 from yirangmq.broker import transfer
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
@@ -28,11 +28,6 @@ PAYLOADS: tuple[object, ...] = (
 )
 
 Opener = Callable[..., Queues]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import BACKENDS, Cli, Killed, Published, Result
+from tests.support.cli import BACKENDS, Cli, Killed, Published, Result
 from yirangmq.cli.main import run
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.cli.parts import Cli, Published
+from tests.support.cli import Cli, Published
 
 
 def test_messages_are_printed_and_acknowledged(at: Cli, published: Published) -> None:

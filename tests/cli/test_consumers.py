@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 import yirangmq
-from tests.cli.parts import Cli
-from tests.consumer.parts import Running
-from tests.patience import until
+from tests.support.cli import Cli
+from tests.support.consumer import Running
+from tests.support.wait import until
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 

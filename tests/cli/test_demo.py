@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 
 
 def test_the_demo_tells_a_whole_life(cli: Cli, backend: str) -> None:

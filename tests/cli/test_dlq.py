@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.cli.parts import Cli, Killed, Published
+from tests.support.cli import Cli, Killed, Published
 
 CARD = {
     "messageId",

@@ -1,21 +1,20 @@
 """The commands in the pages about the command line run as they stand there."""
 
-import re
 from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
+from tests.support.pages import code_blocks
 from yirangmq.core.filter_nodes import FIELDS
 from yirangmq.core.reasons import MEANING
 
 DOCS = Path(__file__).parents[2] / "docs"
-SHELL = re.compile(r"```sh\n(.*?)```", re.DOTALL)
 ID = "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"
 
 
 def lines(page: str) -> list[str]:
-    blocks = SHELL.findall((DOCS / page).read_text())
+    blocks = code_blocks((DOCS / page).read_text(), "sh")
     return [line for block in blocks for line in block.splitlines() if line.startswith("yirangmq ")]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from yirangmq.cli import exits
 from yirangmq.cli.exits import EXIT_OF, MEANING, exit_code
 from yirangmq.cli.remote import RETRIES, retries_for

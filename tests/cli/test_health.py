@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from yirangmq.cli import exits
 from yirangmq.stores.holder import Holder, StoreLock
 

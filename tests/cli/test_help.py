@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from tools import cli_docs
 from yirangmq.cli import parser
 from yirangmq.cli.command import Command

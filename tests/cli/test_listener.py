@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.cli.listener import Listener
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.stores.logs import Nanoseconds, fill, new, open_log, segments
+from tests.support.cli import Cli
+from tests.support.clock import NanosecondClock
+from tests.support.segment_log import fill, new, open_log, segments
 from yirangmq.cli.main import run
 from yirangmq.core.topics import NewRecord
 from yirangmq.wire.records import RecordReader
@@ -14,7 +15,7 @@ from yirangmq.wire.records import RecordReader
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    with open_log(tmp_path / "log", now_ns=Nanoseconds()) as log:
+    with open_log(tmp_path / "log", now_ns=NanosecondClock()) as log:
         log.append([NewRecord("trades", b'{"price": 1}', "KRX", {"type": "tick"}), NewRecord("raw", b"\xff\x00")])
         fill(log, 38)
     return tmp_path / "log"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli, Killed, Published
+from tests.support.cli import Cli, Killed, Published
 from yirangmq.cli import queue_rows
 
 CARD = {

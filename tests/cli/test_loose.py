@@ -1,16 +1,12 @@
 """A store that other users may reach is reported, and closed by ``repair``."""
 
 import json
-import stat
 from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
+from tests.support.cli import Cli
+from tests.support.file_modes import mode_of
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "files"])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.parts import BACKENDS, Cli, Killed, Published
+from tests.support.cli import BACKENDS, Cli, Killed, Published
 from yirangmq.format.jsontext import loads
 
 

@@ -1,6 +1,6 @@
 """``queue pause | resume`` and ``schedule list``, on each backend."""
 
-from tests.cli.parts import Cli, Published
+from tests.support.cli import Cli, Published
 
 NIGHTLY = '{"schedules": [{"name": "nightly", "cron": "30 2 * * *", "timezone": "Europe/Berlin", "message": {"a": 1}}]}'
 

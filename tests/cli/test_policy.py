@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from yirangmq.format.jsontext import loads
 
 

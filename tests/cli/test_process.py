@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE, until
+from tests.support.wait import PATIENCE, until
 from yirangmq.format.jsontext import loads
 
 pytestmark = pytest.mark.process

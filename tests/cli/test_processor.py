@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 
 CHAIN = '{"checks": [{"check": "encoding", "encoding": "euc-kr"}, {"check": "length", "max": 5}]}'
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 
 
 def test_json_text_is_published_and_named(at: Cli) -> None:

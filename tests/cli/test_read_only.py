@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.stores.served import OrderedIds, served
+from tests.support.cli import Cli
+from tests.support.sqlite import OrderedIds, served
 from yirangmq.stores.open import open_store
 from yirangmq.testing import ManualClock, open_for_test
 

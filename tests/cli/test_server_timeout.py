@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.scenarios.daemons import daemon
+from tests.support.cli import Cli
+from tests.support.server_process import daemon
 from yirangmq.cli import exits
 from yirangmq.cli.parser import build
 

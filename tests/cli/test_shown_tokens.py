@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
-from tests.scenarios.daemons import daemon
-from tests.tokens import TOKEN
+from tests.support.cli import Cli
+from tests.support.credentials import TOKEN
+from tests.support.server_process import daemon
 
 
 @pytest.mark.process
@@ -22,7 +22,7 @@ def test_tokens_of_an_address_are_not_shown_by_any_command_that_looks(cli: Cli, 
         "policy show -q m",
     )
     with daemon(tmp_path, "--tcp", "127.0.0.1:0", "--token", TOKEN) as server:
-        [address] = [one for one in server.ready["addresses"] if one.startswith("tcp:")]
+        address = server.address_of("tcp")
         for command in (f"{look}{json}" for look in looks for json in ("", " --json")):
             found = cli(command, "--store", f"{address}?token={TOKEN}")
             assert TOKEN not in found.out + found.err, command

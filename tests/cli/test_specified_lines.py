@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 
 LINES = """
 yirangmq publish --backend fs --queue telemetry --file message.json

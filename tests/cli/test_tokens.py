@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli
+from tests.support.cli import Cli
 from yirangmq.core.access import check_token
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli, Result
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
-from tests.topics.live import SMALL
+from tests.support.cli import Cli, Result
+from tests.support.server import RunningServer
+from tests.support.topic_server import SMALL
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.jsontext import dumps

@@ -5,7 +5,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from tests.cli.parts import Cli, Published
+from tests.support.cli import Cli, Published
 from yirangmq.testing import ManualClock
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli, Killed, Published
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.support.cli import Cli, Killed, Published
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import ManualClock
@@ -34,11 +34,6 @@ WORDS = [
     "works",
     "waits",
 ]
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

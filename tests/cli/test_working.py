@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.parts import Cli, Published
+from tests.support.cli import Cli, Published
 from yirangmq.cli import working
 from yirangmq.consumer import program
 

@@ -1,26 +1,19 @@
 """A server in this process, and clients of every kind."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.client.parts import BadLine, InLoop
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
-from yirangmq.client.open import connect
+from tests.client.parts import FACES, BadLine, Connect
+from tests.client.topic_parts import Tampering
+from tests.support.server import RunningServer
+from tests.support.server_process import Daemon
+from tests.support.wait import PATIENCE
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
-
-Connect = Callable[..., Any]
-FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture
@@ -52,6 +45,13 @@ def line(server: RunningServer) -> Iterator[BadLine]:
     line.close()
 
 
+@pytest.fixture
+def tampering(server: RunningServer) -> Iterator[Tampering]:
+    made = Tampering(server.unix)
+    yield made
+    made.close()
+
+
 @pytest.fixture(params=["embedded", *FACES])
 def everyones(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[Any]:
     """A store of our own, or a client by either face."""
@@ -61,3 +61,12 @@ def everyones(request: pytest.FixtureRequest, clock: ManualClock) -> Iterator[An
     server: RunningServer = request.getfixturevalue("server")
     with FACES[request.param](server.unix, ids=CountingIds(), timeout=PATIENCE) as client:
         yield client
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    """A server in a process of its own, just started: it may not listen yet."""
+    made = Daemon(tmp_path, "--log-level", "error")
+    made.launch()
+    yield made
+    made.stop()

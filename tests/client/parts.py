@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tests.patience import PATIENCE
-from yirangmq.client.open import connect_async
+from tests.support.wait import PATIENCE
+from yirangmq.client.open import connect, connect_async
 from yirangmq.wire.frames import FrameReader, Kind, encode
 
 SOON = PATIENCE / 2
@@ -167,3 +167,9 @@ def _shut(*ends: socket.socket) -> None:
         with contextlib.suppress(OSError):
             one.shutdown(socket.SHUT_RDWR)
         one.close()
+
+
+Connect = Callable[..., Any]
+
+
+FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoop}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE, until
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE, until
 from yirangmq.client import blocking
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect

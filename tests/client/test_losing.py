@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
-from tests.client.parts import BadLine
-from tests.patience import PATIENCE, STALL_SECONDS
-from tests.servers import RunningServer
+from tests.client.parts import BadLine, Connect
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE, STALL_SECONDS
 from yirangmq import NewMessage, NotAllowed, Unreachable
 from yirangmq.client import blocking
 from yirangmq.client.courier import Courier

@@ -2,50 +2,19 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.server_process import Daemon
+from tests.support.wait import PATIENCE
 from yirangmq import LeaseLost, Unreachable
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
-
-
-class Daemon:
-    """``yirangmq serve`` on a store in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self.address = f"unix:{folder / 'yirangmq.sock'}"
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "yirangmq", "serve", "--data", str(self._folder), "--log-level", "error"]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-
-    def kill(self) -> None:
-        self.end(signal.SIGKILL)
-
-    def end(self, how: signal.Signals = signal.SIGTERM) -> None:
-        if self._process is not None:
-            self._process.send_signal(how)
-            self._process.wait(PATIENCE)
-            self._process = None
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    daemon = Daemon(tmp_path)
-    daemon.start()
-    yield daemon
-    daemon.end()
 
 
 def test_a_client_may_be_there_before_its_server(daemon: Daemon) -> None:
@@ -61,7 +30,7 @@ def test_a_server_killed_again_and_again_in_the_middle_of_many_loses_and_doubles
         for n in range(4000):
             if n % 1000 == 500:
                 daemon.kill()
-                daemon.start()
+                daemon.launch()
                 kills += 1
             yield n
 
@@ -92,7 +61,7 @@ def test_a_consumer_goes_on_with_the_next_server(daemon: Daemon) -> None:
                     client.ack(delivery.lease_id)
                 if len(seen) in (100, 200):
                     daemon.kill()
-                    daemon.start()
+                    daemon.launch()
         assert set(seen) == set(range(300))
         assert client.counts("mail").done == 300
 
@@ -100,10 +69,10 @@ def test_a_consumer_goes_on_with_the_next_server(daemon: Daemon) -> None:
 def test_a_server_that_stops_in_good_order_is_waited_for(daemon: Daemon) -> None:
     with connect(daemon.address, retries=100) as client:
         client.publish("mail", 1)
-        daemon.end()
+        daemon.stop()
         with pytest.raises(Unreachable):
             connect(daemon.address, retries=0)
-        daemon.start()
+        daemon.launch()
         assert [delivery.value() for delivery in client.lease("mail", wait=PATIENCE)] == [1]
 
 

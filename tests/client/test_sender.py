@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import FACES, Connect
-from tests.client.parts import BadLine, InLoop, ToTheirEnd
-from tests.patience import PATIENCE, until
-from tests.servers import RunningServer
+from tests.client.parts import FACES, BadLine, Connect, InLoop, ToTheirEnd
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE, until
 from yirangmq.client import sender as sender_module
 from yirangmq.client.open import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.client.parts import SILENCE, SOON
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect, connect_async
 

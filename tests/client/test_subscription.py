@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.conftest import Connect
-from tests.client.parts import BadLine, ToTheirEnd
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.client.parts import BadLine, Connect, ToTheirEnd
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.core.errors import BadInput, LeaseExpired
 from yirangmq.testing import ManualClock
 from yirangmq.wire.frames import Kind

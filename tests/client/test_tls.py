@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate, server_context
-from tests.client.conftest import Connect
-from tests.servers import RunningServer
+from tests.client.parts import Connect
+from tests.support.credentials import certificate, server_context
+from tests.support.server import RunningServer
 from yirangmq import BadInput, NotAllowed, TlsFailed
 from yirangmq.client.open import connect
 from yirangmq.stores.memory import MemoryStore

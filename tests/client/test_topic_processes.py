@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.test_processes import Daemon
-from tests.patience import PATIENCE
+from tests.support.server_process import Daemon
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Receipt, TopicRecord
 
@@ -24,15 +24,6 @@ with yirangmq.connect(address, retries=100) as client, open(journal, "a", buffer
     with client.topics.subscribe("b", start="beginning", reconnect=0.05, **keep) as records:
         records.run(lambda record: out.write(f"{record.sequence}\\n"))
 """
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
-    made = Daemon(tmp_path)
-    made.start()
-    connect(made.address, retries=100).close()
-    yield made
-    made.end()
 
 
 def test_a_server_killed_again_and_again_and_every_record_comes_once(daemon: Daemon) -> None:
@@ -57,7 +48,7 @@ def test_a_server_killed_again_and_again_and_every_record_comes_once(daemon: Dae
         for n in range(count):
             if n % 1000 == 500:
                 daemon.kill()
-                daemon.start()
+                daemon.launch()
             yield "ab"[n % 2], n
 
     with connect(daemon.address, retries=100) as client:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.client.topic_parts import InLoopTopics, Tampering, silent_until
-from tests.patience import PATIENCE
-from tests.servers import RunningServer
+from tests.client.topic_parts import TOPIC_FACES, Tampering, silent_until
+from tests.support.server import RunningServer
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput
@@ -21,7 +21,6 @@ from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND
 
 PAGE = (Path(__file__).parents[2] / "docs" / "topics.md").read_text()
-FACES: dict[str, Callable[..., Any]] = {"blocking": connect, "asyncio": InLoopTopics}
 SOON = 0.05
 Edge = tuple[str, str]
 SUBSCRIBED: list[Edge] = [("offline", "connected"), ("connected", "online")]
@@ -35,17 +34,10 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     made.stop()
 
 
-@pytest.fixture
-def line(server: RunningServer) -> Iterator[Tampering]:
-    made = Tampering(server.unix)
-    yield made
-    made.close()
-
-
-@pytest.fixture(params=FACES)
-def topics(request: pytest.FixtureRequest, line: Tampering) -> Iterator[Any]:
+@pytest.fixture(params=TOPIC_FACES)
+def topics(request: pytest.FixtureRequest, tampering: Tampering) -> Iterator[Any]:
     with ExitStack() as stack:
-        yield stack.enter_context(FACES[request.param](line.address, timeout=PATIENCE)).topics
+        yield stack.enter_context(TOPIC_FACES[request.param](tampering.address, timeout=PATIENCE)).topics
 
 
 def edges(events: list[Event]) -> list[Edge]:
@@ -88,7 +80,7 @@ def test_what_lies_before_is_recovered(topics: Any) -> None:
     assert edges(events) == [*SUBSCRIBED, *CAUGHT_UP, ("online", "offline")]
 
 
-def test_a_gap_is_recovered_when_asked_for(topics: Any, line: Tampering) -> None:
+def test_a_gap_is_recovered_when_asked_for(topics: Any, tampering: Tampering) -> None:
     lost: list[int] = []
 
     def lose_second(frame: Frame) -> list[Frame]:
@@ -97,7 +89,7 @@ def test_a_gap_is_recovered_when_asked_for(topics: Any, line: Tampering) -> None
             return [] if len(lost) == 2 else [frame]
         return [frame]
 
-    line.tamper = lose_second
+    tampering.tamper = lose_second
     events: list[Event] = []
     with topics.subscribe(on_event=events.append) as subscription:
         topics.publish_many([("a", n) for n in range(5)])
@@ -134,9 +126,9 @@ def test_a_connection_that_is_lost_while_online(server: RunningServer, topics: A
     assert edges(events)[:5] == [*SUBSCRIBED, ("online", "offline"), *SUBSCRIBED]
 
 
-def test_a_connection_that_is_lost_while_recovering(topics: Any, line: Tampering) -> None:
+def test_a_connection_that_is_lost_while_recovering(topics: Any, tampering: Tampering) -> None:
     topics.publish_many([("a", n) for n in range(10)])
-    line.tamper = break_at(Kind.RECOVERY_COMPLETE)
+    tampering.tamper = break_at(Kind.RECOVERY_COMPLETE)
     events: list[Event] = []
     with topics.subscribe(start="beginning", reconnect=SOON, on_event=events.append) as subscription:
         taken(subscription, 10)
@@ -145,8 +137,8 @@ def test_a_connection_that_is_lost_while_recovering(topics: Any, line: Tampering
     assert edges(events)[:6] == [*SUBSCRIBED, CAUGHT_UP[0], ("recovering", "offline"), *SUBSCRIBED]
 
 
-def test_a_connection_that_is_lost_before_it_follows(topics: Any, line: Tampering) -> None:
-    line.tamper = break_at(Kind.TOPIC_SUBSCRIBED)
+def test_a_connection_that_is_lost_before_it_follows(topics: Any, tampering: Tampering) -> None:
+    tampering.tamper = break_at(Kind.TOPIC_SUBSCRIBED)
     events: list[Event] = []
     with topics.subscribe(on_event=events.append):
         assert edges(events) == [("offline", "connected"), ("connected", "offline"), *SUBSCRIBED]

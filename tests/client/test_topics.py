@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import certificate, server_context
-from tests.client.parts import SILENCE
-from tests.client.topic_parts import InLoopTopics, Tampering, silent_until
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import until
-from tests.servers import RunningServer
-from tests.topics.live import SMALL
+from tests.client.parts import SILENCE, Connect
+from tests.client.topic_parts import TOPIC_FACES, InLoopTopics, Tampering, silent_until
+from tests.support.credentials import certificate, server_context
+from tests.support.server import RunningServer
+from tests.support.server_process import until
+from tests.support.topic_server import SMALL
+from tests.support.wait import PATIENCE
 from yirangmq.client import feed as client_feed
 from yirangmq.client import way
 from yirangmq.client.open import connect
@@ -32,8 +32,6 @@ from yirangmq.wire import feeds as wire_feeds
 from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND, read_body
 
-Connect = Callable[..., Any]
-FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoopTopics}
 SOON = 0.05
 """Seconds between two tries to connect, in these tests."""
 
@@ -45,11 +43,11 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     made.stop()
 
 
-@pytest.fixture(params=FACES)
+@pytest.fixture(params=TOPIC_FACES)
 def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
     with ExitStack() as stack:
         yield lambda address, **options: stack.enter_context(
-            FACES[request.param](address, **{"consumer": "tester", "timeout": 10} | options)
+            TOPIC_FACES[request.param](address, **{"consumer": "tester", "timeout": 10} | options)
         )
 
 
@@ -57,13 +55,6 @@ def connecting(request: pytest.FixtureRequest) -> Iterator[Connect]:
 def topics(server: RunningServer, connecting: Connect) -> Any:
     """Of a client of that server, by either face."""
     return connecting(server.unix).topics
-
-
-@pytest.fixture
-def line(server: RunningServer) -> Iterator[Tampering]:
-    made = Tampering(server.unix)
-    yield made
-    made.close()
 
 
 def fill(topics: Any, count: int, *names: str) -> None:
@@ -143,8 +134,8 @@ def test_what_is_too_large_is_refused_and_the_rest_is_told(topics: Any) -> None:
     assert len([one for one in caught.value.receipts if one is not None]) == topics.list()["last"] > 0
 
 
-def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect, line: Tampering) -> None:
-    topics = connecting(line.address).topics
+def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect, tampering: Tampering) -> None:
+    topics = connecting(tampering.address).topics
     assert not topics.publish("a", 1).resent
     lost: list[Kind] = []
 
@@ -154,7 +145,7 @@ def test_an_answer_that_was_lost_is_asked_for_again_and_said(connecting: Connect
             raise ConnectionError
         return [frame]
 
-    line.tamper = lose_first
+    tampering.tamper = lose_first
     receipt = topics.publish("a", 2)
     assert (receipt.resent, receipt.sequence) == (True, 3)
     assert [one.value() for one in topics.read().records] == [1, 2, 2]
@@ -562,11 +553,11 @@ def once_at(sequence: int, instead: Callable[[Frame], list[Frame]]) -> Callable[
 @pytest.mark.parametrize("name", ["", "n"])
 @pytest.mark.parametrize("wanted", [(), ["a", "c"]])
 def test_a_record_that_is_lost_on_the_way_comes_again(
-    connecting: Connect, line: Tampering, name: str, wanted: Any
+    connecting: Connect, tampering: Tampering, name: str, wanted: Any
 ) -> None:
-    topics = connecting(line.address).topics
+    topics = connecting(tampering.address).topics
     events: list[Event] = []
-    line.tamper = once_at(9, lambda frame: [])
+    tampering.tamper = once_at(9, lambda frame: [])
     terms = {"start": "beginning", "name": name, "progress": 0.05, "reconnect": SOON, "on_event": events.append}
     with topics.subscribe(wanted, **terms) as subscription:
         fill(topics, 8)
@@ -578,30 +569,30 @@ def test_a_record_that_is_lost_on_the_way_comes_again(
     assert [one for one in events if isinstance(one, Missing)]
 
 
-def test_a_record_that_comes_twice_is_dropped(connecting: Connect, line: Tampering) -> None:
-    topics = connecting(line.address).topics
-    line.tamper = once_at(3, lambda frame: [frame, frame])
+def test_a_record_that_comes_twice_is_dropped(connecting: Connect, tampering: Tampering) -> None:
+    topics = connecting(tampering.address).topics
+    tampering.tamper = once_at(3, lambda frame: [frame, frame])
     with topics.subscribe(progress=0) as subscription:
         fill(topics, 6)
         assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
         assert subscription.duplicates == 1
 
 
-def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, line: Tampering) -> None:
-    topics = connecting(line.address).topics
-    line.tamper = once_at(3, lambda frame: [frame._replace(body=bytes(frame.body[:-1]) + b"!")])
+def test_a_record_that_was_changed_on_the_way_comes_again(connecting: Connect, tampering: Tampering) -> None:
+    topics = connecting(tampering.address).topics
+    tampering.tamper = once_at(3, lambda frame: [frame._replace(body=bytes(frame.body[:-1]) + b"!")])
     with topics.subscribe(reconnect=SOON) as subscription:
         fill(topics, 6)
         assert sequences(subscription, 6) == [1, 2, 3, 4, 5, 6]
 
 
-def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, line: Tampering) -> None:
-    topics = connecting(line.address).topics
+def test_what_never_arrives_whole_is_said_in_the_end(connecting: Connect, tampering: Tampering) -> None:
+    topics = connecting(tampering.address).topics
 
     def always(frame: Frame) -> list[Frame]:
         return [frame._replace(body=bytes(frame.body[:-1]) + b"!")] if is_record(frame, 3) else [frame]
 
-    line.tamper = always
+    tampering.tamper = always
     with topics.subscribe(reconnect=SOON) as subscription:
         fill(topics, 6)
         assert sequences(subscription, 2) == [1, 2]

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.client.conftest import Connect
-from tests.client.parts import SOON
-from tests.servers import RunningServer
+from tests.client.parts import SOON, Connect
+from tests.support.server import RunningServer
 from yirangmq import NewMessage, broker, client
 from yirangmq.broker.queues import Queues
 from yirangmq.client.faces import Client

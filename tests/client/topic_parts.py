@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.client.parts import BadLine, InLoop
-from tests.patience import PATIENCE
+from tests.client.parts import BadLine, Connect, InLoop
+from tests.support.wait import PATIENCE
 from yirangmq.client.following import AsyncTopicSubscription
+from yirangmq.client.open import connect
 from yirangmq.core.feeds import ClientState
 from yirangmq.wire.frames import Frame
 
@@ -64,6 +65,9 @@ class InLoopTopics(InLoop):
             return await coroutine
 
         return asyncio.run_coroutine_threadsafe(whole(), self._loop).result(PATIENCE)
+
+
+TOPIC_FACES: dict[str, Connect] = {"blocking": connect, "asyncio": InLoopTopics}
 
 
 class Tampering(BadLine):

@@ -5,20 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
-    """One member."""
-    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
-        yield cluster
+from tests.support.etcd import EtcdCluster
 
 
 @pytest.fixture
-def etcds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
+def etcds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
     """Three members, of this test alone: it may kill them."""
-    with Etcds(tmp_path_factory.mktemp("etcd") / "three", 3) as cluster:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd") / "three", 3) as cluster:
         yield cluster
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from tests.cluster.served import PATIENCE
-from tests.scenarios.daemons import until
+from tests.support.etcd_servers import PATIENCE
+from tests.support.server_process import until
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QueueError
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import certificate
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
 from tests.cluster.proxy import Proxy
-from tests.patience import PATIENCE, soon
+from tests.support.credentials import certificate
+from tests.support.etcd import EtcdCluster, at, play
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cluster import wire
 from yirangmq.cluster.address import Address, Tls
 from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
@@ -29,7 +28,7 @@ def key() -> bytes:
     return f"/t/{uuid.uuid4().hex}/".encode()
 
 
-def test_keys_and_transactions(etcd: Etcds, key: bytes) -> None:
+def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"1")).header.revision
@@ -47,7 +46,7 @@ def test_keys_and_transactions(etcd: Etcds, key: bytes) -> None:
     play(game())
 
 
-def test_pages_are_of_one_moment(etcd: Etcds, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("yirangmq.cluster.etcd.PAGE", 3)
 
     async def game() -> None:
@@ -62,7 +61,7 @@ def test_pages_are_of_one_moment(etcd: Etcds, key: bytes, monkeypatch: pytest.Mo
     play(game())
 
 
-def test_reads_and_new_writes_go_to_the_next_member(etcds: Etcds, key: bytes) -> None:
+def test_reads_and_new_writes_go_to_the_next_member(etcds: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcds.endpoints) as client:
             for number in range(2):
@@ -93,7 +92,7 @@ def test_nobody_answers(key: bytes) -> None:
     play(game())
 
 
-def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes) -> None:
+def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             await client.put(key, b"0")
@@ -116,7 +115,7 @@ def test_a_write_whose_answer_is_lost_is_not_sent_again(etcd: Etcds, key: bytes)
     play(game())
 
 
-def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: Etcds, key: bytes) -> None:
+def test_a_watch_that_is_cut_while_it_catches_up_misses_nothing(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as writer:
             first = (await writer.put(key + b"begin", b"")).header.revision
@@ -139,7 +138,7 @@ async def _seen(client: Etcd, key: bytes, revision: int, count: int) -> list[byt
     return seen
 
 
-def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: Etcds, key: bytes) -> None:
+def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, key: bytes) -> None:
     """1.2 MB a revision, ten of them: more than one answer may hold."""
 
     async def game() -> None:
@@ -172,7 +171,7 @@ async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
     return parts > 0
 
 
-def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: bytes) -> None:
+def test_a_compacted_watch_says_so_and_following_lists_again(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             first = (await client.put(key + b"a", b"")).header.revision
@@ -207,7 +206,7 @@ def test_a_compacted_watch_says_so_and_following_lists_again(etcd: Etcds, key: b
     play(following())
 
 
-def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> None:
+def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             async with await Lease.grant(client, 4) as lease:
@@ -231,7 +230,7 @@ def test_a_lease_is_kept_and_knows_when_it_is_lost(etcd: Etcds, key: bytes) -> N
     play(game())
 
 
-def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) -> None:
+def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: EtcdCluster) -> None:
     async def game() -> None:
         async with Proxy(etcd.endpoints[0]) as proxy, at(proxy.endpoint) as client:
             lease = await Lease.grant(client, 2)
@@ -245,7 +244,7 @@ def test_a_lease_is_lost_when_nothing_was_confirmed_for_its_time(etcd: Etcds) ->
     play(game())
 
 
-def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, key: bytes) -> None:
+def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: EtcdCluster, key: bytes) -> None:
     """A connection swapped under running calls must neither end them nor leave two of them."""
 
     async def game() -> None:
@@ -290,7 +289,7 @@ def test_watch_and_lease_go_on_when_the_leader_of_etcd_is_killed(etcds: Etcds, k
 
 
 def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key: bytes) -> None:
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         for words in (
             ["user", "add", "root:secret"],
             ["role", "add", "root"],
@@ -324,7 +323,7 @@ def test_user_password_and_a_token_that_a_restart_made_void(tmp_path: Path, key:
             with pytest.raises(NotAllowed):
                 await client.get(key)
 
-    with Etcds(tmp_path / "etcd") as cluster:
+    with EtcdCluster(tmp_path / "etcd") as cluster:
         play(game(cluster))
 
 
@@ -341,11 +340,11 @@ def test_tls(tmp_path: Path, key: bytes) -> None:
             with pytest.raises(Unavailable):
                 await stranger.put(key, b"2")
 
-    with Etcds(tmp_path / "etcd", flags=flags, scheme="https") as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=flags, scheme="https") as cluster:
         play(game(tuple(cluster.endpoints)))
 
 
-def test_what_is_too_large_is_refused_by_name(etcd: Etcds, key: bytes) -> None:
+def test_what_is_too_large_is_refused_by_name(etcd: EtcdCluster, key: bytes) -> None:
     async def game() -> Any:
         async with at(*etcd.endpoints) as client:
             with pytest.raises(TooLarge, match="too large"):

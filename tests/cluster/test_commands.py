@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import EtcdCluster, at, play
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.cluster.doctor import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.process
 
 
 class Commands:
-    def __init__(self, etcds: Etcds) -> None:
+    def __init__(self, etcds: EtcdCluster) -> None:
         self._store = f"etcd://{','.join(etcds.endpoints)}"
 
     def __call__(self, *words: str, code: int = exits.OK) -> Any:
@@ -35,12 +34,12 @@ class Commands:
 
 
 @pytest.fixture
-def commands(etcd: Etcds) -> Commands:
+def commands(etcd: EtcdCluster) -> Commands:
     return Commands(etcd)
 
 
 def test_a_queue_from_its_creation_to_another_leader(
-    etcd: Etcds, commands: Commands, tmp_path: Path, queue: str
+    etcd: EtcdCluster, commands: Commands, tmp_path: Path, queue: str
 ) -> None:
     (tmp_path / "policy.json").write_text('{"retry": {"limit": 1}}')
     assert commands("create", queue, "--policy", str(tmp_path / "policy.json"))["created"] is True
@@ -75,7 +74,7 @@ def test_a_queue_from_its_creation_to_another_leader(
         assert queue in commands.text("status")
 
 
-def test_members_and_doctor(etcd: Etcds, commands: Commands) -> None:
+def test_members_and_doctor(etcd: EtcdCluster, commands: Commands) -> None:
     [member] = commands("members")["members"]
     assert (member["name"], member["leads"], member["endpoint"]) == ("n0", True, etcd.endpoints[0])
     assert "leads" in commands.text("members")
@@ -90,7 +89,7 @@ def test_members_and_doctor(etcd: Etcds, commands: Commands) -> None:
     ).items()
 
 
-def test_repair_frees_what_history_held(commands: Commands, etcd: Etcds, queue: str) -> None:
+def test_repair_frees_what_history_held(commands: Commands, etcd: EtcdCluster, queue: str) -> None:
     async def fill() -> None:
         async with at(*etcd.endpoints) as client:
             for _ in range(40):

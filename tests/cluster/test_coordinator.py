@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import soon
+from tests.support.etcd import EtcdCluster, at, keys_of, play, running
+from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import nearness
 from yirangmq.cluster.address import Address
@@ -47,7 +46,7 @@ def _writes(request: Any) -> bool:
 
 
 @asynccontextmanager
-async def counted(etcds: Etcds) -> AsyncIterator[Counting]:
+async def counted(etcds: EtcdCluster) -> AsyncIterator[Counting]:
     """A node whose calls are counted, beside those it makes to find queues."""
     address = Address(endpoints=tuple(etcds.endpoints))
     settings = Settings(name="here", lease=60, look=60.0, compact=0)
@@ -62,7 +61,7 @@ async def counted(etcds: Etcds) -> AsyncIterator[Counting]:
             await task
 
 
-def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: Etcds, queue: str) -> None:
+def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: EtcdCluster, queue: str) -> None:
     """What moves a message into the line gives it to its consumer too, in one transaction for many of them; nobody
     calls a consumer. What was acked is removed by its number."""
 
@@ -94,7 +93,7 @@ def test_handing_out_takes_no_call_of_its_own_and_an_ack_no_payload(etcd: Etcds,
     play(game())
 
 
-def test_an_ack_is_one_call_and_waits_for_nobody(etcd: Etcds, queue: str) -> None:
+def test_an_ack_is_one_call_and_waits_for_nobody(etcd: EtcdCluster, queue: str) -> None:
     """Nobody leads the queue while it is acked; whoever leads next removes it from the line."""
 
     async def game() -> None:
@@ -123,7 +122,7 @@ def test_an_ack_is_one_call_and_waits_for_nobody(etcd: Etcds, queue: str) -> Non
     play(game())
 
 
-def test_every_leader_has_a_copy_of_each_consumers_key(etcd: Etcds, queue: str) -> None:
+def test_every_leader_has_a_copy_of_each_consumers_key(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client, Consumer(client, queue, "bob", host="machine-1"):
@@ -150,7 +149,7 @@ def test_every_leader_has_a_copy_of_each_consumers_key(etcd: Etcds, queue: str) 
 
 
 def test_the_lead_goes_to_the_node_where_all_consumers_are(
-    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks = 0
 

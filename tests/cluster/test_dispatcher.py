@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import EtcdCluster, at, keys_of, play, running
+from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import ledger
 from yirangmq.cluster.address import Address
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.process
 class Stage:
     """A node, and a client of our own to look at things with."""
 
-    def __init__(self, etcds: Etcds, client: Etcd, queue: str) -> None:
+    def __init__(self, etcds: EtcdCluster, client: Etcd, queue: str) -> None:
         self.etcds = etcds
         self.client = client
         self.queue = queue
@@ -80,7 +79,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def staged(etcds: Etcds, queue: str, **settings: Any) -> AsyncIterator[Stage]:
+async def staged(etcds: EtcdCluster, queue: str, **settings: Any) -> AsyncIterator[Stage]:
     async with running(etcds.endpoints, **settings), at(*etcds.endpoints) as client:
         yield Stage(etcds, client, queue)
 
@@ -96,7 +95,7 @@ async def take(consumer: Consumer, count: int, *, ack: bool = True) -> list[Give
     return taken
 
 
-def test_etcdctl_alone_is_producer_and_consumer(etcd: Etcds, queue: str) -> None:
+def test_etcdctl_alone_is_producer_and_consumer(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             etcd.ctl("put", f"/q/{queue}/p/ann/first", "hello")
@@ -113,7 +112,7 @@ def test_etcdctl_alone_is_producer_and_consumer(etcd: Etcds, queue: str) -> None
     play(game())
 
 
-def test_all_spellings_are_one_queue(etcd: Etcds, queue: str) -> None:
+def test_all_spellings_are_one_queue(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             spelt = [f"/{root}/{queue}/{box}" for root in ("q", "queue") for box in ("p", "producer", "i", "input")]
@@ -135,7 +134,7 @@ def test_all_spellings_are_one_queue(etcd: Etcds, queue: str) -> None:
     play(game())
 
 
-def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: Etcds, queue: str) -> None:
+def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
 
@@ -168,7 +167,7 @@ def test_numbers_have_no_gaps_while_producers_write_their_keys_anew(etcd: Etcds,
     play(game())
 
 
-def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: Etcds, queue: str) -> None:
+def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: EtcdCluster, queue: str) -> None:
     class Slow(Etcd):
         """A transaction is answered when the dispatcher has heard of an ack of everything that it handed out."""
 
@@ -205,7 +204,7 @@ def test_an_ack_that_is_heard_before_the_transactions_own_answer(etcd: Etcds, qu
     play(game())
 
 
-def test_three_nodes_race_and_one_leads_each_queue(etcd: Etcds, queue: str) -> None:
+def test_three_nodes_race_and_one_leads_each_queue(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with (
             running(etcd.endpoints, "a") as a,
@@ -226,7 +225,7 @@ def test_three_nodes_race_and_one_leads_each_queue(etcd: Etcds, queue: str) -> N
     play(game())
 
 
-def test_a_leader_that_stops_hands_over_at_once(etcd: Etcds, queue: str) -> None:
+def test_a_leader_that_stops_hands_over_at_once(etcd: EtcdCluster, queue: str) -> None:
     """Its lease would live ten minutes longer."""
 
     async def game() -> None:
@@ -246,7 +245,7 @@ def test_a_leader_that_stops_hands_over_at_once(etcd: Etcds, queue: str) -> None
     play(game())
 
 
-def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: Etcds, queue: str) -> None:
+def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = Stage(etcd, client, queue)
@@ -259,7 +258,7 @@ def test_a_sleeping_leader_is_deposed_by_who_stands_by(etcd: Etcds, queue: str) 
     play(game())
 
 
-def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: Etcds, queue: str) -> None:
+def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue, manner=Manner(idle_ms=200)) as stage:
             for number in (1, 2):
@@ -272,7 +271,7 @@ def test_a_queue_with_nothing_to_do_rests_and_wakes(etcd: Etcds, queue: str) -> 
     play(game())
 
 
-def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: Etcds, queue: str) -> None:
+def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             lease, _ = await stage.client.grant(60)
@@ -296,7 +295,7 @@ def test_a_consumers_key_is_put_right_and_keeps_its_lease(etcd: Etcds, queue: st
     play(game())
 
 
-def test_acks_in_any_order_remove_exactly_their_own(etcd: Etcds, queue: str) -> None:
+def test_acks_in_any_order_remove_exactly_their_own(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await stage.client.put(stage.keys.home("bob"), b"host")
@@ -313,7 +312,7 @@ def test_acks_in_any_order_remove_exactly_their_own(etcd: Etcds, queue: str) -> 
     play(game())
 
 
-def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: Etcds, queue: str) -> None:
+def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             lease, _ = await stage.client.grant(60)
@@ -332,7 +331,7 @@ def test_what_a_consumer_had_comes_to_another_when_its_lease_ends(etcd: Etcds, q
     play(game())
 
 
-def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: Etcds, queue: str) -> None:
+def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.2, "retry": {"limit": 2}}')
@@ -353,7 +352,7 @@ def test_what_nobody_acks_in_time_is_tried_again_and_then_buried(etcd: Etcds, qu
     play(game())
 
 
-def test_a_silent_consumer_without_lease_is_dropped(etcd: Etcds, queue: str) -> None:
+def test_a_silent_consumer_without_lease_is_dropped(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await define(stage.client, queue, b'{"visibilityTimeoutSec": 0.3}')
@@ -367,7 +366,7 @@ def test_a_silent_consumer_without_lease_is_dropped(etcd: Etcds, queue: str) -> 
     play(game())
 
 
-def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: Etcds, queue: str) -> None:
+def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
             await stage.producer.publish(b"1", "k")
@@ -388,7 +387,7 @@ def test_a_nack_waits_its_backoff_and_a_final_one_buries(etcd: Etcds, queue: str
     play(game())
 
 
-def test_what_comes_back_goes_behind_those_that_wait(etcd: Etcds, queue: str) -> None:
+def test_what_comes_back_goes_behind_those_that_wait(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue, manner=Manner(window=1)) as stage, Consumer(stage.client, queue, "bob") as bob:
             await stage.producer.publish_many([b"1", b"2", b"3"])
@@ -400,7 +399,7 @@ def test_what_comes_back_goes_behind_those_that_wait(etcd: Etcds, queue: str) ->
 
 
 def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
-    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.cluster.settling.AHEAD", 10)  # the rest is read back from etcd
 
@@ -433,7 +432,7 @@ def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
     play(game())
 
 
-def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: Etcds, queue: str) -> None:
+def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob"):
             await stage.client.put(stage.keys.inbox("ann", "k"), b"1")
@@ -449,7 +448,7 @@ def test_a_copy_that_the_dispatcher_did_not_write_means_nothing(etcd: Etcds, que
     play(game())
 
 
-def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd: Etcds, queue: str) -> None:
+def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
             key = stage.keys.inbox("ann", "k")
@@ -464,7 +463,7 @@ def test_the_same_key_sent_again_is_one_message_unless_its_content_changed(etcd:
     play(game())
 
 
-def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds, queue: str) -> None:
+def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with (
             running(etcd.endpoints) as node,
@@ -492,7 +491,7 @@ def test_a_message_too_large_to_be_moved_stays_and_the_others_go_on(etcd: Etcds,
     play(game())
 
 
-def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: Etcds, queue: str) -> None:
+def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = Stage(etcd, client, queue)
@@ -509,7 +508,7 @@ def test_nothing_is_lost_when_the_state_is_taken_away_by_hand(etcd: Etcds, queue
     play(game())
 
 
-def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: Etcds, queue: str) -> None:
+def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             for text in (b'{"ttlSec": 5}', b'{"dlq": {"queue": "other"}}', b'{"retry": {"limit": -1}}'):
@@ -521,7 +520,7 @@ def test_a_policy_with_members_a_cluster_does_not_act_on_is_refused(etcd: Etcds,
     play(game())
 
 
-def test_history_that_is_thrown_away_does_no_harm(etcd: Etcds, queue: str) -> None:
+def test_history_that_is_thrown_away_does_no_harm(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue, compact=0.05) as stage, Consumer(stage.client, queue, "bob") as consumer:
             sent: Sequence[bytes] = [b"%d" % number for number in range(500)]
@@ -544,7 +543,9 @@ def test_history_that_is_thrown_away_does_no_harm(etcd: Etcds, queue: str) -> No
     play(game())
 
 
-def test_consumers_come_and_go_and_each_ack_is_heard(etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumers_come_and_go_and_each_ack_is_heard(
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two are watched apart, the others not; one comes again under its name."""
     monkeypatch.setattr("yirangmq.cluster.hearing.MOST_APART", 2)
 
@@ -562,7 +563,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(etcd: Etcds, queue: str, mo
 
 
 def test_what_does_not_fit_into_memory_is_read_in_its_turn(
-    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("yirangmq.cluster.arrivals.HELD_BYTES", 5)
 
@@ -589,7 +590,7 @@ def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
     assert not book.is_repeat(last._replace(name=b"0"), 1_000)
 
 
-def test_old_dead_letters_go(etcd: Etcds, queue: str) -> None:
+def test_old_dead_letters_go(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with staged(etcd, queue) as stage:
             await define(stage.client, queue, b'{"dlq": {"retentionDays": 0}, "retry": {"limit": 0}}')
@@ -609,7 +610,7 @@ def test_old_dead_letters_go(etcd: Etcds, queue: str) -> None:
     play(game())
 
 
-def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: Etcds, queue: str) -> None:
+def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             stage = Stage(etcd, client, queue)
@@ -635,7 +636,7 @@ def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: Etcds, queue: st
 
 
 def test_a_fault_in_a_dispatcher_does_not_leave_its_queue_alone(
-    etcd: Etcds, queue: str, monkeypatch: pytest.MonkeyPatch
+    etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from yirangmq.cluster.recovery import Recovery
 

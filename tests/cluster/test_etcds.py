@@ -2,17 +2,17 @@
 
 import pytest
 
-from tests.cluster.etcds import Etcds
+from tests.support.etcd import EtcdCluster
 
 pytestmark = pytest.mark.process
 
 
-def test_one_member_answers_etcdctl(etcd: Etcds) -> None:
+def test_one_member_answers_etcdctl(etcd: EtcdCluster) -> None:
     etcd.ctl("put", "/here", "yes")
     assert etcd.ctl("get", "/here", "--print-value-only") == b"yes\n"
 
 
-def test_three_members_keep_what_was_put_through_kills_of_all(etcds: Etcds) -> None:
+def test_three_members_keep_what_was_put_through_kills_of_all(etcds: EtcdCluster) -> None:
     etcds.ctl("put", "/here", "yes")
     leader = etcds.leader()
     leader.kill()

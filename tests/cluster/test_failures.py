@@ -6,17 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.patience import soon
+from tests.support.etcd import EtcdCluster, at, keys_of, play
+from tests.support.wait import soon
 from yirangmq.core.errors import Unavailable
 
 pytestmark = pytest.mark.process
 MESSAGES = 600
 
 
-def test_the_leading_node_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+def test_the_leading_node_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             leader = await troupe.leader(client)
@@ -27,7 +26,7 @@ def test_the_leading_node_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> 
         assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
 
 
-def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             leader = await troupe.leader(client)
@@ -41,7 +40,7 @@ def test_the_leading_node_sleeps_past_its_lease_and_wakes(etcd: Etcds, tmp_path:
         assert all(process.poll() is None for process in troupe.processes.values())
 
 
-def test_the_leaders_key_is_deleted_by_hand(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+def test_the_leaders_key_is_deleted_by_hand(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         async with at(*etcd.endpoints) as client:
             for _ in range(3):
@@ -52,7 +51,7 @@ def test_the_leaders_key_is_deleted_by_hand(etcd: Etcds, tmp_path: Path, queue: 
         assert doubled(play(troupe.perform(MESSAGES, evil))) == 0
 
 
-def test_a_consumer_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+def test_a_consumer_is_killed(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         troupe.kill("worker-0")
 
@@ -60,7 +59,7 @@ def test_a_consumer_is_killed(etcd: Etcds, tmp_path: Path, queue: str) -> None:
         assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
 
 
-def test_a_consumer_freezes_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -> None:
+def test_a_consumer_freezes_and_wakes(etcd: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         troupe.stop("worker-0")
         async with at(*etcd.endpoints) as client:
@@ -75,7 +74,7 @@ def test_a_consumer_freezes_and_wakes(etcd: Etcds, tmp_path: Path, queue: str) -
         assert doubled(play(troupe.perform(MESSAGES, evil))) <= AT_ONCE
 
 
-def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         leader = etcds.leader()
         leader.kill()
@@ -87,7 +86,7 @@ def test_the_leader_of_etcd_is_killed_and_comes_back(etcds: Etcds, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_follower_of_etcd_is_killed(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+def test_a_follower_of_etcd_is_killed(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         leader = etcds.leader()
         next(member for member in etcds.members if member is not leader).kill()
@@ -97,7 +96,7 @@ def test_a_follower_of_etcd_is_killed(etcds: Etcds, tmp_path: Path, queue: str) 
 
 
 @pytest.mark.slow
-def test_all_members_of_etcd_are_killed_and_come_back(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+def test_all_members_of_etcd_are_killed_and_come_back(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
     async def evil(troupe: Troupe) -> None:
         for member in etcds.members:
             member.kill()
@@ -112,7 +111,7 @@ def test_all_members_of_etcd_are_killed_and_come_back(etcds: Etcds, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_mix_of_deaths(etcds: Etcds, tmp_path: Path, queue: str) -> None:
+def test_a_mix_of_deaths(etcds: EtcdCluster, tmp_path: Path, queue: str) -> None:
     """Members, leading nodes and consumers, one after the other; what dies is started anew."""
 
     async def evil(troupe: Troupe) -> None:

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import soon
+from tests.support.etcd import EtcdCluster, at, keys_of, play, running
+from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.cluster import planning, settling
 from yirangmq.cluster.arrivals import Arrival, Arrivals
@@ -25,7 +24,7 @@ KEYS = Keys("jobs")
 
 
 @pytest.mark.process
-def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> None:
+def test_a_leader_that_was_replaced_writes_nothing(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
@@ -59,7 +58,7 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: Etcds, queue: str) -> N
 
 
 @pytest.mark.process
-def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: Etcds, queue: str) -> None:
+def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
@@ -84,7 +83,7 @@ def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: Etcds, que
 
 @pytest.mark.process
 @pytest.mark.slow
-def test_a_minority_of_etcd_can_make_nobody_leader(etcds: Etcds, queue: str) -> None:
+def test_a_minority_of_etcd_can_make_nobody_leader(etcds: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with running(etcds.endpoints) as node, at(*etcds.endpoints) as client:
             await soon(lambda: _answers(client))

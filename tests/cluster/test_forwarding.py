@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate, server_context
-from tests.cluster.etcds import Etcds
-from tests.cluster.served import Served
-from tests.doors.stomp.live import LiveClient
-from tests.patience import soon
-from tests.scenarios.daemons import until as wait_until
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN, certificate, server_context
+from tests.support.etcd import EtcdCluster
+from tests.support.etcd_servers import Served
+from tests.support.server_process import until as wait_until
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import soon
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import read_address
 from yirangmq.core.errors import NotAllowed
@@ -143,7 +142,9 @@ def test_what_was_passed_on_ends_with_the_one_it_was_passed_on_to() -> None:
 
 
 @pytest.mark.process
-def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_servers_with_certificates_of_their_own_pass_on_encrypted(
+    etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     """By socket, HTTP and STOMP through the node that does not lead, whose certificate clients see; what is between the
     nodes is encrypted with the leader's."""
     (tmp_path / "token").write_text(f"{TOKEN}\n")
@@ -170,7 +171,7 @@ def test_servers_with_certificates_of_their_own_pass_on_encrypted(etcd: Etcds, q
             answer = web.getresponse()
             assert (answer.status, json.loads(answer.read())["queue"]) == (200, queue)
             web.close()
-            port = nodes.port("b", "stomp")
+            port = nodes.port("b", "stomp+ssl")
             stomp = LiveClient(port)
             stomp.line.set_ssl([("127.0.0.1", port)], ca_certs=str(cert))
             stomp.connect(username="any", passcode=TOKEN)

@@ -9,9 +9,8 @@ import random
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play, running
-from tests.patience import soon
+from tests.support.etcd import EtcdCluster, at, play, running
+from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.consuming import Consumer, Given
 from yirangmq.cluster.definitions import define
@@ -27,7 +26,7 @@ SEEDS = range(int(os.environ.get("YIRANGMQ_CLUSTER_GAMES", "2")))
 
 
 class Game:
-    def __init__(self, etcds: Etcds, queue: str, seed: int) -> None:
+    def __init__(self, etcds: EtcdCluster, queue: str, seed: int) -> None:
         self.etcds = etcds
         self.queue = queue
         self.keys = Keys(queue)
@@ -103,7 +102,7 @@ class Game:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_message_is_acked_whatever_comes(etcd: Etcds, queue: str, seed: int) -> None:
+def test_every_message_is_acked_whatever_comes(etcd: EtcdCluster, queue: str, seed: int) -> None:
     async def whole() -> Game:
         game = Game(etcd, queue, seed)
         await game.play()

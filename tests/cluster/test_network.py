@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import play
 from tests.cluster.troupe import AT_ONCE, Troupe, doubled
-from tests.patience import soon, until
+from tests.support.etcd import EtcdCluster, play
+from tests.support.wait import soon, until
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -133,7 +132,7 @@ def test_a_member_is_cut_off_and_comes_back(network: Network, tmp_path: Path, qu
         return not etcds.members[cut].is_well() and etcds.leader() is not etcds.members[cut]
 
     with (
-        Etcds(tmp_path / "etcd", 3, hosts=network.hosts, prefixes=network.prefixes) as etcds,
+        EtcdCluster(tmp_path / "etcd", 3, hosts=network.hosts, prefixes=network.prefixes) as etcds,
         Troupe(etcds, tmp_path / "troupe", queue) as troupe,
     ):
         assert doubled(play(troupe.perform(1500, evil))) <= 2 * AT_ONCE

@@ -1,27 +1,26 @@
 """docs/cluster.md: its lines and its program run as they stand there; what it names exists."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds, program
-from tests.cluster.parts import at, play
 from tests.cluster.troupe import Troupe
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import EtcdCluster, at, play, program
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE, soon
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 
 
 def blocks(kind: str) -> list[str]:
-    return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    return code_blocks(PAGE.read_text(), kind)
 
 
-def test_the_lines_and_the_program_run(etcd: Etcds, tmp_path: Path) -> None:
+def test_the_lines_and_the_program_run(etcd: EtcdCluster, tmp_path: Path) -> None:
     folders = [str(Path(program("etcdctl")).parent), str(Path(sys.executable).parent), os.environ["PATH"]]
     endpoints = ",".join(etcd.endpoints)
     environment = {

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, keys_of, play, running
-from tests.patience import soon
+from tests.support.etcd import EtcdCluster, at, keys_of, play, running
+from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.consuming import Consumer
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.process
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: str, level: str) -> None:
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         async with at(*etcd.endpoints) as client:
             producer = Producer(client, queue, "me", TimeOrderedIds(), level)
             sent = [await producer.publish(b"%d" % number) for number in range(50)]
@@ -40,7 +39,7 @@ def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: 
             there = {key.rsplit(b"/", 1)[1].decode() for key in await keys_of(client, Keys(queue).base + b"p/")}
             assert set(sent) <= there
 
-    with Etcds(tmp_path / "etcd") as cluster:
+    with EtcdCluster(tmp_path / "etcd") as cluster:
         play(game(cluster))
 
 
@@ -68,7 +67,7 @@ def test_few_and_none_have_many_on_their_way_and_few_tells_of_faults_later(
     play(game())
 
 
-def test_producing_takes_one_call(etcd: Etcds, queue: str) -> None:
+def test_producing_takes_one_call(etcd: EtcdCluster, queue: str) -> None:
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
             calls = 0
@@ -92,7 +91,7 @@ def test_producing_takes_one_call(etcd: Etcds, queue: str) -> None:
 def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) -> None:
     quota = 32 * 1024**2
 
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         async with (
             running(etcd.endpoints, quota=quota, look=0.02, compact=0.2),
             at(*etcd.endpoints) as client,
@@ -135,7 +134,7 @@ def test_messages_are_refused_before_etcd_is_full(tmp_path: Path, queue: str) ->
 
                 await soon(has_room, what="room")
 
-    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
         play(game(cluster))
 
 
@@ -144,7 +143,7 @@ def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, 
     is, so it is done bit by bit, as acks and compaction make room, and etcd never says that it is full."""
     quota = 12 * 1024**2
 
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         keys, put = Keys(queue), 0
         async with running(etcd.endpoints, quota=quota, compact=0.2), at(*etcd.endpoints) as client:
             upkeep = Maintenance(Address(endpoints=tuple(etcd.endpoints)), client.lines)
@@ -160,7 +159,7 @@ def test_a_queue_that_nearly_fills_etcd_is_drained_without_help(tmp_path: Path, 
                         break
             assert await upkeep.alarms() == []
 
-    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
         play(game(cluster))
 
 
@@ -190,7 +189,7 @@ def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None
     """A plain client cannot be refused before the hard end: acks go on, and after the repair everything does."""
     quota = 16 * 1024**2
 
-    async def game(etcd: Etcds) -> None:
+    async def game(etcd: EtcdCluster) -> None:
         address = Address(endpoints=tuple(etcd.endpoints))
         keys = Keys(queue)
         async with at(*etcd.endpoints) as client:
@@ -225,5 +224,5 @@ def test_a_full_etcd_is_drained_and_repaired(tmp_path: Path, queue: str) -> None
                 working.cancel()
                 await asyncio.gather(working, return_exceptions=True)
 
-    with Etcds(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=["--quota-backend-bytes", str(quota)]) as cluster:
         play(game(cluster))

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import play
-from tests.cluster.served import served
-from tests.patience import PATIENCE, soon
-from tests.scenarios.daemons import run_command
+from tests.support.etcd import QUICK, EtcdCluster, play, with_user
+from tests.support.etcd_servers import served
+from tests.support.server_process import run_command
+from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -24,17 +23,15 @@ from yirangmq.cluster.roles import as_commands, roles_of, server_role
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process
-QUICK = ["--bcrypt-cost", "4"]
-"""Passwords of a test need not be hard to guess."""
 
 
-def cli(etcds: Etcds, *words: str) -> bytes:
+def cli(etcds: EtcdCluster, *words: str) -> bytes:
     store = f"etcd://{','.join(etcds.endpoints)}"
     command = [sys.executable, "-m", "yirangmq", "cluster", "roles", *words, "--store", store]
     return subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout
 
 
-def set_up(etcds: Etcds, queue: str) -> None:
+def set_up(etcds: EtcdCluster, queue: str) -> None:
     """Twice is the same as once."""
     names = ["--producer", "ann", "--consumer", "bob"]
     assert cli(etcds, "apply", queue, *names) == cli(etcds, "apply", queue, *names)
@@ -51,22 +48,12 @@ def set_up(etcds: Etcds, queue: str) -> None:
     etcds.ctl("auth", "enable")
 
 
-def with_user(etcds: Etcds, folder: Path, name: str, role: str) -> str:
-    """A new user with this role; what an address says of it."""
-    etcds.ctl("user", "add", f"{name}:{name}-word")
-    if role == "root":
-        etcds.ctl("role", "add", "root")
-    etcds.ctl("user", "grant-role", name, role)
-    (folder / name).write_text(f"{name}-word\n")
-    return f"&user={name}&password-file={folder / name}"
-
-
-def store(etcds: Etcds, name: str) -> str:
+def store(etcds: EtcdCluster, name: str) -> str:
     return f"etcd://{etcds.endpoints[0]}?name={name}"
 
 
 def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
-    async def game(etcds: Etcds) -> None:
+    async def game(etcds: EtcdCluster) -> None:
         import asyncio
 
         def of(user: str) -> Address:
@@ -103,13 +90,13 @@ def test_each_does_what_it_may_and_no_more(tmp_path: Path, queue: str) -> None:
             stop.set()
             await task
 
-    with Etcds(tmp_path / "etcd", flags=QUICK) as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=QUICK) as cluster:
         set_up(cluster, queue)
         play(game(cluster))
 
 
 def test_servers_need_no_more_than_their_role(queue: str, tmp_path: Path) -> None:
-    with Etcds(tmp_path / "etcd", flags=QUICK) as cluster:
+    with EtcdCluster(tmp_path / "etcd", flags=QUICK) as cluster:
         cli(cluster, "apply", "--server", "main", "--server", "shop")
         with_user(cluster, tmp_path, "root", "root")
         word = with_user(cluster, tmp_path, "server", "yirangmq-server")

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
 from tests.cluster.load import RETRIES, load
-from tests.cluster.served import PATIENCE, served
-from tests.scenarios.daemons import until
+from tests.support.etcd import EtcdCluster
+from tests.support.etcd_servers import PATIENCE, served
+from tests.support.server_process import until
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 
 
-def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(etcds: Etcds, queue: str, tmp_path: Path) -> None:
+def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(
+    etcds: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     with served(tmp_path, etcds.endpoints, queue, lease=5) as nodes, load(nodes.addresses, queue) as work:
         work.goes_on()
         etcds.leader().kill()
@@ -34,7 +36,9 @@ def test_the_leader_of_etcd_is_killed_and_then_the_leading_server(etcds: Etcds, 
             assert counts.published == counts.acked == len(set(work.confirmed))
 
 
-def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_a_leader_whose_work_hangs_is_replaced_though_its_lease_lives(
+    etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     more, program = "&watchdog=3", "tests.cluster.hanging"
     with served(tmp_path, etcd.endpoints, queue, lease=600, more=more, program=program) as nodes:
         first = nodes.leader()

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at, play
-from tests.cluster.served import Served, served
-from tests.cluster.test_roles import QUICK, with_user
-from tests.patience import soon
-from tests.scenarios.daemons import run_command, until
+from tests.support.etcd import QUICK, EtcdCluster, at, play, with_user
+from tests.support.etcd_servers import Served, served
+from tests.support.server_process import run_command, until
+from tests.support.wait import soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
 from yirangmq.cluster.address import QUOTA as NOBODY_SAID
@@ -35,7 +33,7 @@ def refused(work: Callable[[], object]) -> QueueError | None:
     return None
 
 
-def fill(etcd: Etcds) -> None:
+def fill(etcd: EtcdCluster) -> None:
     """Somebody else puts keys of theirs, until there is no room for more, nor any to be made."""
 
     async def put_on() -> None:
@@ -59,7 +57,7 @@ def fill(etcd: Etcds) -> None:
 
 def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, tmp_path: Path) -> None:
     """Nobody told the server of it, nor may it ask as root; and what is in the store can still be consumed."""
-    with Etcds(tmp_path / "etcd", flags=[*FLAGS, *QUICK]) as etcd:
+    with EtcdCluster(tmp_path / "etcd", flags=[*FLAGS, *QUICK]) as etcd:
         nodes = Served(tmp_path / "nodes", etcd.endpoints, queue, lease=30)
         done = run_command(tmp_path, "cluster", "roles", "apply", "--server", queue, "--store", nodes.url)
         assert done.returncode == exits.OK, done.stderr
@@ -85,7 +83,7 @@ def test_publishing_stops_in_time_because_members_show_their_quota(queue: str, t
 
 def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tmp_path: Path) -> None:
     with (
-        Etcds(tmp_path / "etcd", flags=FLAGS) as etcd,
+        EtcdCluster(tmp_path / "etcd", flags=FLAGS) as etcd,
         served(tmp_path / "nodes", etcd.endpoints, queue, lease=60) as nodes,
         connect(nodes.addresses, retries=100) as client,
     ):
@@ -124,7 +122,7 @@ def test_a_full_etcd_refuses_clearly_and_goes_on_after_the_repair(queue: str, tm
 
 def test_a_repair_that_does_not_help_says_so(tmp_path: Path) -> None:
     """All that is in it is in use."""
-    with Etcds(tmp_path / "etcd", flags=FLAGS) as etcd:
+    with EtcdCluster(tmp_path / "etcd", flags=FLAGS) as etcd:
         [member] = etcd.members
 
         def start_with(quota: int) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.served import Served, served
-from tests.doors.stomp.live import LiveClient
-from tests.scenarios.daemons import run_command, until
-from tests.webqueues import WebQueues
+from tests.support.etcd import EtcdCluster
+from tests.support.etcd_servers import Served, served
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import run_command, until
+from tests.support.stomp_server import LiveClient
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QueueError, QuotaExceeded
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 
 @pytest.fixture(scope="module")
-def two(etcd: Etcds, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def two(etcd: EtcdCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """For those who do no harm to them."""
     with served(tmp_path_factory.mktemp("two"), etcd.endpoints, "main", lease=30) as made:
         yield made
@@ -65,14 +65,14 @@ def test_commands_find_the_node_that_leads(two: Served, queue: str, tmp_path: Pa
     assert json.loads(told.stdout)["served"]["leader"] == two.leader()
 
 
-def test_commands_have_a_store_for_themselves_that_nobody_serves(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_commands_have_a_store_for_themselves_that_nobody_serves(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
     url = f"etcd://{etcd.endpoints[0]}?name={queue}"
     for words in (["publish", "-q", queue, '{"n":1}'], ["consume", "-q", queue, "--max", "1"], ["check"]):
         done = run_command(tmp_path, *words, "--store", url)
         assert done.returncode == 0, (words, done.stderr)
 
 
-def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: Etcds, queue: str) -> None:
+def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: EtcdCluster, queue: str) -> None:
     for key, text in (("p/ann/k1", '{"n":1}'), ("producer/k2", "plain"), ("i/ann/k1", '{"n":1}'), ("p/ann/k1", "new")):
         root = "queue" if key.startswith("producer") else "q"
         etcd.ctl("put", f"/{root}/{queue}/{key}", text)
@@ -84,7 +84,9 @@ def test_what_etcdctl_puts_is_taken_in(two: Served, etcd: Etcds, queue: str) -> 
         assert there.lease(queue) == []
 
 
-def test_queues_are_served_or_dispatched_and_never_both(two: Served, etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_queues_are_served_or_dispatched_and_never_both(
+    two: Served, etcd: EtcdCluster, queue: str, tmp_path: Path
+) -> None:
     here = f"etcd://{etcd.endpoints[0]}"
     done = run_command(tmp_path, "cluster", "serve", "--store", here)
     assert done.returncode == 4
@@ -99,7 +101,7 @@ def test_queues_are_served_or_dispatched_and_never_both(two: Served, etcd: Etcds
 
 
 def test_nothing_confirmed_is_lost_when_the_leader_is_killed_under_load(
-    etcd: Etcds, queue: str, tmp_path: Path
+    etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=8) as nodes:
         first = nodes.leader()
@@ -138,7 +140,7 @@ def test_nothing_confirmed_is_lost_when_the_leader_is_killed_under_load(
         assert set(seen.values()) == {1}
 
 
-def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=6) as nodes:
         first = nodes.leader()
         heir = nodes.other(first)
@@ -165,7 +167,7 @@ def test_a_leader_that_slept_is_fenced_and_leases_outlive_it(etcd: Etcds, queue:
 
 
 def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_hands_over(
-    etcd: Etcds, queue: str, tmp_path: Path
+    etcd: EtcdCluster, queue: str, tmp_path: Path
 ) -> None:
     with served(tmp_path, etcd.endpoints, queue, lease=60) as nodes:
         first = nodes.leader()
@@ -187,7 +189,7 @@ def test_a_node_that_dies_gives_back_what_its_clients_held_and_one_that_stops_ha
         client.close()
 
 
-def test_publishing_is_refused_while_etcd_is_nearly_full(etcd: Etcds, queue: str, tmp_path: Path) -> None:
+def test_publishing_is_refused_while_etcd_is_nearly_full(etcd: EtcdCluster, queue: str, tmp_path: Path) -> None:
     """As far as this server knows: it was told of a smaller quota than etcd has."""
     nodes = Served(tmp_path, etcd.endpoints, queue, lease=30)
     nodes.url += "&quota=20000"

@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.cluster.etcds import Etcds
-from tests.cluster.parts import at
-from tests.cluster.workers import AT_ONCE
-from tests.patience import PATIENCE, soon
+from tests.support.etcd import EtcdCluster, at
+from tests.support.etcd_consumer import AT_ONCE
+from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.cluster.etcd import Etcd
 from yirangmq.cluster.keys import Keys
@@ -27,7 +26,7 @@ Evil = Callable[["Troupe"], Awaitable[None]]
 class Troupe:
     """``with Troupe(…) as troupe: troupe.play(messages, evil)``."""
 
-    def __init__(self, etcds: Etcds, folder: Path, queue: str, nodes: int = 2, consumers: int = 2) -> None:
+    def __init__(self, etcds: EtcdCluster, folder: Path, queue: str, nodes: int = 2, consumers: int = 2) -> None:
         self.etcds = etcds
         self.queue = queue
         self.keys = Keys(queue)
@@ -53,7 +52,7 @@ class Troupe:
         self._start(name, [*words, "--log-format", "text"])
 
     def start_worker(self, name: str) -> None:
-        words = ["-m", "tests.cluster.workers", ",".join(self.etcds.endpoints), self.queue, name]
+        words = ["-m", "tests.support.etcd_consumer", ",".join(self.etcds.endpoints), self.queue, name]
         self._start(name, [*words, str(self._folder / f"{name}.done")])
 
     def _start(self, name: str, words: list[str]) -> None:

@@ -9,11 +9,6 @@ from yirangmq.testing import ManualClock, open_for_test
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock) -> Iterator[Queues]:
     with open_for_test(clock=clock) as queues:
         yield queues

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 HANDLER = '''
 import os, pathlib, time

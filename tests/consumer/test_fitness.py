@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import running
-from tests.patience import until
+from tests.support.consumer import running
+from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from tests.consumer.parts import Blocking, Watched, running
-from tests.patience import PATIENCE, until
+from tests.support.consumer import Blocking, Watched, running
+from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery

@@ -8,7 +8,7 @@ import pytest
 
 import yirangmq
 from tests.consumer.processes import Process, process
-from tests.patience import PATIENCE, until
+from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.states import State
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.consumer.parts import running
-from tests.patience import PATIENCE, until
+from tests.support.consumer import running
+from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.consumer import Consumer

@@ -24,11 +24,6 @@ def said(id: str = "worker-1", **changes: Any) -> dict[str, Any]:
     }
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
 @pytest.fixture(params=["memory", "folder"])
 def roster(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Roster:
     return Consumers(clock) if request.param == "memory" else RosterFolder(tmp_path / "queue.db.consumers", clock)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.consumer.parts import Blocking, running
 from tests.consumer.processes import process, server
-from tests.patience import until
+from tests.support.consumer import Blocking, running
+from tests.support.wait import until
 from yirangmq.client.faces import Client
 from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery

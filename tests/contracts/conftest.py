@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.contracts.parts import recount
-from tests.places import ALL_KINDS, Place
+from tests.support.etcd import EtcdCluster
+from tests.support.store_contract import recount
+from tests.support.stores import ALL_KINDS, Place
 from yirangmq.core.ports import Store
 
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One member for all tests; each has a store of its own in it."""
-    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd") / "one") as cluster:
         yield cluster.endpoints[0]
 
 

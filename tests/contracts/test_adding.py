@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.contracts.parts import NOW, QUEUE, REACHED, SIZE, bring, cards, envelope, listed, put
+from tests.support.store_contract import NOW, QUEUE, REACHED, SIZE, bring, cards, envelope, listed, put
 from yirangmq.core import decide
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Change, Store, Stored

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.contracts.parts import (
+from tests.support.store_contract import (
     FAILURE,
     LATER,
     NOW,
@@ -19,7 +19,7 @@ from tests.contracts.parts import (
     picture,
     put,
 )
-from tests.places import Place
+from tests.support.stores import Place
 from yirangmq.core.message import Counts, Message
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import TRANSITIONS, WAITING, State, Verb

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.parts import LATER, NOW, QUEUE, SIZE, draft, envelope, listed, move, openings, put
-from tests.places import Place
+from tests.support.store_contract import LATER, NOW, QUEUE, SIZE, draft, envelope, listed, move, openings, put
+from tests.support.stores import Place
 from yirangmq.core import decide
 from yirangmq.core.message import Counts, Envelope, Message
 from yirangmq.core.names import line_of

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.contracts.parts import (
+from tests.support.store_contract import (
     FAILURE,
     LATER,
     NOW,
@@ -20,7 +20,7 @@ from tests.contracts.parts import (
     path_to,
     put,
 )
-from tests.places import Place
+from tests.support.stores import Place
 from yirangmq.core.message import Message
 from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change, Store, Transaction

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.contracts.parts import NOW, QUEUE, bring, envelope, openings, put
-from tests.places import Place
+from tests.support.store_contract import NOW, QUEUE, bring, envelope, openings, put
+from tests.support.stores import Place
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Store, Stored
 from yirangmq.core.states import State

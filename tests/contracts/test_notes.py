@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.contracts.parts import QUEUE, envelope, put
+from tests.support.store_contract import QUEUE, envelope, put
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 

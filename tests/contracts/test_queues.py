@@ -5,8 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from tests.contracts.parts import FAILURE, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, picture, put
-from tests.places import Place
+from tests.support.store_contract import FAILURE, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, picture, put
+from tests.support.stores import Place
 from yirangmq.core.errors import StoreError
 from yirangmq.core.message import Counts
 from yirangmq.core.policy import read_policy

@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from tests.contracts.parts import FAILURE, NOW, QUEUE, REACHED, bring, envelope, listed, move, put
-from tests.places import Place
+from tests.support.store_contract import FAILURE, NOW, QUEUE, REACHED, bring, envelope, listed, move, put
+from tests.support.stores import Place
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Change, Store

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.contracts.parts import LATER, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, openings, put
-from tests.places import Place
+from tests.support.store_contract import LATER, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, openings, put
+from tests.support.stores import Place
 from yirangmq.core.message import RANK_LAST, Counts, Message
 from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change, Store, Transaction

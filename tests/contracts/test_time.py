@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.parts import NOW, QUEUE, REACHED, bring, envelope, listed, move, put
+from tests.support.store_contract import NOW, QUEUE, REACHED, bring, envelope, listed, move, put
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Store
 from yirangmq.core.states import State

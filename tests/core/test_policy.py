@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden_files import golden
+from tests.support.golden_files import golden
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.policy import Chance, Retry, backoff_ms, read_policy, show_policy
 

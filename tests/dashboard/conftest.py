@@ -6,19 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.parts import Page
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page, looking
+from tests.support.server_process import Daemon, daemon
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     with Browser() as made:
         yield made
-
-
-def http_url(server: Daemon) -> str:
-    return next(str(address) for address in server.ready["addresses"] if address.startswith("http://"))
 
 
 @pytest.fixture(scope="session")
@@ -33,20 +29,6 @@ def queue(request: pytest.FixtureRequest) -> str:
     return re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")[:60]
 
 
-def looking(browser: Browser, url: str) -> Iterator[Page]:
-    """A fresh page. A test fails on anything that the browser complains of."""
-    page = Page(browser, url)
-    browser.size(1280, 900)
-    browser.prefer("light")
-    browser.open(f"{url}/robots.txt")
-    browser.script("sessionStorage.clear(); localStorage.clear()")
-    browser.log()
-    yield page
-    page.api.close()
-    browser.open("about:blank")
-    assert page.complaints() == []
-
-
 @pytest.fixture
 def page(browser: Browser, server: Daemon) -> Iterator[Page]:
-    yield from looking(browser, http_url(server))
+    yield from looking(browser, server.address_of("http"))

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url, looking
-from tests.pair.nodes import pair
-from tests.scenarios.daemons import daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import looking
+from tests.support.pair import pair
+from tests.support.server_process import daemon
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 QUIET = {"disk_low": False, "slow_commits": False, "clock_jump": False}
@@ -18,7 +18,7 @@ def test_an_alert_is_shown_acknowledged_and_over(browser: Browser, tmp_path: Pat
     rules = QUIET | {"queue_depth": {"limit": 1}}
     alerts = json.dumps({"everySec": 0.1, "settleSec": 0.2, "rules": rules})
     with daemon(tmp_path, "--http", "127.0.0.1:0", "--alerts", alerts) as server:
-        page = next(shown := looking(browser, http_url(server)))
+        page = next(shown := looking(browser, server.address_of("http")))
         page.open("/alerts").live()
         page.find(".empty", "Nothing is wrong")
         page.api.publish("orders", 1, 2)

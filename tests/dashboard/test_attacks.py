@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url
-from tests.dashboard.parts import Api, Page
-from tests.doors.http.v1.servers import HttpServer
-from tests.scenarios.daemons import Daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Api, Page
+from tests.support.http_server import HttpServer
+from tests.support.server_process import Daemon
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import Grant
 from yirangmq.stores.memory import MemoryStore
@@ -152,7 +151,7 @@ def test_a_page_of_another_origin_reads_nothing_and_changes_nothing(
     [id] = page.api.publish(queue, {"to": "ann"})
     before = page.api.counts(queue), page.api("GET", f"queues/{queue}/policy"), _names(page.api)
     page.browser.open(f"http://{host}:{site}/")
-    result = play(page.browser, ATTACKS, http_url(server), queue, id)
+    result = play(page.browser, ATTACKS, server.address_of("http"), queue, id)
     assert result == {"won": [], "tried": 33}
     assert (page.api.counts(queue), page.api("GET", f"queues/{queue}/policy"), _names(page.api)) == before
 

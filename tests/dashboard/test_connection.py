@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url, looking
-from tests.dashboard.parts import LOST, Api
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import LOST, Api, looking
+from tests.support.server_process import Daemon, daemon
 
 pytestmark = pytest.mark.process
 TOKEN = "a-token-of-this-test"
@@ -19,7 +18,7 @@ TOKEN = "a-token-of-this-test"
 
 def test_a_killed_server_is_noticed_and_so_is_its_return(browser: Browser, tmp_path: Path) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
-        url = http_url(server)
+        url = server.address_of("http")
         page = next(shown := looking(browser, url))
         page.forgive(LOST)
         page.api.publish("mail", 1, 2)
@@ -45,7 +44,7 @@ def test_a_killed_server_is_noticed_and_so_is_its_return(browser: Browser, tmp_p
 
 def test_something_that_cannot_be_done_without_the_server_says_so(browser: Browser, tmp_path: Path) -> None:
     with daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0") as server:
-        page = next(shown := looking(browser, http_url(server)))
+        page = next(shown := looking(browser, server.address_of("http")))
         page.forgive(LOST)
         page.open("/queues/mail/publish").live()
         server.kill()
@@ -61,13 +60,13 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     tokens = '[{"token": "only-to-look-at-mail", "scopes": ["look"], "queues": ["mail"]}]'
     options = ("--token-file", str(folder / "token"), "--http-tokens", tokens)
     with daemon(folder, "--store", "memory:", "--http", "127.0.0.1:0", *options) as made:
-        with closing(Api(http_url(made), TOKEN)) as api:
+        with closing(Api(made.address_of("http"), TOKEN)) as api:
             api.publish("mail", {"to": "ann"})
         yield made
 
 
 def test_a_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarded: Daemon) -> None:
-    page = next(shown := looking(browser, http_url(guarded)))
+    page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401")
     page.open()
     page.find("dialog", "It is kept until this tab is closed.")
@@ -88,7 +87,7 @@ def test_a_token_is_asked_for_once_and_kept_for_the_tab(browser: Browser, guarde
 
 
 def test_whoever_has_no_token_is_not_asked_again_and_again(browser: Browser, guarded: Daemon) -> None:
-    page = next(shown := looking(browser, http_url(guarded)))
+    page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401")
     page.open()
     page.find("dialog")
@@ -104,7 +103,7 @@ def test_whoever_has_no_token_is_not_asked_again_and_again(browser: Browser, gua
 
 
 def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Browser, guarded: Daemon) -> None:
-    page = next(shown := looking(browser, http_url(guarded)))
+    page = next(shown := looking(browser, guarded.address_of("http")))
     page.forgive("401|403")
     page.open("/queues/mail")
     page.find("dialog input").type("only-to-look-at-mail")
@@ -121,8 +120,8 @@ def test_a_token_that_allows_little_is_told_what_it_does_not_allow(browser: Brow
 
 def test_the_pages_need_no_token_and_what_they_show_does(guarded: Daemon) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{http_url(guarded)}/") as answer:
+    with opener.open(f"{guarded.address_of('http')}/") as answer:
         assert b"mail" not in answer.read()
     with pytest.raises(urllib.error.HTTPError, match="401") as refused:
-        opener.open(f"{http_url(guarded)}/v1/queues")
+        opener.open(f"{guarded.address_of('http')}/v1/queues")
     refused.value.close()

@@ -9,11 +9,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url, looking
-from tests.dashboard.parts import Page
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page, looking
+from tests.support.server_process import daemon, run_command
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
@@ -53,7 +52,7 @@ def test_publish_by_command_fail_over_http_redrive_in_the_dashboard_ack_over_the
     fail: Callable[[Page], str], browser: Browser, tmp_path: Path
 ) -> None:
     with daemon(tmp_path, "--http", "127.0.0.1:0") as server:
-        page = next(shown := looking(browser, http_url(server)))
+        page = next(shown := looking(browser, server.address_of("http")))
         page.open().live()
         page.find(".empty", "No queues yet")
         told = run_command(tmp_path, "publish", "--queue", "mail", '{"to": "ann"}', f"--store={server.url}")

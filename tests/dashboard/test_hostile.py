@@ -2,18 +2,9 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import EVIL, Page, safe
 
 pytestmark = pytest.mark.process
-EVIL = '<img src=x onerror="window.hit=1"><script>window.hit=1</script><svg onload=window.hit=1>"\'`javascript:alert(1)'
-
-
-def safe(page: Page) -> None:
-    """Nothing of it became a part of the page."""
-    assert page.browser.script("return window.hit ?? null") is None
-    inside = "main img, main script, main svg[onload], dialog img, dialog script, dialog svg[onload], iframe"
-    assert page.browser.script("return document.querySelectorAll(arguments[0]).length", inside) == 0
-    assert page.browser.script("return [...document.links].filter((link) => link.protocol !== 'http:').length") == 0
 
 
 def test_what_is_in_a_message_stays_text(page: Page, queue: str) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 

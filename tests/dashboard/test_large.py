@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url, looking
-from tests.dashboard.parts import Page
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page, looking
+from tests.support.server_process import Daemon, daemon
 
 pytestmark = pytest.mark.process
 
@@ -21,7 +20,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded: Daemon) -> None:
-    page: Page = next(shown := looking(browser, http_url(crowded)))
+    page: Page = next(shown := looking(browser, crowded.address_of("http")))
     for number in range(500):
         page.api.publish(f"queue-{number:03}", number)
     for start in range(0, 10_000, 2_500):
@@ -51,7 +50,7 @@ def test_five_hundred_queues_and_ten_thousand_messages(browser: Browser, crowded
 
 
 def test_more_queues_than_a_page_of_the_server_are_searched_and_sorted_by_it(browser: Browser, crowded: Daemon) -> None:
-    page: Page = next(shown := looking(browser, http_url(crowded)))
+    page: Page = next(shown := looking(browser, crowded.address_of("http")))
     for number in range(1_100):
         page.api.publish(f"many-{number:04}", number)
     page.api.publish("many-0777", *range(40))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 

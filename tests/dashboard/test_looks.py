@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 CONTRAST = (Path(__file__).parent / "contrast.js").read_text()

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.chromium import Browser
-from tests.dashboard.parts import Page
+from tests.support.chromium import Browser
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 

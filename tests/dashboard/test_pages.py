@@ -1,15 +1,15 @@
 """Pages are found because their files are there."""
 
-import re
 import shutil
 from pathlib import Path
 
 import pytest
 
 import yirangmq
-from tests.dashboard.chromium import Browser
-from tests.dashboard.conftest import http_url, looking
-from tests.scenarios.daemons import Daemon
+from tests.support.chromium import Browser
+from tests.support.dashboard import looking
+from tests.support.pages import code_blocks
+from tests.support.server_process import Daemon
 
 pytestmark = pytest.mark.process
 MOON = """
@@ -24,12 +24,12 @@ def test_the_page_of_the_document_works_as_it_stands_and_one_without_its_thing_i
 ) -> None:
     package = tmp_path / "with-a-page" / "yirangmq"
     shutil.copytree(Path(yirangmq.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    [example] = re.findall(r"```js\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    [example] = code_blocks(DOCUMENT.read_text(), "js")
     (package / "dashboard" / "pages" / "schedules.js").write_text(example)
     (package / "dashboard" / "pages" / "moon.js").write_text(MOON)
     server = Daemon(tmp_path, "--store", "memory:", "--http", "127.0.0.1:0").start(PYTHONPATH=str(package.parent))
     try:
-        page = next(shown := looking(browser, http_url(server)))
+        page = next(shown := looking(browser, server.address_of("http")))
         schedule = {"name": "nightly", "cron": "30 2 * * *", "message": {"kind": "daily"}}
         page.api("PUT", "queues/reports/policy", {"schedules": [schedule]})
         page.open().live()

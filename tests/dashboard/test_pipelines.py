@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
+from tests.support.dashboard import Page
 
 pytestmark = pytest.mark.process
 CARD = {"state": "running", "source": "topic:orders", "target": "queue:work", "rows": 1234, "position": 9, "lag": 56789}

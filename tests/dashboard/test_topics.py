@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.dashboard.parts import Page
-from tests.dashboard.test_hostile import EVIL, safe
+from tests.support.dashboard import EVIL, Page, safe
 
 pytestmark = pytest.mark.process
 

@@ -1,5 +1,8 @@
 """The few options of curl that the pages use, for machines without it: ``python tests/docs/curl.py URL …``."""
 
+import shlex
+import shutil
+import subprocess
 import sys
 import urllib.error
 import urllib.parse
@@ -7,6 +10,14 @@ import urllib.request
 from pathlib import Path
 
 WITH_VALUE = ("-X", "-H", "-w", "--json", "--data-binary", "--data-urlencode", "--max-time")
+
+
+def curl_command() -> str:
+    """The real one if it is here and knows ``--json``, else this file."""
+    real = shutil.which("curl")
+    said = subprocess.run([real, "--help", "all"], capture_output=True, text=True, check=True).stdout if real else ""
+    ours = f"{shlex.quote(sys.executable)} {shlex.quote(str(Path(__file__)))}"
+    return "curl" if "--json" in said else ours
 
 
 def main(words: list[str]) -> int:

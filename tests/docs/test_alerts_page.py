@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.pages import code_blocks
+from tests.support.server_process import daemon, run_command
 from yirangmq.config.load import load
 from yirangmq.core.alert_rules import RULES
 from yirangmq.core.alert_settings import KINDS, read_settings
@@ -17,7 +18,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.format.alerts import shown
 
 PAGE = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text()
-JSON = [json.loads(text) for text in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
+JSON = [json.loads(text) for text in code_blocks(PAGE, "json")]
 
 
 def test_the_table_of_rules_is_the_table_of_the_program() -> None:
@@ -68,7 +69,7 @@ def test_the_notice_has_the_members_that_notices_have() -> None:
 
 @pytest.mark.process
 def test_the_commands_run(tmp_path: Path) -> None:
-    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [block] = code_blocks(PAGE, "sh")
     first, *commands = block.splitlines()
     assert first == "yirangmq serve &"
     with daemon(tmp_path, data="yirang-data"):

@@ -1,6 +1,5 @@
 """The commands of the page about bridges are run, and it names every state."""
 
-import http.client
 import json
 import re
 import shlex
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command, until
+from tests.support.pages import code_blocks
+from tests.support.server_process import daemon, run_command, until
 from yirangmq.core.bridges import BridgeState
 
 PAGE = (Path(__file__).parents[2] / "docs" / "bridges.md").read_text()
@@ -20,22 +20,18 @@ def test_every_state_stands_there() -> None:
 
 @pytest.mark.process
 def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
-    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [block] = code_blocks(PAGE, "sh")
     first, *commands = block.splitlines()
     assert first == "yirangmq serve &"
     said = []
     with daemon(tmp_path, "--http", "127.0.0.1:0", data="yirang-data") as server:
-        address = next(one for one in server.ready["addresses"] if one.startswith("http://")).removeprefix("http://")
         for command in commands:
             words = shlex.split(command)
             if words[0] == "curl":
                 _, _, target, _, header, _, body = words
                 host, _, path = target.partition("/")
                 assert (host, header) == ("127.0.0.1:8080", "Content-Type: application/json")
-                connection = http.client.HTTPConnection(address)
-                connection.request("POST", f"/{path}", body, {"Content-Type": "application/json"})
-                assert connection.getresponse().status == 200
-                connection.close()
+                assert server.request("POST", f"/{path}", body.encode())[0] == 200
                 continue
             if words[1] == "consume":
                 until(lambda: b'"ready": 1' in _status(tmp_path))

@@ -1,18 +1,18 @@
 """docs/client.md and its examples, run against a server as the page starts it."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.pages import code_blocks
 from yirangmq.client import courier, open
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "client.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAMS = code_blocks(PAGE, "python")
 SOCKET = "unix:yirang-data/yirangmq.sock"
 
 

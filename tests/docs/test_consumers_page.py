@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import yirangmq
+from tests.support.pages import code_blocks
 from yirangmq.cli import working
 from yirangmq.consumer.child import TAIL
 from yirangmq.consumer.delivery import Delivery
@@ -18,7 +19,7 @@ from yirangmq.core.states import State
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "consumers.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PROGRAMS = code_blocks(PAGE, "python")
 SCRIPTS = dict(re.findall(r"<!-- test: (\w+) -->\n```sh\n(.*?)```", PAGE, re.DOTALL))
 
 

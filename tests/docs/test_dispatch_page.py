@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.pages import code_blocks
+from tests.support.server_process import daemon, run_command
 from yirangmq.config.load import load
 from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import MEANING, Strategy
@@ -22,14 +23,14 @@ def test_every_strategy_and_every_status_stands_there() -> None:
 
 
 def test_the_settings_of_the_page_are_settings() -> None:
-    [settings] = [one for one in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL) if '"programs"' in one]
+    [settings] = [one for one in code_blocks(PAGE, "json") if '"programs"' in one]
     found = load(json.loads(settings), {}, {})
     assert [program.name for program in found.programs] == ["ATMH", "JETCO", "EPSCO"]
 
 
 @pytest.mark.process
 def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
-    lines = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    lines = [line for block in code_blocks(PAGE, "sh") for line in block.splitlines()]
     assert lines.pop(0) == "yirangmq serve &"
     said = {}
     with daemon(tmp_path, data="yirang-data"):

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE
 from yirangmq.core.dayfiles import Delivery, Kind
 from yirangmq.format.dayrecord import payload_of, read
 
@@ -16,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "files-by-date.md").read_text()
 
 
 def block(language: str) -> str:
-    [found] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    [found] = code_blocks(PAGE, language)
     return str(found)
 
 

@@ -1,23 +1,22 @@
 """docs/http.md: its commands run as they stand there, one after the other, against a server on this machine."""
 
 import re
-import shlex
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
+from tests.docs.curl import curl_command
+from tests.support.http_server import HttpServer
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
-SCRIPT = "\n".join(re.findall(r"```sh\n(.*?)```", (ROOT / "docs" / "http.md").read_text(), re.DOTALL))
+SCRIPT = "\n".join(code_blocks((ROOT / "docs" / "http.md").read_text(), "sh"))
 
 
 @pytest.fixture(scope="module")
@@ -27,18 +26,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
     made.stop()
 
 
-def curl() -> str:
-    """The real one if it is here and knows ``--json``, else the few options of it that the page needs."""
-    real = shutil.which("curl")
-    said = subprocess.run([real, "--help", "all"], capture_output=True, text=True, check=True).stdout if real else ""
-    ours = f"{shlex.quote(sys.executable)} {shlex.quote(str(ROOT / 'tests/docs/curl.py'))}"
-    return "curl" if "--json" in said else ours
-
-
 def test_the_commands_of_the_page_run_in_their_order(server: HttpServer, tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(bytes(range(256)))
     here = re.sub(r"^MQ=.*$", f"MQ={server.url}", SCRIPT, flags=re.MULTILINE)
-    here = here.replace("curl -s ", f"{curl()} -sS --max-time 20 -w '\\n%{{http_code}}\\n' ")
+    here = here.replace("curl -s ", f"{curl_command()} -sS --max-time 20 -w '\\n%{{http_code}}\\n' ")
     done = subprocess.run(["sh", "-e", "-c", here], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     statuses = re.findall(r"^([0-9]{3})$", done.stdout, re.MULTILINE)
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ import apsw
 import pytest
 
 import yirangmq
+from tests.support.pages import code_blocks
 from yirangmq.core.errors import every_error
 from yirangmq.core.policy import read_policy, show_policy
 from yirangmq.format.envelope import read as read_envelope
@@ -20,7 +21,7 @@ LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    return code_blocks((ROOT / page).read_text(), language)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

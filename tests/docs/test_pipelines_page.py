@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.served import Served
+from tests.support.pages import code_blocks
+from tests.support.pipeline_server import Served
 from yirangmq.cli import parser
 from yirangmq.cli.pipelines import COMMANDS
 
@@ -22,7 +23,7 @@ TESTED = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", TUTORIAL, re
 
 
 def lines(page: str) -> list[str]:
-    blocks = re.findall(r"```sh\n(.*?)```", PAGES[page], re.DOTALL)
+    blocks = code_blocks(PAGES[page], "sh")
     return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines() if "yirangmq " in line]
 
 
@@ -36,7 +37,7 @@ def test_every_command_of_a_page_is_understood(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_program_of_a_page_compiles(page: str) -> None:
-    for program in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL):
+    for program in code_blocks(PAGES[page], "python"):
         compile(program, page, "exec")
 
 

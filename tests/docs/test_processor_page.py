@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import yirangmq
+from tests.support.pages import code_blocks
 from yirangmq.config.load import load
 from yirangmq.core.chain import read_chain
 from yirangmq.core.check_documents import COUNTED, READERS, WRITTEN
@@ -42,7 +43,7 @@ def test_the_gateways_keep_digests() -> None:
 @pytest.mark.process
 def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
     folder = str(Path(sys.executable).parent)
-    script = "set -e\n" + "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+    script = "set -e\n" + "\n".join(code_blocks(PAGE, "sh"))
     environment = {"PATH": f"{folder}:/usr/bin:/bin", "YIRANGMQ_DB": str(tmp_path / "queue.db"), "LANG": "C.UTF-8"}
     done = subprocess.run(
         ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110, check=False
@@ -56,7 +57,7 @@ def test_the_commands_do_what_the_page_says(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_the_hook_of_the_page_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [program] = code_blocks(PAGE, "python")
     (tmp_path / "bank").mkdir()
     (tmp_path / "bank" / "rules.py").write_text(program)
     monkeypatch.chdir(tmp_path)

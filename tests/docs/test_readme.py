@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_http_page import curl
-from tests.patience import PATIENCE
+from tests.docs.curl import curl_command
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return code_blocks(README, language)
 
 
 def _run(script: str, folder: Path) -> str:
@@ -49,7 +50,7 @@ def test_the_server_and_the_second_terminal(tmp_path: Path) -> None:
             assert '{"to": "world"}' in _run(second, tmp_path)
             here = re.search(r"http://127\.0\.0\.1:[0-9]+", told)
             assert here is not None, told
-            script = web.replace("http://127.0.0.1:8080", here[0]).replace("curl -s ", f"{curl()} -s ")
+            script = web.replace("http://127.0.0.1:8080", here[0]).replace("curl -s ", f"{curl_command()} -s ")
             assert '"payload":{"to": "world"}' in _run(script, tmp_path)
         finally:
             server.send_signal(signal.SIGTERM)

@@ -1,14 +1,14 @@
 """The program of the page about STOMP runs, and every setting and frame it should name is there."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import live
-from tests.patience import PATIENCE
+from tests.support.pages import code_blocks
+from tests.support.stomp_server import live
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 from yirangmq.doors.stomp.acts import ACTS, DURABLE_NAMES, REFUSED
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "stomp.md").read_text()
 
 
 def test_the_program_runs(tmp_path: Path) -> None:
-    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [program] = code_blocks(PAGE, "python")
     with live(tmp_path / "d", (Grant("the-token"),)) as server:
         text = program.replace("61613", str(server.port))
         done = subprocess.run(

@@ -1,21 +1,21 @@
 """docs/topics.md: its programs and its commands, run against a server as the page starts it."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE
 from yirangmq.client import topics
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "topics.md").read_text()
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-LINES = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+PROGRAMS = code_blocks(PAGE, "python")
+LINES = [line for block in code_blocks(PAGE, "sh") for line in block.splitlines()]
 
 
 @pytest.mark.parametrize("number", range(len(PROGRAMS)))

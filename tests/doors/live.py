@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from tests.doors.parts import MAX_FRAME, Answer
-from tests.doors.turning import WRITERS
-from tests.patience import PATIENCE
+from tests.support.loops import WRITERS
+from tests.support.session import MAX_FRAME, Answer
+from tests.support.wait import PATIENCE
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.doors.http.v1.parts import Line, Web
-from tests.doors.http.v1.servers import HttpServer
-from tests.doors.parts import Server
-from tests.doors.stomp.parts import StompServer
+from tests.support.http_api import Line, Web
+from tests.support.http_server import HttpServer
+from tests.support.session import Server
+from tests.support.stomp import StompServer
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import ALLOWED, GREET, SCOPES, VERBS, Grant, read_rules
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError

@@ -2,15 +2,9 @@
 
 import pytest
 
-from tests.doors.parts import Answer, Client, Server
-from yirangmq.format.jsontext import dumps
+from tests.support.session import Answer, Client, Server
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
 
 
 def waits(client: Client, server: Server, consumer: str, queue: str = "mail") -> int:
@@ -20,11 +14,6 @@ def waits(client: Client, server: Server, consumer: str, queue: str = "mail") ->
     return number
 
 
-def publish(client: Client, payload: bytes, **header: str) -> None:
-    text = dumps(header).decode() if header else ""
-    client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(payload, False, header=text)]))
-
-
 def payloads(answers: list[Answer]) -> list[bytes]:
     return [message.payload for answer in answers for message in answer.value.messages]
 
@@ -32,15 +21,15 @@ def payloads(answers: list[Answer]) -> list[bytes]:
 def test_it_reaches_the_one_it_is_for_whoever_waits_before(server: Server) -> None:
     client = server.client()
     first, second, third = (waits(client, server, name) for name in ("anna", "berta", "carla"))
-    publish(client, b"for berta", targetConsumerId="berta")
+    client.publish("mail", b"for berta", targetConsumerId="berta")
     assert [payloads(client.heard(number)) for number in (first, second, third)] == [[], [b"for berta"], []]
-    publish(client, b"for anyone")
+    client.publish("mail", b"for anyone")
     assert [payloads(client.heard(number)) for number in (first, third)] == [[b"for anyone"], []], "anna kept her turn"
 
 
 def test_who_begins_to_wait_gets_what_is_there_for_them(server: Server) -> None:
     client = server.client()
-    publish(client, b"for carla", targetConsumerId="carla")
+    client.publish("mail", b"for carla", targetConsumerId="carla")
     first, second = waits(client, server, "anna"), waits(client, server, "berta")
     third = waits(client, server, "carla")
     assert [payloads(client.heard(number)) for number in (first, second, third)] == [[], [], [b"for carla"]]
@@ -52,7 +41,7 @@ def test_each_gets_their_own_of_many(server: Server, count: int) -> None:
     client = server.client()
     names = [f"worker-{n}" for n in range(5)]
     for n in range(count):
-        publish(client, b"%d" % n, targetConsumerId=f"worker-{n}")
+        client.publish("mail", b"%d" % n, targetConsumerId=f"worker-{n}")
     numbers = [waits(client, server, name) for name in ["anna", *names]]
     assert [payloads(client.heard(number)) for number in numbers] == [
         [],
@@ -65,7 +54,7 @@ def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) ->
     other = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, None, "anna"))
     mine = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, None, "berta"))
     for payload in (b"1", b"2"):
-        publish(client, payload, targetConsumerId="berta")
+        client.publish("mail", payload, targetConsumerId="berta")
     pushed = client.heard(mine)[-1].value.messages
     assert [message.payload for message in pushed] == [b"1"]
     client.ask(Kind.ACK, calls.Settle([pushed[0].lease], "berta"))
@@ -75,8 +64,8 @@ def test_a_subscription_gets_its_own_when_it_has_credit_again(server: Server) ->
 
 def test_the_next_one_of_a_group_goes_to_who_waits_for_it(server: Server) -> None:
     client = server.client()
-    publish(client, b"1", groupId="order-7")
-    publish(client, b"2", groupId="order-7", targetConsumerId="berta")
+    client.publish("mail", b"1", groupId="order-7")
+    client.publish("mail", b"2", groupId="order-7", targetConsumerId="berta")
     [first] = client.lease("mail")
     waiting = waits(client, server, "anna"), waits(client, server, "berta")
     client.ask(Kind.ACK, calls.Settle([first.lease], None))

@@ -4,13 +4,12 @@ import contextlib
 import itertools
 import socket
 from collections.abc import Callable, Iterator
-from http.client import HTTPConnection
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import NotAllowed
@@ -120,36 +119,25 @@ Try = Callable[[Daemon, str], bool]
 
 
 def by_socket(server: Daemon, token: str) -> bool:
-    with contextlib.suppress(NotAllowed), connect(_address(server, "tcp"), token=token, retries=0) as client:
+    with contextlib.suppress(NotAllowed), connect(server.address_of("tcp"), token=token, retries=0) as client:
         client.publish("mail", 1)
         return True
     return False
 
 
 def by_http(server: Daemon, token: str) -> bool:
-    return _status(server, "/v1/queues", token) == 200
+    return server.request("GET", "/v1/queues", token=token)[0] == 200
 
 
 def by_admin_password(server: Daemon, token: str) -> bool:
-    return _status(server, "/admin/mq-with-config", token) == 200
+    return server.request("GET", "/admin/mq-with-config", token=token)[0] == 200
 
 
 def by_stomp(server: Daemon, token: str) -> bool:
-    host, _, port = _address(server, "stomp").removeprefix("stomp://").rpartition(":")
+    host, _, port = server.address_of("stomp").removeprefix("stomp://").rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as line:
         line.sendall(f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0".encode())
         return line.recv(4096).startswith(b"CONNECTED")
-
-
-def _address(server: Daemon, scheme: str) -> str:
-    return str(next(one for one in server.ready["addresses"] if one.startswith(f"{scheme}:")))
-
-
-def _status(server: Daemon, path: str, token: str) -> int:
-    host = _address(server, "http").removeprefix("http://")
-    with contextlib.closing(HTTPConnection(host, timeout=PATIENCE)) as line:
-        line.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        return line.getresponse().status
 
 
 def delayed(server: Daemon) -> int:
@@ -193,7 +181,7 @@ def test_attempts_through_every_protocol_share_one_limit_and_a_right_token_is_le
 @pytest.mark.parametrize(("path", "source"), [("/mq/mail/stats", "127.0.0.2"), ("/v1/queues", "127.0.0.3")])
 def test_attempts_that_come_in_one_piece_are_counted_one_by_one(server: Daemon, path: str, source: str) -> None:
     """On the version before all heads were looked at before the first token was tried, so that none was delayed."""
-    host, _, port = _address(server, "http").removeprefix("http://").rpartition(":")
+    host, _, port = server.address_of("http").removeprefix("http://").rpartition(":")
     head = "GET {} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {}\r\n\r\n"
     with socket.create_connection((host, int(port)), PATIENCE, (source, 0)) as line, line.makefile("rb") as answers:
         line.sendall("".join(head.format(path, token) for token in WRONG[:40]).encode())

@@ -7,23 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Server
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, QueueError, WrongState
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.looks import unpack
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
 
 
 def bury(client: Client, queue: str, *payloads: bytes) -> list[str]:

@@ -5,74 +5,14 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Client, Server
+from tests.support.session import Client, Consumer, Server, dispatch
 from yirangmq.core import names
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.doors.takers import Waiting
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.jsontext import loads
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
-
-
-class Consumer:
-    """A subscription on a connection of its own; it keeps what it gets until told."""
-
-    def __init__(self, server: Server, name: str, credit: int = 100, queue: str = "mail") -> None:
-        self.name = name
-        self._server = server
-        self._client = server.client()
-        self._number = self._client.send(Kind.SUBSCRIBE, calls.Subscribe(queue, credit, None, name))
-        self.held: list[calls.Incoming] = []
-        self.got: list[bytes] = []
-        server.turn()
-
-    def look(self) -> list[bytes]:
-        """What came since it last looked."""
-        new = [one for answer in self._client.heard(self._number) for one in answer.value.messages]
-        self.held += new
-        self.got += [one.payload for one in new]
-        return [one.payload for one in new]
-
-    def ack(self, count: int | None = None) -> None:
-        self.look()
-        done, self.held = self.held[:count], self.held[len(self.held[:count]) :]
-        if done:
-            self._client.ask(Kind.ACK, calls.Settle([one.lease for one in done], self.name))
-
-    def nack(self, delay_ms: int | None = None) -> None:
-        self.look()
-        body = calls.Nack([one.lease for one in self.held], "HANDLER_ERROR", "it broke", delay_ms, self.name)
-        self.held = []
-        self._client.ask(Kind.NACK, body)
-
-    def leave(self) -> None:
-        """The connection is gone, leases stay until they lapse."""
-        self._client.session.end()
-        self._server.turn()
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
-
-
-def dispatch(client: Client, strategy: str, **more: Any) -> dict[str, Any]:
-    found: dict[str, Any] = client.call("dispatch_set", queue="mail", members={"strategy": strategy, **more})
-    return found
-
-
-def publish(client: Client, *payloads: bytes, first_id: int | None = None, **header: Any) -> None:
-    """``first_id``: for a server whose own ids begin anew."""
-    text = dumps(header).decode() if header else ""
-    ids = ["" if first_id is None else f"x-{first_id + n}" for n in range(len(payloads))]
-    sent = [calls.Outgoing(one, False, text, id) for one, id in zip(payloads, ids, strict=True)]
-    client.ask(Kind.PUBLISH, calls.Publish("mail", sent))
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -85,21 +25,21 @@ def numbered(first: int, last: int) -> list[bytes]:
 def test_one_message_each_in_turn(server: Server, client: Client) -> None:
     dispatch(client, "round_robin")
     a, b, c = (Consumer(server, name) for name in ("a", "b", "c"))
-    publish(client, *numbered(0, 7))
+    client.publish("mail", *numbered(0, 7))
     assert [one.look() for one in (a, b, c)] == [[b"0", b"3", b"6"], [b"1", b"4"], [b"2", b"5"]]
-    publish(client, b"7")
+    client.publish("mail", b"7")
     assert [one.look() for one in (a, b, c)] == [[], [b"7"], []], "the turn goes on"
     b.leave()
-    publish(client, *numbered(8, 10))
+    client.publish("mail", *numbered(8, 10))
     assert [one.look() for one in (a, c)] == [[b"9"], [b"8"]]
 
 
 def test_a_full_consumer_is_passed_over_and_nothing_waits_for_it(server: Server, client: Client) -> None:
     dispatch(client, "round_robin")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b", credit=10)
-    publish(client, *numbered(0, 6))
+    client.publish("mail", *numbered(0, 6))
     assert (a.look(), b.look()) == ([b"0"], numbered(1, 6))
-    publish(client, *numbered(6, 20))
+    client.publish("mail", *numbered(6, 20))
     assert b.look() == numbered(6, 11), "five were held already"
     a.ack()
     assert a.look() == [b"11"]
@@ -108,14 +48,14 @@ def test_a_full_consumer_is_passed_over_and_nothing_waits_for_it(server: Server,
 def test_shares_follow_the_weights(server: Server, client: Client) -> None:
     dispatch(client, "priority", weights={"big": 3, "idle": 0})
     big, small, idle = (Consumer(server, name) for name in ("big", "small", "idle"))
-    publish(client, *numbered(0, 40))
+    client.publish("mail", *numbered(0, 40))
     assert [len(one.look()) for one in (big, small, idle)] == [30, 10, 0]
 
 
 def test_by_lot_everybody_gets_some(server: Server, client: Client) -> None:
     dispatch(client, "random")
     crowd = [Consumer(server, name) for name in ("a", "b", "c")]
-    publish(client, *numbered(0, 90))
+    client.publish("mail", *numbered(0, 90))
     shares = [one.look() for one in crowd]
     assert all(10 < len(share) < 60 for share in shares)
     assert sorted([one for share in shares for one in share], key=int) == numbered(0, 90)
@@ -124,25 +64,25 @@ def test_by_lot_everybody_gets_some(server: Server, client: Client) -> None:
 def test_the_one_with_the_fewest_in_hand_gets_the_next(server: Server, client: Client) -> None:
     dispatch(client, "load_balance")
     a, b = Consumer(server, "a"), Consumer(server, "b")
-    publish(client, *numbered(0, 4))
+    client.publish("mail", *numbered(0, 4))
     assert (len(a.look()), len(b.look())) == (2, 2)
     a.ack()
-    publish(client, *numbered(4, 6))
+    client.publish("mail", *numbered(4, 6))
     assert (len(a.look()), len(b.look())) == (2, 0), "a had none in hand"
     b.ack(1)
-    publish(client, b"6")
+    client.publish("mail", b"6")
     assert (len(a.look()), len(b.look())) == (0, 1)
 
 
 def test_what_was_in_hand_before_a_restart_counts(server: Server, client: Client) -> None:
     dispatch(client, "load_balance")
-    publish(client, *numbered(0, 3))
+    client.publish("mail", *numbered(0, 3))
     old = client.ask(Kind.LEASE, calls.Lease("mail", 3, 0, None, "a")).value.messages
     assert len(old) == 3
     after = Server(server.store)
     after.clock.advance(server.clock.now_ms() - after.clock.now_ms())
     a, b = Consumer(after, "a"), Consumer(after, "b")
-    publish(after.client(), *numbered(3, 6), first_id=100)
+    after.client().publish("mail", *numbered(3, 6), first_id=100)
     assert (a.look(), len(b.look())) == ([], 3)
 
 
@@ -150,7 +90,7 @@ def test_the_same_key_goes_to_the_same_consumer(server: Server, client: Client) 
     dispatch(client, "key_hash", key="account")
     crowd = [Consumer(server, name) for name in ("a", "b", "c")]
     for n in range(60):
-        publish(client, b"k%d" % (n % 9), attributes={"account": n % 9})
+        client.publish("mail", b"k%d" % (n % 9), attributes={"account": n % 9})
     for one in crowd:
         one.look()
     owners = Counter(key for one in crowd for key in set(one.got))
@@ -163,7 +103,7 @@ def test_keys_of_one_that_is_gone_move_and_those_of_one_that_is_full_wait(server
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b")
     mine = [f"g{n}" for n in range(99) if owner(f"group {names.line_of(f'g{n}')}", ("a", "b")) == "a"][:3]
     for group in mine:
-        publish(client, group.encode(), groupId=group)
+        client.publish("mail", group.encode(), groupId=group)
     assert (a.look(), b.look()) == ([mine[0].encode()], []), "a is full, and b is not their owner"
     a.leave()
     assert b.look() == [mine[1].encode(), mine[2].encode()], "what was a's in line is b's"
@@ -178,7 +118,7 @@ def test_keys_of_one_that_is_gone_move_and_those_of_one_that_is_full_wait(server
 def test_strictly_one_after_the_other(server: Server, client: Client) -> None:
     dispatch(client, "ordered")
     a, b = Consumer(server, "a"), Consumer(server, "b")
-    publish(client, *numbered(0, 5))
+    client.publish("mail", *numbered(0, 5))
     order = []
     for _ in range(5):
         a.look()
@@ -195,8 +135,8 @@ def test_a_message_that_is_tried_again_holds_the_others_back(server: Server, cli
     client.call("set_policy", queue="mail", document={"retry": {"limit": 2, "backoff": "fixed", "initialDelaySec": 5}})
     dispatch(client, "ordered")
     a = Consumer(server, "a")
-    publish(client, *numbered(0, 3))
-    publish(client, b"urgent", attributes={"priority": 0})
+    client.publish("mail", *numbered(0, 3))
+    client.publish("mail", b"urgent", attributes={"priority": 0})
     assert a.look() == [b"0"]
     a.nack()
     assert a.look() == [], "it waits for its retry, and the others for it"
@@ -215,7 +155,7 @@ def test_a_message_that_is_tried_again_holds_the_others_back(server: Server, cli
 def test_order_holds_after_a_restart_and_for_leases_that_lapse(server: Server, client: Client) -> None:
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 10})
     dispatch(client, "ordered")
-    publish(client, *numbered(0, 3))
+    client.publish("mail", *numbered(0, 3))
     [first] = client.lease("mail")
     client.ask(Kind.NACK, calls.Nack([first.lease], "HANDLER_ERROR", "", 7_000))
     after = Server(server.store)
@@ -236,7 +176,7 @@ def test_order_holds_after_a_restart_and_for_leases_that_lapse(server: Server, c
 def test_everybody_gets_a_copy_with_its_own_ack_and_retry(server: Server, client: Client) -> None:
     dispatch(client, "broadcast")
     a, b = Consumer(server, "a"), Consumer(server, "b")
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     assert (a.look(), b.look()) == ([b"1", b"2"], [b"1", b"2"])
     a.ack()
     b.nack(delay_ms=1_000)
@@ -251,7 +191,7 @@ def test_everybody_gets_a_copy_with_its_own_ack_and_retry(server: Server, client
 def test_a_copy_names_what_it_is_a_copy_of_and_who_it_is_for(server: Server, client: Client) -> None:
     dispatch(client, "broadcast")
     a = Consumer(server, "a")
-    publish(client, b"1", attributes={"x": 1}, deduplicationKey="d", groupId="g")
+    client.publish("mail", b"1", attributes={"x": 1}, deduplicationKey="d", groupId="g")
     a.look()
     header = loads(a.held[0].header.encode())
     assert (header["targetConsumerId"], header["attributes"], header["groupId"]) == ("a", {"x": 1}, "g@a")
@@ -262,11 +202,11 @@ def test_while_nobody_is_there_messages_wait_and_late_comers_get_what_comes_afte
     server: Server, client: Client
 ) -> None:
     dispatch(client, "broadcast")
-    publish(client, b"early")
+    client.publish("mail", b"early")
     a = Consumer(server, "a")
     assert a.look() == [b"early"]
     b = Consumer(server, "b")
-    publish(client, b"late")
+    client.publish("mail", b"late")
     assert (a.look(), b.look()) == ([b"late"], [b"late"])
 
 
@@ -275,13 +215,13 @@ def test_registered_ones_find_their_copies_when_they_come_also_after_a_restart(s
     assert client.call("dispatch_register", queue="mail", consumer="ledger") is True
     assert client.call("dispatch_register", queue="mail", consumer="ledger") is False
     a = Consumer(server, "a")
-    publish(client, b"1")
+    client.publish("mail", b"1")
     assert a.look() == [b"1"]
     a.leave()
     after = Server(server.store)
     after.clock.advance(server.clock.now_ms() - after.clock.now_ms())
     b = Consumer(after, "b")
-    publish(after.client(), b"2", first_id=100)
+    after.client().publish("mail", b"2", first_id=100)
     assert b.look() == [b"2"]
     ledger = Consumer(after, "ledger")
     assert ledger.look() == [b"1", b"2"]
@@ -292,7 +232,7 @@ def test_registered_ones_find_their_copies_when_they_come_also_after_a_restart(s
 def test_copies_of_one_that_is_gone_are_among_the_dead_letters(server: Server, client: Client) -> None:
     dispatch(client, "broadcast", graceSec=5)
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b")
-    publish(client, b"1", b"2", b"3")
+    client.publish("mail", b"1", b"2", b"3")
     assert (a.look(), b.look()) == ([b"1"], numbered(1, 4))
     b.ack()
     a.leave()
@@ -302,7 +242,7 @@ def test_copies_of_one_that_is_gone_are_among_the_dead_letters(server: Server, c
     assert client.call("counts", queue="mail")["dead"] == 2
     server.turns.advance(60_000)
     assert client.call("counts", queue="mail")["dead"] == 3, "and the one it held, once its lease had lapsed"
-    publish(client, b"4")
+    client.publish("mail", b"4")
     assert b.look() == [b"4"]
 
 
@@ -310,7 +250,7 @@ def test_who_asks_without_waiting_gets_its_copies_too(server: Server, client: Cl
     dispatch(client, "broadcast")
     assert client.ask(Kind.LEASE, calls.Lease("mail", 5, 0, None, "poller")).value.messages == []
     a = Consumer(server, "a")
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     found = client.ask(Kind.LEASE, calls.Lease("mail", 5, 0, None, "poller")).value.messages
     assert ([one.payload for one in found], a.look()) == ([b"1", b"2"], [b"1", b"2"])
 
@@ -322,7 +262,7 @@ def test_who_asks_without_waiting_gets_its_copies_too(server: Server, client: Cl
 def test_what_is_for_one_alone_reaches_that_one(server: Server, client: Client, strategy: str) -> None:
     dispatch(client, strategy)
     a, b = Consumer(server, "a"), Consumer(server, "b")
-    publish(client, b"for b", targetConsumerId="b")
+    client.publish("mail", b"for b", targetConsumerId="b")
     assert (a.look(), b.look()) == ([], [b"for b"])
 
 
@@ -331,7 +271,7 @@ def test_a_paused_queue_gives_nothing(server: Server, client: Client, strategy: 
     dispatch(client, strategy)
     a = Consumer(server, "a")
     client.call("queue_pause", queue="mail")
-    publish(client, b"1")
+    client.publish("mail", b"1")
     assert a.look() == []
     client.call("queue_resume", queue="mail")
     assert a.look() == [b"1"]
@@ -342,7 +282,7 @@ def test_waiting_leases_are_served_by_each_strategy(server: Server, client: Clie
     dispatch(client, strategy)
     number = client.send(Kind.LEASE, calls.Lease("mail", 5, 30_000, None, "poller"))
     server.turn()
-    publish(client, b"1")
+    client.publish("mail", b"1")
     assert [one.payload for answer in client.heard(number) for one in answer.value.messages] == [b"1"]
 
 
@@ -352,7 +292,7 @@ def test_every_strategy_can_follow_every_other_and_nothing_is_lost(server: Serve
     plan = [one for one in Strategy if one is not Strategy.BROADCAST]
     for strategy in [*plan, *reversed(plan), "none", "round_robin"]:
         dispatch(client, strategy)
-        publish(client, *numbered(sent, sent + 10))
+        client.publish("mail", *numbered(sent, sent + 10))
         sent += 10
         a.ack(1)
         b.ack(1)
@@ -369,7 +309,7 @@ def test_every_strategy_can_follow_every_other_and_nothing_is_lost(server: Serve
 def test_copies_made_before_a_switch_still_reach_whom_they_are_for(server: Server, client: Client) -> None:
     dispatch(client, "broadcast")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b", credit=1)
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     dispatch(client, "first_available")
     for one in (a, b):
         one.ack(1)
@@ -384,7 +324,7 @@ def test_the_view_says_who_is_there_and_what_each_holds(server: Server, client: 
     dispatch(client, "key_hash", weights={"a": 2})
     a = Consumer(server, "a")
     client.call("dispatch_register", queue="mail", consumer="z")
-    publish(client, b"1", attributes={})
+    client.publish("mail", b"1", attributes={})
     a.look()
     found = client.call("dispatch", queue="mail")
     assert (found["strategy"], found["inFlight"], found["deliveries"]["DELIVERED"]) == ("key_hash", 1, 0)
@@ -402,7 +342,7 @@ def test_deliveries_are_recorded_with_their_times(server: Server, client: Client
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 10, "retry": {"initialDelaySec": 1}})
     dispatch(client, "first_available")
     a = Consumer(server, "a", credit=1)
-    publish(client, b"1")
+    client.publish("mail", b"1")
     began = server.clock.now_ms()
     [under_way] = client.call("deliveries", queue="mail")
     assert (under_way["status"], under_way["begunAt"], under_way["endedAt"]) == ("DELIVERING", began, None)
@@ -428,7 +368,7 @@ def test_deliveries_are_recorded_with_their_times(server: Server, client: Client
 
 def test_a_queue_without_a_strategy_records_nothing(server: Server, client: Client) -> None:
     a = Consumer(server, "a")
-    publish(client, b"1")
+    client.publish("mail", b"1")
     a.ack()
     assert client.call("deliveries") == []
     assert client.call("dispatch", queue="mail")["strategy"] is None
@@ -437,7 +377,7 @@ def test_a_queue_without_a_strategy_records_nothing(server: Server, client: Clie
 def test_outcomes_are_told_to_a_queue_in_the_same_commit(server: Server, client: Client) -> None:
     dispatch(client, "round_robin", outcomes="told")
     a = Consumer(server, "a")
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     a.ack(1)
     a._client.ask(Kind.NACK, calls.Nack([a.held[0].lease], "REJECTED", "no", None, "a"))
     told = [loads(one.payload) for one in client.lease("told", 5)]
@@ -452,7 +392,7 @@ def test_outcomes_that_cannot_be_told_fail_no_delivery(server: Server, client: C
     client.call("set_policy", queue="told", document={"quota": {"maxMessages": 1}})
     dispatch(client, "round_robin", outcomes="told")
     a = Consumer(server, "a")
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     a.ack(1)
     a.ack(1)
     assert client.call("counts", queue="mail")["done"] == 2
@@ -482,7 +422,7 @@ def test_nobody_is_registered_at_a_queue_that_is_not_there(client: Client) -> No
 
 def test_a_deleted_queue_has_no_consumers_when_it_comes_again(server: Server, client: Client) -> None:
     dispatch(client, "broadcast")
-    publish(client, b"1")
+    client.publish("mail", b"1")
     client.call("dispatch_register", queue="mail", consumer="a")
     client.call("delete_queue", queue="mail")
     dispatch(client, "broadcast")

@@ -5,21 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.parts import Client, Server
-from tests.doors.test_dispatching import Consumer, dispatch, publish
-from tests.places import KINDS, Place
+from tests.support.session import Client, Consumer, Server, dispatch
+from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    made = Place(str(request.param), tmp_path)
-    try:
-        yield made
-        assert list(made.reopen().check(repair=False)) == []
-    finally:
-        made.close()
+    with checked_place(str(request.param), tmp_path) as place:
+        yield place
 
 
 def reopened(place: Place, server: Server, later_ms: int = 0) -> tuple[Server, Client]:
@@ -32,11 +27,11 @@ def test_copies_wait_for_their_consumers_in_every_store(place: Place) -> None:
     server = Server(place.open())
     client = server.client()
     dispatch(client, "broadcast", graceSec=5)
-    publish(client, b"0")
+    client.publish("mail", b"0")
     for name in ("ledger", "audit"):
         client.call("dispatch_register", queue="mail", consumer=name)
     a = Consumer(server, "a")
-    publish(client, b"1", b"2", groupId="g")
+    client.publish("mail", b"1", b"2", groupId="g")
     assert a.look() == [b"0", b"1"], "the second of the group waits for the first, copy by copy"
     a.ack()
     assert a.look() == [b"2"]
@@ -57,7 +52,7 @@ def test_strict_order_outlives_the_server_in_every_store(place: Place) -> None:
     server = Server(place.open())
     client = server.client()
     dispatch(client, "ordered")
-    publish(client, b"1", b"2")
+    client.publish("mail", b"1", b"2")
     [first] = client.lease("mail", 2)
     client.ask(Kind.NACK, calls.Nack([first.lease], "HANDLER_ERROR", "", 9_000))
     after, again = reopened(place, server, 1_000)
@@ -76,7 +71,7 @@ def test_messages_are_shared_out_and_settled_in_every_store(place: Place, strate
     dispatch(client, strategy)
     a, b = Consumer(server, "a"), Consumer(server, "b")
     for n in range(12):
-        publish(client, b"%d" % n, groupId=f"g{n}")
+        client.publish("mail", b"%d" % n, groupId=f"g{n}")
     a.ack()
     b.ack()
     assert sorted(int(one) for one in [*a.got, *b.got]) == list(range(12))

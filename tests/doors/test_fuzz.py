@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.doors.parts import MAX_FRAME, Client, Server
-from tests.wire.examples import EXAMPLES
+from tests.support.frame_examples import EXAMPLES
+from tests.support.session import MAX_FRAME, Client, Server
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.stores.open import open_store

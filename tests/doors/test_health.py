@@ -9,10 +9,10 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.broker.test_busy import BUSY_SECONDS, Shared
-from tests.doors.parts import Client, Server
-from tests.topics.live import live
-from tests.topics.live import run as run_loop
+from tests.support.locked_store import BUSY_SECONDS, Shared
+from tests.support.loops import run_loop
+from tests.support.session import Client, Server
+from tests.support.topic_server import live
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
@@ -67,16 +67,6 @@ def told(client: Client) -> tuple[str, list[tuple[str, str]]]:
 
 
 WELL: tuple[str, list[tuple[str, str]]] = ("ok", [])
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
 
 
 def publish(client: Client, payload: bytes = b"1") -> str:
@@ -338,4 +328,4 @@ def test_health_topics_is_degraded_while_their_log_cannot_be_used(tmp_path: Path
             [reason] = running.about.reasons()
             assert (reason.code, reason.level) == ("topics", "degraded")
 
-    run_loop("asyncio", main())
+    run_loop(main())

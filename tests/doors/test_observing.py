@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.parts import Answer, Client, Server
+from tests.support.session import Answer, Client, Server
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.doors.health import Disk
 from yirangmq.stores.files import FilesStore
@@ -13,16 +13,6 @@ from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
-
-@pytest.fixture
-def client(server: Server) -> Client:
-    return server.client()
 
 
 def watch(server: Server, client: Client, **values: Any) -> int:

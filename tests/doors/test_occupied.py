@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import daemon, run_command
+from tests.support.server_process import daemon, run_command
 from yirangmq.observe.occupant import SOMEBODY, cannot_listen, named, who_has, who_listens
 
 STREAM, DATAGRAM = socket.SOCK_STREAM, socket.SOCK_DGRAM

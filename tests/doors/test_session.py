@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.parts import MAX_FRAME, Server
+from tests.support.session import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
 from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
 from yirangmq.stores.memory import MemoryStore
@@ -12,12 +12,6 @@ from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import calls
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
-
-
-@pytest.fixture
-def server() -> Server:
-    return Server()
-
 
 # -- greeting -------------------------------------------------------------------------------------------------------
 

@@ -3,18 +3,15 @@
 import asyncio
 import os
 import stat
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-import uvloop
 
-from tests.certificates import client_context, server_context
-from tests.doors import turning
 from tests.doors.live import Peer, dial, dial_tcp, tcp_door, unix_door
-from tests.doors.parts import MAX_FRAME
-from tests.patience import soon
+from tests.support.credentials import client_context, server_context
+from tests.support.loops import Run
+from tests.support.session import MAX_FRAME
+from tests.support.wait import soon
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
 from yirangmq.wire import calls
@@ -26,14 +23,6 @@ LARGE = b"x" * 50_000
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "y.sock"
-
-
-Run = Callable[[Awaitable[None]], None]
-
-
-@pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return partial(turning.run, make_loop=request.param)
 
 
 def only(door: Door) -> Connection:

@@ -29,11 +29,6 @@ def pushed(clock: ManualClock, *spans: tuple[int, int], fence: int = 1) -> RunDe
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def ledger(clock: ManualClock) -> PushedLeases:
     return PushedLeases(clock)
 

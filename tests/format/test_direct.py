@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import is_in_memory, on_disk
+from tests.support.page_cache import is_in_memory, on_disk
 from yirangmq.format import direct
 from yirangmq.format.direct import BLOCK, CHUNK, LARGE, Place, write_at
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden_files import golden
+from tests.support.golden_files import golden
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.policy import read_policy

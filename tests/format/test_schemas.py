@@ -1,22 +1,19 @@
 """A JSON Schema is input of a client: no reference leaves the document, and size, depth and time are bounded."""
 
 import json
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jsonschema_rs
 import pytest
 
+from tests.support.schemas import SECRET, Outside, SlowLibrary
 from yirangmq.consumer.validation import Validation
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
 from yirangmq.format import schema_limits, schemas
 from yirangmq.format.schemas import compiled, first_complaint
 from yirangmq.pipeline.source.complaints import Complaints
 
-SECRET = "secret-token-of-the-server"
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
 POSITIONS: dict[str, Callable[[Any], Any]] = {
     "#": lambda inner: inner,
@@ -34,43 +31,6 @@ POSITIONS: dict[str, Callable[[Any], Any]] = {
     "#/unknownKeyword/x": lambda inner: {"unknownKeyword": {"x": inner}},
     "#/additionalProperties": lambda inner: {"$id": "http://127.0.0.1/base", "additionalProperties": inner},
 }
-
-
-class Outside:
-    """What a reference could reach: a file with a secret, and a port that counts who connects."""
-
-    def __init__(self, folder: Path) -> None:
-        file = folder / "conf.json"
-        file.write_text(json.dumps({"token": SECRET}))
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._listener.setblocking(False)
-        port = self._listener.getsockname()[1]
-        self.targets = (
-            f"file://{file}#/token",
-            f"file://{file}",
-            f"FILE://{file}#/token",
-            str(file),
-            f"http://127.0.0.1:{port}/schema",
-            f"http://127.0.0.1:{port}/schema#/$defs/a",
-            f"//127.0.0.1:{port}/schema",
-            "other.json",
-            "../conf.json#/token",
-            "?query",
-            "urn:example:other",
-            "json-schema:///other",
-            "https://json-schema.org/draft/2020-12/schema",
-        )
-
-    @property
-    def was_called(self) -> bool:
-        try:
-            self._listener.accept()
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        self._listener.close()
 
 
 @pytest.fixture
@@ -234,28 +194,6 @@ def test_schema_of_many_definitions_that_refer_to_each_other_is_no_expansion() -
 def test_schema_pattern_that_backtracks_ends_after_its_steps() -> None:
     validator = compiled({"pattern": r"^((a|aa)+)\2$"}, "schema", BadPolicy)
     assert "backtracking" in first_complaint(validator, "a" * 100_000 + "c")
-
-
-class SlowLibrary:
-    """Stands for a schema that the library needs long for: it waits until the test lets it go on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._real = jsonschema_rs.validator_for
-        self.threads: list[threading.Thread] = []
-        self.begun = threading.Semaphore(0)
-        self.go_on = threading.Event()
-        monkeypatch.setattr(jsonschema_rs, "validator_for", self)
-
-    def __call__(self, schema: Any, **options: Any) -> Any:
-        self.threads.append(threading.current_thread())
-        self.begun.release()
-        self.go_on.wait()
-        return self._real(schema, **options)
-
-    def end(self) -> None:
-        self.go_on.set()
-        for thread in self.threads:
-            thread.join()
 
 
 def test_schema_that_compiles_too_long_is_refused_and_few_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,36 +1,14 @@
 """The background executor: order, outcomes, refusals, an orderly end."""
 
-import queue
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import pytest
 
-from yirangmq.core.errors import BadInput, QueueError, Unavailable
+from tests.support.loops import ManualLoop
+from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.fsio.background import BackgroundExecutor
-
-
-class Loop:
-    """A loop whose turns the test takes; what is done is told with its thread."""
-
-    def __init__(self) -> None:
-        self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
-        self.told: list[tuple[Any, str]] = []
-        self.is_closed = False
-
-    def call(self, action: Callable[[], None]) -> None:
-        if self.is_closed:
-            raise RuntimeError("Event loop is closed")
-        self._calls.put(action)
-
-    def turn(self) -> None:
-        self._calls.get(timeout=10)()
-
-    def done(self, value: Any, error: QueueError | None) -> None:
-        self.told.append((value, "" if error is None else f"{error.code}: {error}"))
 
 
 def executor(threads: int = 1) -> BackgroundExecutor:
@@ -54,7 +32,7 @@ def raises(error: Exception) -> None:
 
 
 def test_executor_brings_values_and_errors_to_the_loop_in_order() -> None:
-    loop, made = Loop(), executor()
+    loop, made = ManualLoop(), executor()
     for work in (lambda: 1, lambda: raises(BadInput("no")), lambda: raises(OSError("broken")), lambda: 4):
         made.run(work, loop.call, loop.done)
     for _ in range(4):
@@ -70,7 +48,7 @@ def test_executor_makes_no_pool_before_the_first_work() -> None:
 
 
 def test_executor_refuses_work_after_its_stop() -> None:
-    loop, made = Loop(), executor()
+    loop, made = ManualLoop(), executor()
     made.stop()
     made.run(lambda: 1, loop.call, loop.done)
     assert loop.told == [(None, "unavailable: the server is stopping")]
@@ -79,7 +57,7 @@ def test_executor_refuses_work_after_its_stop() -> None:
 
 
 def test_executor_never_runs_work_that_it_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    loop, made = Loop(), executor()
+    loop, made = ManualLoop(), executor()
     ran: list[int] = []
     with monkeypatch.context() as patch:
         no_threads(patch)
@@ -95,7 +73,7 @@ def test_executor_tells_of_queued_work_that_goes_with_a_pool_that_got_no_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A pool of two has one thread, which is given work and has not begun it when the second cannot be started."""
-    loop = Loop()
+    loop = ManualLoop()
     pool = ThreadPoolExecutor(2)
     made = BackgroundExecutor(lambda: pool)
     begun, go_on = threading.Event(), threading.Event()
@@ -141,7 +119,7 @@ def test_executor_stop_cancels_or_does_what_has_not_begun(cancel: bool, expected
 
 
 def test_executor_survives_a_loop_that_is_closed() -> None:
-    loop, made = Loop(), executor()
+    loop, made = ManualLoop(), executor()
     loop.is_closed = True
     made.run(lambda: 1, loop.call, loop.done)
     made.drain()

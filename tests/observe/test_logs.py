@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 from yirangmq.core.errors import BadInput
 from yirangmq.observe.logs import begin, begin_syslog, log, values
 

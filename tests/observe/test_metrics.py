@@ -17,11 +17,6 @@ SECOND = 1_000
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def metrics(clock: ManualClock) -> Metrics:
     return Metrics(clock)
 

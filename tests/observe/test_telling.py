@@ -76,11 +76,6 @@ def test_events_worth_a_line_are_logged(caplog: pytest.LogCaptureFixture) -> Non
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def feed(clock: ManualClock) -> Feed:
     return Feed(clock)
 

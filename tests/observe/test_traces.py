@@ -34,11 +34,6 @@ def traces(exporter: InMemorySpanExporter) -> Traces:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def queues(clock: ManualClock, traces: Traces) -> Queues:
     queues = open_for_test(clock=clock)
     queues.listen(traces.hear)

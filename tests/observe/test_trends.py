@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tests.doors.http.v1.parts import Web
-from tests.doors.parts import Server
+from tests.support.http_api import Web
+from tests.support.session import Server
 from yirangmq.core.errors import StoreError
 from yirangmq.observe.trends import EVERY_MS, KEPT, METRICS, Trends
 from yirangmq.stores.memory_transaction import MemoryTransaction

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
-from tests.scenarios.daemons import Daemon
-from tests.threads import OnThread
+from tests.support.loop_thread import OnThread
+from tests.support.server_process import Daemon
+from tests.support.wait import until
 from yirangmq.observe import watchdog as module
 from yirangmq.observe.watchdog import LINGER_BEATS, WARN_SECONDS, LoopWatchdog
 

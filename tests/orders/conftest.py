@@ -6,20 +6,15 @@ from pathlib import Path
 import pytest
 
 from tests.orders.desk import Counter
-from tests.places import KINDS, Place
+from tests.support.stores import KINDS, Place, checked_place
 from yirangmq.core.inherited import Defaults
 from yirangmq.testing import ManualClock
 
 
 @pytest.fixture(params=KINDS)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """A home for a store; whatever a test did, a look over it finds nothing wrong."""
-    place = Place(str(request.param), tmp_path)
-    try:
+    with checked_place(str(request.param), tmp_path) as place:
         yield place
-        assert list(place.reopen().check(repair=False)) == []
-    finally:
-        place.close()
 
 
 @pytest.fixture

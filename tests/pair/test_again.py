@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.pair.nodes import Pair, pair
-from tests.pair.test_clients import Program
-from tests.scenarios.daemons import until
+from tests.pair.traffic import Program
+from tests.support.pair import Pair, pair
+from tests.support.server_process import until
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 

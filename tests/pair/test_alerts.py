@@ -1,32 +1,20 @@
 """A pair that loses a node: who hears of it, and where it can be seen."""
 
 import json
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pair.nodes import INTERVAL, Pair, pair
-from tests.scenarios.daemons import run_command, until
+from tests.support.pair import INTERVAL, Pair, pair
+from tests.support.server_process import run_command, until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 SETTINGS = json.dumps({"everySec": 0.1, "settleSec": INTERVAL, "windowSec": 600, "rules": {"disk_low": False}})
 
 
-def ask(two: Pair, name: str, path: str) -> Any:
-    """A node that is unwell says so with 503, and why."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{two.http[name]}/v1/{path}", timeout=60) as answer:
-            return json.load(answer)
-    except urllib.error.HTTPError as error:
-        with error:
-            return json.load(error)
-
-
 def alerts(two: Pair, name: str, state: str = "open") -> dict[str, Any]:
-    return {one["rule"]: one for one in ask(two, name, f"alerts?state={state}")["alerts"]}
+    return {one["rule"]: one for one in two.request(name, f"alerts?state={state}")["alerts"]}
 
 
 def says(two: Pair, name: str, rule: str, level: str, text: str) -> bool:
@@ -39,7 +27,7 @@ def switches(two: Pair, name: str) -> int:
 
 
 def is_unwell(two: Pair, name: str) -> bool:
-    found = ask(two, name, "health")
+    found = two.request(name, "health")
     return found["status"] == "degraded" and "peer_silent" in [reason["code"] for reason in found["reasons"]]
 
 
@@ -53,7 +41,7 @@ def test_health_peer_silent_and_alerts_tell_of_a_dead_node_until_its_return(tmp_
     is so sooner or later."""
     with pair(tmp_path, "--alerts", SETTINGS) as two:
         two.begin()
-        assert ask(two, "b", "health")["pair"]["peer"]["node"] == "a"
+        assert two.request("b", "health")["pair"]["peer"]["node"] == "a"
         assert two.command("a", "switch").returncode == 0
         until(lambda: "took-over" in alerts(two, "b").get("takeover", {"text": ""})["text"])
         level = alerts(two, "b")["takeover"]["level"]
@@ -62,10 +50,10 @@ def test_health_peer_silent_and_alerts_tell_of_a_dead_node_until_its_return(tmp_
         until(lambda: says(two, "a", "peer_silent", "CRITICAL", "b has been silent"))
         until(lambda: says(two, "a", "takeover", "WARNING", "took-over") or switches(two, "a") > 5)
         until(lambda: is_unwell(two, "a"))
-        until(lambda: ask(two, "a", "pair")["role"] == "ACTIVE")
-        peer = ask(two, "a", "pair")["peer"]
+        until(lambda: two.request("a", "pair")["role"] == "ACTIVE")
+        peer = two.request("a", "pair")["peer"]
         assert (peer["node"], peer["silent"]) == ("b", True)
-        took = [line for line in ask(two, "a", "pair/history?limit=10")["history"] if line["event"] == "took-over"]
+        took = [line for line in two.request("a", "pair/history?limit=10")["history"] if line["event"] == "took-over"]
         assert "3 connection" in dict(took[-1]["evidence"])
         until(lambda: printed(two, "a", "status", "pair: a ACTIVE, RUNNING", "peer: b ", "SILENT", "alert list"))
         until(lambda: printed(two, "a", "metrics", "yirangmq_pair_active 1", 'yirangmq_alerts_open{level="CRITICAL"} '))

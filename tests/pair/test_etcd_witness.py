@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.pair.nodes import pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
-from tests.scenarios.daemons import until
-from tests.tokens import TOKEN
+from tests.support.clock import MillisecondClock
+from tests.support.credentials import TOKEN
+from tests.support.etcd import EtcdCluster
+from tests.support.pair import pair
+from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
 from yirangmq.core.pairing import Pace, Witness
 from yirangmq.core.witness import Watching, Wish
@@ -24,27 +25,15 @@ TIMEOUT = PACE.timeout
 Exchange = Callable[[Wish, int], tuple[Witness, int, int]]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def __call__(self) -> int:
-        return self.ms
-
-
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
-    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
-        yield cluster
+@pytest.fixture
+def clock() -> MillisecondClock:
+    return MillisecondClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def node(etcd: Etcds, clock: Clock, request: pytest.FixtureRequest) -> Iterator[Callable[[str], Exchange]]:
+def node(
+    etcd: EtcdCluster, clock: MillisecondClock, request: pytest.FixtureRequest
+) -> Iterator[Callable[[str], Exchange]]:
     """One node's view, in a thread of its own as in a server."""
     made: list[tuple[EtcdKey, ThreadPoolExecutor]] = []
 
@@ -60,7 +49,7 @@ def node(etcd: Etcds, clock: Clock, request: pytest.FixtureRequest) -> Iterator[
         thread.shutdown()
 
 
-def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], clock: Clock) -> None:
+def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], clock: MillisecondClock) -> None:
     a, b = node("a"), node("b")
     assert b(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
     clock.ms = TIMEOUT + 1
@@ -78,7 +67,9 @@ def test_one_holds_it_until_it_is_not_renewed(node: Callable[[str], Exchange], c
     assert b(Wish.HOLD, 3)[0] is Witness.OURS, "given back is free at once"
 
 
-def test_of_two_who_take_it_at_the_same_moment_one_has_it(node: Callable[[str], Exchange], clock: Clock) -> None:
+def test_of_two_who_take_it_at_the_same_moment_one_has_it(
+    node: Callable[[str], Exchange], clock: MillisecondClock
+) -> None:
     nodes = [node(name) for name in ("a", "b")]
     for round in range(5):
         for one in nodes:
@@ -92,7 +83,7 @@ def test_of_two_who_take_it_at_the_same_moment_one_has_it(node: Callable[[str], 
 
 
 def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
-    etcd: Etcds, node: Callable[[str], Exchange], clock: Clock, request: pytest.FixtureRequest
+    etcd: EtcdCluster, node: Callable[[str], Exchange], clock: MillisecondClock, request: pytest.FixtureRequest
 ) -> None:
     a, b = node("a"), node("b")
     a(Wish.WATCH, 0)
@@ -105,7 +96,7 @@ def test_a_key_that_vanishes_is_waited_for_and_the_term_stays(
     assert b(Wish.HOLD, 8)[0] is Witness.OURS
 
 
-def test_an_etcd_that_is_away_says_nothing(clock: Clock) -> None:
+def test_an_etcd_that_is_away_says_nothing(clock: MillisecondClock) -> None:
     key = EtcdKey("etcd://127.0.0.1:1/x", Watching("a", TIMEOUT), Pace(interval=100), clock)
     try:
         assert key.exchange(Wish.HOLD, 1) == (Witness.AWAY, 0, 0)
@@ -115,7 +106,7 @@ def test_an_etcd_that_is_away_says_nothing(clock: Clock) -> None:
 
 def test_a_wrong_address_is_told() -> None:
     with pytest.raises(BadInput, match="pair_witness: 'nonsense' is not one of"):
-        EtcdKey("etcd://h:1/x?nonsense=1", Watching("a", 1), PACE, Clock())
+        EtcdKey("etcd://h:1/x?nonsense=1", Watching("a", 1), PACE, MillisecondClock())
 
 
 def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> None:
@@ -130,7 +121,7 @@ def test_without_the_extra_the_server_says_what_to_install(tmp_path: Path) -> No
     assert "yirangmq[etcd]" in done.stderr
 
 
-def test_a_pair_whose_witness_is_in_etcd(etcd: Etcds, tmp_path: Path) -> None:
+def test_a_pair_whose_witness_is_in_etcd(etcd: EtcdCluster, tmp_path: Path) -> None:
     """Cut off from each other one works; killed, the other one takes over; and while the two hear each other they need
     no witness."""
     with pair(tmp_path, "--pair-witness", f"etcd://{','.join(etcd.endpoints)}/gateway") as two:

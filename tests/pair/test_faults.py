@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.nodes import INTERVAL, NAMES, Pair, pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import until
+from tests.support.pair import INTERVAL, NAMES, Pair, pair
+from tests.support.server_process import until
+from tests.support.wait import PATIENCE
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
 from yirangmq.core.errors import Unavailable

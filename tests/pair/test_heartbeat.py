@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden_files import golden
+from tests.support.golden_files import golden
 from yirangmq.core.beat import Beat, Load
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
 from yirangmq.core.pairing import Pace, Role, Status

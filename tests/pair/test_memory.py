@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.clock import MillisecondClock
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.pairing import Witness
 from yirangmq.core.witness import Watching, Wish
@@ -38,16 +39,8 @@ def test_the_history_grows_and_survives_a_torn_line(tmp_path: Path) -> None:
     assert [line["term"] for line in memory.history(2)] == [3, 4]
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def __call__(self) -> int:
-        return self.ms
-
-
 def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
-    clock = Clock()
+    clock = MillisecondClock()
     a, b = (SharedFile(tmp_path / "witness", Watching(name, 1000), clock) for name in ("a", "b"))
     assert b.exchange(Wish.WATCH, 0)[0] is Witness.THEIRS, "none is not free before the time-out is over"
     clock.ms = 1001
@@ -67,7 +60,7 @@ def test_one_holds_the_witness_until_it_is_not_renewed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"holder": "a"}'])
 def test_a_witness_that_cannot_be_read_says_nothing(tmp_path: Path, text: str) -> None:
-    clock = Clock()
+    clock = MillisecondClock()
     (tmp_path / "witness").write_text(text)
     assert SharedFile(tmp_path / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY
     assert SharedFile(tmp_path / "no" / "witness", Watching("a", 1000), clock).exchange(Wish.HOLD, 1)[0] is Witness.AWAY

@@ -2,23 +2,23 @@
 
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.pair.nodes import Pair, pair
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import run_command, until
+from tests.support.http_client import request_json
+from tests.support.pages import code_blocks
+from tests.support.pair import Pair, pair
+from tests.support.server_process import run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.core.errors import LeaseLost, Unavailable
@@ -93,16 +93,6 @@ def test_a_switch_by_hand_under_load_loses_nothing(tmp_path: Path) -> None:
         assert two.status("a")["term"] == 3
 
 
-def asked(url: str, method: str = "GET", body: bytes | None = None) -> tuple[int, Any]:
-    request = urllib.request.Request(url, body, {"content-type": "application/json"}, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-            return answer.status, answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
-
-
 def is_open(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -127,16 +117,16 @@ def test_a_standby_refuses_work_at_every_door_and_names_the_active_node(tmp_path
             assert (found["term"], found["peer"]["node"], found["peer"]["role"]) == (1, "a", "ACTIVE")
             health = client.call("health")
             assert health["status"] == "ok", health
-        web = f"http://127.0.0.1:{two.http['b']}"
-        code, body = asked(f"{web}/v1/queues/jobs/messages", "POST", b'{"payload": 1}')
-        refused = json.loads(body)["error"]
+        ask = partial(request_json, f"http://127.0.0.1:{two.http['b']}")
+        code, answer = ask("POST", "/v1/queues/jobs/messages", {"payload": 1})
+        refused = answer["error"]
         assert (code, refused["code"], refused["active"]["node"]) == (503, "not_active", "a")
         assert refused["active"]["addresses"][1] == f"http://127.0.0.1:{two.http['a']}"
-        assert asked(f"{web}/v1/queues/jobs/lease", "POST", b"{}")[0] == 503
-        assert asked(f"{web}/v1/topics/prices/records", "POST", b'{"payload": 1}')[0] == 503
-        assert asked(f"{web}/v1/queues/jobs/policy", "PUT", b"{}")[0] == 503
-        assert asked(f"{web}/mq/jobs/messages", "POST", b'{"priority": null}')[0] == 503
-        assert asked(f"{web}/v1/status")[0] == asked(f"{web}/health")[0] == 200
+        assert ask("POST", "/v1/queues/jobs/lease", {})[0] == 503
+        assert ask("POST", "/v1/topics/prices/records", {"payload": 1})[0] == 503
+        assert ask("PUT", "/v1/queues/jobs/policy", {})[0] == 503
+        assert ask("POST", "/mq/jobs/messages", {"priority": None})[0] == 503
+        assert ask("GET", "/v1/status")[0] == ask("GET", "/health")[0] == 200
         assert [is_open(two.stomp[name]) for name in ("a", "b")] == [True, False]
         with connect(f"tcp://127.0.0.1:{two.tcp['b']}") as client:
             client.publish("work", b"2")  # follows the name to the active node
@@ -175,7 +165,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "pair.md").read_text()
 
 def page_runs(two: Pair, store: str) -> None:
     """The commands of docs/pair.md, said to b while a is dead. (Its switch is the one of the test above.)"""
-    blocks = "".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))
+    blocks = "".join(code_blocks(PAGE, "sh"))
     found = [line for line in blocks.splitlines() if line.startswith("yirangmq pair") and "--store" not in line]
     assert len(found) == 5
     for line in found:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.nodes import INTERVAL, NAMES, Pair, pair
 from tests.pair.traffic import Traffic, check_nothing_is_lost, check_one_at_a_time
-from tests.scenarios.daemons import until
+from tests.support.pair import INTERVAL, NAMES, Pair, pair
+from tests.support.server_process import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 KEPT = ["witness", "the peer has it: no takeover"]

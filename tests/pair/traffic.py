@@ -6,10 +6,13 @@ by that node."""
 import itertools
 import threading
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
-from tests.pair.nodes import NAMES, Pair
-from tests.scenarios.daemons import until
+import stomp
+
+from tests.support.pair import NAMES, Pair
+from tests.support.server_process import until
 from yirangmq import NewMessage, QueueError
 from yirangmq.client.open import connect
 
@@ -154,3 +157,85 @@ def check_nothing_is_lost(two: Pair, traffic: Traffic) -> None:
     assert traffic.confirmed - traffic.unsure <= set(got) | set(traffic.acked), "lost"
     assert set(got) <= traffic.tried
     assert two.call(active, "pair_adopt", store=two.nodes[standby].url, node=standby)["messages"] == 0
+
+
+BEATS_MS = 1000
+
+
+GREETING_SECONDS = 5.0
+
+
+class Program(stomp.ConnectionListener):  # type: ignore[misc]
+    """As programs of ActiveMQ are: it connects to the first of its list that lets it in, and again when it was lost.
+    A node that takes the connection and says nothing is passed over for the next."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self.addresses = [("127.0.0.1", port) for port in ports]
+        self.got: list[bytes] = []
+        self.receipts: list[str] = []
+        self.line: Any = None
+        self._lost = threading.Event()
+        self._over = threading.Event()
+        self._lost.set()
+        self._thread = threading.Thread(target=self._keep)
+
+    def on_message(self, frame: Any) -> None:
+        self.got.append(frame.body)
+
+    def on_receipt(self, frame: Any) -> None:
+        self.receipts.append(frame.headers["receipt-id"])
+
+    def on_disconnected(self) -> None:
+        self._lost.set()
+
+    def _keep(self) -> None:
+        while not self._over.is_set():
+            if self._lost.wait(0.05):
+                self._drop()
+                self._lost.clear()
+                if not self._connect():
+                    self.addresses.append(self.addresses.pop(0))
+                    self._lost.set()
+                    self._over.wait(0.1)
+
+    def _connect(self) -> bool:
+        beats = (BEATS_MS, BEATS_MS)
+        line = stomp.Connection12(
+            self.addresses, heartbeats=beats, reconnect_attempts_max=1, timeout=GREETING_SECONDS, auto_decode=False
+        )
+        line.set_listener("program", self)
+        try:
+            line.connect()
+            until(lambda: line.is_connected() or self._lost.is_set(), GREETING_SECONDS)
+            line.subscribe("/queue/work", id="1", ack="auto")
+        except (AssertionError, OSError, stomp.exception.StompException):
+            return False
+        self.line = line
+        return True
+
+    def _drop(self) -> None:
+        line, self.line = self.line, None
+        if line is not None:
+            with suppress(Exception):
+                line.transport.disconnect_socket()
+
+    def send(self, id: str) -> None:
+        """Until it is confirmed, by whichever node; what is sent twice is stored once."""
+        end = time.monotonic() + 120
+        while id not in self.receipts:
+            assert time.monotonic() < end, "nobody confirmed it"
+            with suppress(AssertionError):
+                until(lambda: self.line is not None, 2.0)
+            with suppress(Exception):
+                self.line.send("/queue/work", id, headers={"receipt": id, "_AMQ_DUPL_ID": id})
+            with suppress(AssertionError):
+                until(lambda: id in self.receipts or self._lost.is_set(), 2.0)
+
+    def start(self) -> "Program":
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        self._over.set()
+        self._thread.join(30)
+        self._drop()

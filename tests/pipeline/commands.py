@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.parts import Result
+from tests.support.cli import Result
 from yirangmq.cli.main import run
 
 Command = Callable[..., Result]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

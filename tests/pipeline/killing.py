@@ -13,8 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.pipeline.served import Served
-from tests.scenarios.daemons import until
+from tests.support.pipeline_server import Served
+from tests.support.server_process import until
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 120.0

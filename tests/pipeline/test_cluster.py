@@ -13,8 +13,8 @@ import pytest
 
 from tests.pipeline.commands import bury
 from tests.pipeline.killing import ROOT, Driver, Producer, judge, tell, wait_for_batches
-from tests.pipeline.served import Served
 from tests.pipeline.under_way import call
+from tests.support.pipeline_server import Served
 from yirangmq.pipeline import project
 from yirangmq.pipeline.cluster import LocalCluster
 from yirangmq.pipeline.session import source_archive

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline import commands
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.pipeline import places

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.pipeline.killing import Driver, Producer, judge, tell, wait_for_batches
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.pipeline.cluster import free_port
 
 KILLS = int(os.environ.get("YIRANGMQ_SPARK_KILLS", "2"))

@@ -12,7 +12,7 @@ from pyspark.testing import assertDataFrameEqual
 from tests.pipeline import commands, made_data
 from tests.pipeline.commands import Command, bury
 from tests.pipeline.made_data import MESSAGES, RECORDS
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.core.errors import BadInput
 from yirangmq.pipeline.jobs import replay
 

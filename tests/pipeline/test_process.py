@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.patience import PATIENCE
 from tests.pipeline import commands
 from tests.pipeline.commands import Command
-from tests.pipeline.served import Served
-from tests.scenarios.daemons import until
+from tests.support.pipeline_server import Served
+from tests.support.server_process import until
+from tests.support.wait import PATIENCE
 from yirangmq.pipeline import keeping, process, running, steps
 from yirangmq.pipeline.source.complaints import NOT_JSON
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.pipeline import project
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, GreaterThan, In, IsNotNull, LessThanOrEqual
 
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.queues import OfQueue, PushingQueueReader
 from yirangmq.pipeline.source.topics import PushingTopicReader

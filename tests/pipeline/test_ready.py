@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline import commands
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
 from yirangmq.pipeline import doctor, warmup
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

@@ -10,8 +10,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from tests.patience import PATIENCE
-from tests.pipeline.served import Served
+from tests.support.pipeline_server import Served
+from tests.support.wait import PATIENCE
 from yirangmq.pipeline.cluster import free_port
 from yirangmq.pipeline.source import broker
 from yirangmq.pipeline.source.errors import SourceError

@@ -2,18 +2,18 @@
 
 import contextlib
 import io
-import re
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline.served import Served
+from tests.support.pages import code_blocks
+from tests.support.pipeline_server import Served
 from tools.spark_docs import PAGE, page
 from yirangmq.pipeline.source.options import OPTIONS
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = re.findall(r"```python\n(.*?)```", (ROOT / "docs/spark.md").read_text(), re.DOTALL)
+PROGRAMS = code_blocks((ROOT / "docs/spark.md").read_text(), "python")
 
 
 def test_the_page_of_options_is_current() -> None:

@@ -16,10 +16,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
-from tests.pipeline.served import Served
-from tests.scenarios.daemons import until
+from tests.support.http_server import HttpServer
+from tests.support.pipeline_server import Served
+from tests.support.server_process import until
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SteadyClock
 from yirangmq.core.topics import NewRecord, Retention, Trimmed
 from yirangmq.pipeline.source.broker import HttpBroker

@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline import commands
-from tests.pipeline.served import Served
 from tests.pipeline.under_way import PATIENCE, UnderWay, call, status_of
-from tests.scenarios.daemons import until
+from tests.support.pipeline_server import Served
+from tests.support.server_process import until
 from yirangmq.core.topics import NewRecord
 from yirangmq.stores.segments import LogSettings, SegmentLog
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests import patience
-from tests.pipeline.served import Served
-from tests.scenarios.daemons import until
+from tests.support import wait
+from tests.support.pipeline_server import Served
+from tests.support.server_process import until
 
-PATIENCE = 2 * patience.PATIENCE
+PATIENCE = 2 * wait.PATIENCE
 """Seconds that a loaded machine may take to start Spark or to end it."""
 PAGE = re.compile(r"Spark's own page: (http://\S+)")
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import KINDS, Place
 from tests.processor.hooks import MODULE
+from tests.support.stores import KINDS, Place
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.inherited import Defaults
@@ -20,11 +20,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield place
     finally:
         place.close()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
 
 
 @pytest.fixture

@@ -1,62 +1,26 @@
 """The real daemon in a thread, with every door open, and one producer and consumer for each of them."""
 
-import asyncio
 import http.client
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.doors.stomp.live import LiveClient
-from tests.patience import until
 from tests.processor.hooks import MODULE
-from yirangmq.cli.daemon import Daemon, Secrets
+from tests.support.daemon_thread import DaemonThread
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import until
 from yirangmq.client.open import connect
-from yirangmq.config.load import load
-from yirangmq.stores.open import open_store
 
 PATIENCE = 60.0
 
 
-class Server:
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        doors = {"http": "127.0.0.1:0", "stomp": "127.0.0.1:0", "topics": "off", "stop_seconds": 1}
-        self._config = load({}, {}, {"data": str(folder), "hooks": MODULE, **doors, **settings})
-        self._up = threading.Event()
-        self.unix = f"unix:{folder / 'yirangmq.sock'}"
-        self.http = self.stomp = 0
-
-    def start(self) -> None:
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
-        self._thread.start()
-        assert self._up.wait(PATIENCE)
-
-    async def _run(self) -> None:
-        store = open_store(self._config.store_url, durability="os")
-        try:
-            self._loop = asyncio.get_running_loop()
-            self.daemon = Daemon(self._config, store, Secrets())
-            await self.daemon.run(self._ready)
-        finally:
-            store.close()
-
-    def _ready(self, addresses: list[str]) -> None:
-        ports = {one.partition(":")[0]: one.rpartition(":")[2] for one in addresses if not one.startswith("unix")}
-        self.http, self.stomp = int(ports["http"]), int(ports["stomp"])
-        self._up.set()
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self.daemon.stop)
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive()
-
-
 @contextmanager
-def served(folder: Path, **settings: Any) -> Iterator[Server]:
+def served(folder: Path, **settings: Any) -> Iterator[DaemonThread]:
     folder.mkdir(exist_ok=True)
-    server = Server(folder, **settings)
+    doors = {"http": "127.0.0.1:0", "stomp": "127.0.0.1:0", "topics": "off"}
+    server = DaemonThread(folder, **{"hooks": MODULE, **doors, **settings})
     server.start()
     try:
         yield server
@@ -69,7 +33,7 @@ class Refusal(Exception):
 
 
 class SocketDoor:
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: DaemonThread) -> None:
         self._client = connect(server.unix, consumer="tester")
 
     def send(self, queue: str, payload: bytes) -> None:
@@ -92,8 +56,8 @@ class SocketDoor:
 class HttpDoor:
     """``/v1``: the payload is the body."""
 
-    def __init__(self, server: Server) -> None:
-        self._line = http.client.HTTPConnection("127.0.0.1", server.http, timeout=PATIENCE)
+    def __init__(self, server: DaemonThread) -> None:
+        self._line = http.client.HTTPConnection("127.0.0.1", server.ports["http"], timeout=PATIENCE)
 
     def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
         self._line.request(method, path, body, {name.replace("_", "-"): text for name, text in headers.items()})
@@ -146,8 +110,8 @@ class MqDoor(HttpDoor):
 
 
 class StompDoor:
-    def __init__(self, server: Server) -> None:
-        self._port = server.stomp
+    def __init__(self, server: DaemonThread) -> None:
+        self._port = server.ports["stomp"]
         self._clients: list[LiveClient] = []
         self._follows: dict[str, LiveClient] = {}
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
 from tests.processor.hooks import MODULE
-from tests.processor.live import DOORS, HttpDoor, Refusal, Server, served
+from tests.processor.live import DOORS, HttpDoor, Refusal, served
+from tests.support.daemon_thread import DaemonThread
+from tests.support.wait import until
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.errors import HookFailed, Unfit
@@ -26,20 +27,20 @@ CHAIN: dict[str, Any] = {"integrity": "sha256", "checks": [{"check": "length", "
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonThread]:
     folder = tmp_path_factory.mktemp("served")
     with served(folder / "d", processors=json.dumps({"*": CHAIN, "free": {}})) as server:
         yield server
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
+def client(server: DaemonThread) -> Iterator[Client]:
     with connect(server.unix, consumer="looker") as client:
         yield client
 
 
 @pytest.fixture(params=DOORS)
-def door(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
+def door(request: pytest.FixtureRequest, server: DaemonThread) -> Iterator[Any]:
     door = DOORS[request.param](server)
     door.name = request.param
     try:
@@ -48,7 +49,7 @@ def door(request: pytest.FixtureRequest, server: Server) -> Iterator[Any]:
         door.close()
 
 
-def test_bytes_come_out_as_they_went_in(server: Server, client: Client, door: Any) -> None:
+def test_bytes_come_out_as_they_went_in(server: DaemonThread, client: Client, door: Any) -> None:
     queue = f"bytes-{door.name}"
     for payload in PAYLOADS.values():
         door.send(queue, payload)
@@ -96,7 +97,7 @@ def test_a_hook_is_asked_at_every_door(client: Client, door: Any) -> None:
     assert door.take(queue) == b"fine \xff"
 
 
-def test_a_damaged_payload_is_handed_out_at_no_door(server: Server, client: Client, door: Any) -> None:
+def test_a_damaged_payload_is_handed_out_at_no_door(server: DaemonThread, client: Client, door: Any) -> None:
     queue = f"damaged-{door.name}"
     door.send(queue, b"first")
     [look] = client.peek(queue)
@@ -119,7 +120,7 @@ def test_a_damaged_payload_is_handed_out_at_no_door(server: Server, client: Clie
         web.close()
 
 
-def _spoil(server: Server, queue: str, id: str) -> None:
+def _spoil(server: DaemonThread, queue: str, id: str) -> None:
     """As if the disk had: behind the back of everything that looks at payloads."""
     done: list[Any] = []
 
@@ -135,7 +136,7 @@ def _spoil(server: Server, queue: str, id: str) -> None:
 
 
 @pytest.mark.process
-def test_a_transaction_of_stomp_is_stored_whole_or_not_at_all(server: Server, client: Client) -> None:
+def test_a_transaction_of_stomp_is_stored_whole_or_not_at_all(server: DaemonThread, client: Client) -> None:
     client.set_policy("tx", {"processor": {"hooks": [{"hook": f"{MODULE}:says", "timeoutSec": 60}]}})
     for bodies, stored in ([b"yes", b"reason"], 0), ([b"yes", b"fine"], 2):
         line = DOORS["stomp"](server)
@@ -153,7 +154,7 @@ def test_a_transaction_of_stomp_is_stored_whole_or_not_at_all(server: Server, cl
 
 
 @pytest.mark.process
-def test_many_requests_at_once_each_have_their_own_answer(server: Server, client: Client) -> None:
+def test_many_requests_at_once_each_have_their_own_answer(server: DaemonThread, client: Client) -> None:
     client.set_policy("crowd", {"processor": {"hooks": [{"hook": f"{MODULE}:says", "timeoutSec": 60}], "workers": 2}})
     payloads = [b"reason" if number % 3 == 0 else b"fine %d" % number for number in range(30)]
     web = HttpDoor(server)
@@ -182,7 +183,7 @@ def _answer(stream: Any) -> tuple[int, bytes]:
     return status, stream.read(size)
 
 
-def test_processors_are_named_methods_of_the_server(server: Server, client: Client) -> None:
+def test_processors_are_named_methods_of_the_server(server: DaemonThread, client: Client) -> None:
     shown = client.call("processor_set", queue="named", document={"checks": [{"check": "json"}]})
     assert shown["checks"] == [{"check": "json", "root": None}]
     rows = client.call("processors")

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
 from tests.processor.hooks import MODULE
-from tests.processor.live import PATIENCE, Server, served
-from tests.scenarios.daemons import Daemon
+from tests.processor.live import PATIENCE, served
+from tests.support.daemon_thread import DaemonThread
+from tests.support.server_process import Daemon
+from tests.support.wait import until
 from yirangmq.broker import lines
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
@@ -24,13 +25,13 @@ LONG = 600
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonThread]:
     with served(tmp_path_factory.mktemp("hooks") / "d") as server:
         yield server
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
+def client(server: DaemonThread) -> Iterator[Client]:
     with connect(server.unix, consumer="tester") as client:
         yield client
 
@@ -105,7 +106,7 @@ def test_a_hook_that_crashes_takes_nobody_with_it(client: Client, payload: bytes
     assert [one.payload for one in client.lease(queue, 10)] == [b"before", b"after"]
 
 
-def test_a_hook_that_is_killed_from_outside_is_told(server: Server, client: Client, tmp_path: Path) -> None:
+def test_a_hook_that_is_killed_from_outside_is_told(server: DaemonThread, client: Client, tmp_path: Path) -> None:
     hooked(client, "killed", "begun")
     sending = Sending(server.unix, "killed", bytes(tmp_path / "pid"))
     os.kill(number_in(tmp_path / "pid"), signal.SIGKILL)
@@ -115,7 +116,7 @@ def test_a_hook_that_is_killed_from_outside_is_told(server: Server, client: Clie
     assert client.counts("killed").published == 0
 
 
-def test_a_slow_queue_delays_no_other(server: Server, client: Client, tmp_path: Path) -> None:
+def test_a_slow_queue_delays_no_other(server: DaemonThread, client: Client, tmp_path: Path) -> None:
     hooked(client, "slow", "wait")
     go = tmp_path / "go"
     sending = Sending(server.unix, "slow", bytes(go))
@@ -132,7 +133,7 @@ def test_a_slow_queue_delays_no_other(server: Server, client: Client, tmp_path: 
     assert client.counts("slow").ready == 1
 
 
-def test_messages_of_one_queue_keep_their_order(server: Server, client: Client, tmp_path: Path) -> None:
+def test_messages_of_one_queue_keep_their_order(server: DaemonThread, client: Client, tmp_path: Path) -> None:
     hooked(client, "order", "wait", workers=2)
     first, second = tmp_path / "first", tmp_path / "second"
     second.touch()
@@ -146,7 +147,7 @@ def test_messages_of_one_queue_keep_their_order(server: Server, client: Client, 
 
 
 def test_what_waits_for_hooks_is_bounded(
-    server: Server, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: DaemonThread, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines, "MOST_WAITING", 2)
     hooked(client, "full", "wait")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.patience import until
 from tests.processor.hooks import MODULE
 from tests.processor.live import served
+from tests.support.wait import until
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.clock import SystemClock

@@ -10,8 +10,8 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.places import Place
 from tests.properties.model import Model, New, Refusal, Rules
+from tests.support.stores import Place
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError

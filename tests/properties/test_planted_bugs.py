@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.places import Place
 from tests.properties.machine import CONSUMERS, QueueMachine
+from tests.support.stores import Place
 from yirangmq.broker import groups
 from yirangmq.core import decide
 from yirangmq.core.message import Envelope, Message

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.places import ALL_KINDS
 from tests.properties.machine import QueueMachine
+from tests.support.stores import ALL_KINDS
 
 DEARER = {"files": 4}
 """So much more does a step cost on this store than on the others; it gets so many examples less."""

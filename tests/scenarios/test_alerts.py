@@ -2,15 +2,13 @@
 
 import json
 import sys
-import urllib.error
-import urllib.request
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
 
@@ -51,19 +49,10 @@ def box(server: Daemon) -> dict[str, Any]:
         return dict(found)
 
 
-def ask(server: Daemon, path: str, token: str = TOKEN, body: bytes | None = None) -> Any:
-    url = next(one for one in server.ready["addresses"] if one.startswith("http://"))
-    headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{url}/v1/{path}", body, headers), timeout=60) as answer:
-        return json.load(answer)
-
-
-def status_of(server: Daemon, path: str, token: str = TOKEN) -> int:
-    """Of a request that is refused."""
-    with pytest.raises(urllib.error.HTTPError) as found:
-        ask(server, path, token)
-    with closing(found.value):
-        return found.value.code
+def over(server: Daemon) -> list[str]:
+    """The states of the alerts that are over."""
+    found = server.request("GET", "/v1/alerts?state=over", token=TOKEN)[1]
+    return [one["state"] for one in found["alerts"]]
 
 
 def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) -> None:
@@ -82,7 +71,11 @@ def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) 
         server.start()
         found = command(server, "alert", "show", id)["alert"]
         assert (found["acknowledgedBy"], found["note"], found["state"]) == ("ann", "on it", "open")
-        assert ask(server, "status")["alerts"] == {"open": 1, "critical": 0, "unacknowledged": 0}
+        assert server.request("GET", "/v1/status", token=TOKEN)[1]["alerts"] == {
+            "open": 1,
+            "critical": 0,
+            "unacknowledged": 0,
+        }
         assert run_command(tmp_path, "alert", "ack", "99", f"--store={server.url}").returncode == 3
         with closing(connect(server.address)) as client:
             client.ack([one.lease_id for one in client.lease("orders", 3)])
@@ -90,7 +83,7 @@ def test_an_alert_from_its_fault_to_its_end_with_a_kill_between(tmp_path: Path) 
         text = command(server, "metrics")["metrics"]
         assert 'yirangmq_alerts_total{event="recovered"} 1' in text
         assert 'yirangmq_alert_notices_total{sink="command",outcome="sent"} 1' in text
-        until(lambda: [one["state"] for one in ask(server, "alerts?state=over")["alerts"]] == ["over"])
+        until(lambda: over(server) == ["over"])
         assert server.stop() == 0
 
 
@@ -101,10 +94,10 @@ def test_dead_letters_and_strangers_raise_one_alert_each_and_a_test_reaches_ever
             client.publish("orders", 1)
             [taken] = client.lease("orders", 1)
             client.nack(taken.lease_id, "REJECTED")
-        tcp = next(one for one in server.ready["addresses"] if one.startswith("tcp://"))
+        tcp = server.address_of("tcp")
         with pytest.raises(NotAllowed):
             connect(tcp, token="not-the-token", retries=0)
-        assert status_of(server, "status", "another-one") == 401
+        assert server.request("GET", "/v1/status", token="another-one")[0] == 401
         until(lambda: {"dead_letters", "client_refused"} <= {rule for _, rule in told(tmp_path)})
         until(lambda: opened(server) == {})
         until(lambda: box(server)["pending"] == 0)
@@ -113,10 +106,10 @@ def test_dead_letters_and_strangers_raise_one_alert_each_and_a_test_reaches_ever
             by_alert.setdefault(line["alert"]["id"], []).append(line["notice"])
         assert list(by_alert.values()) == [["opened", "recovered"]] * len(by_alert)
         assert {rule for _, rule in told(tmp_path)} == {"dead_letters", "client_refused"}
-        tested = ask(server, "alerts", body=b'{"sink": "command"}')
+        tested = server.request("POST", "/v1/alerts", {"sink": "command"}, token=TOKEN)[1]
         assert [(one["sink"], one["ok"]) for one in tested["sinks"]] == [("command", True)]
         assert told(tmp_path)[-1] == ("test", "test")
-        assert status_of(server, "pair") == 404, "it is not one of a pair"
+        assert server.request("GET", "/v1/pair", token=TOKEN)[0] == 404, "it is not one of a pair"
         rules = command(server, "alert", "rules")["rules"]
         assert {rule["rule"]: rule["enabled"] for rule in rules}["disk_low"] is False
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scenarios.daemons import Daemon, daemon, until
+from tests.support.server_process import Daemon, daemon, until
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process

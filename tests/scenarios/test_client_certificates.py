@@ -11,9 +11,9 @@ import pytest
 import stomp
 
 import yirangmq
-from tests.certificates import certificate
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command
+from tests.support.credentials import certificate
+from tests.support.server_process import Daemon, daemon, run_command
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.process
 

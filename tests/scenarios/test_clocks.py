@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import LiveClient
-from tests.faketime import HOUR, WallClock
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, run_command, until
-from tests.webqueues import WebQueues
+from tests.support.clock import HOUR, WallClock
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import Daemon, run_command, until
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.format.envelope import NewMessage
 
@@ -37,11 +37,6 @@ def served(folder: Path, clock: WallClock, store: str = "sqlite") -> Iterator[Da
         server.kill()
 
 
-def port(server: Daemon, scheme: str) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith(scheme)]
-    return int(address.rpartition(":")[2])
-
-
 def seconds(instant: str) -> float:
     return datetime.fromisoformat(instant).timestamp()
 
@@ -61,8 +56,8 @@ def set_clock(clock: WallClock, http: WebQueues, by: int) -> None:
 @pytest.mark.parametrize(("store", "by"), [("sqlite", -HOUR), ("files", HOUR)], ids=["sqlite-back", "files-forward"])
 def test_clock_set_while_a_server_runs_moves_no_lease_and_no_delay(tmp_path: Path, store: str, by: int) -> None:
     clock = WallClock(tmp_path)
-    with served(tmp_path, clock, store) as server, WebQueues(port(server, "http")) as http:
-        stomp = LiveClient(port(server, "stomp")).connect()
+    with served(tmp_path, clock, store) as server, WebQueues(server.port_of("http")) as http:
+        stomp = LiveClient(server.port_of("stomp")).connect()
         with connect(server.address) as socket:
             socket.set_policy("again", {"retry": {"initialDelaySec": SHORT}})
             socket.set_policy("stomp", {"visibilityTimeoutSec": LONG})
@@ -130,7 +125,7 @@ def test_clock_set_between_two_runs_in_one_boot_moves_no_lease_and_no_delay(tmp_
             # A program that opens the same store itself, with its own wall clock, goes by the same store time.
             found = run_command(tmp_path, "sweep", "--store", server.url, "--dry-run", "--json", YIRANGMQ_DIRECT="1")
             assert "delayed" not in json.loads(found.stdout)["byState"], found
-        with WebQueues(port(server, "http")) as http:
+        with WebQueues(server.port_of("http")) as http:
             [shown] = http.get("GET", "/v1/queues/later/messages?state=delayed")["messages"]
         assert abs(seconds(shown["dueAt"]) - LONG - clock.now()) < SOON
 

@@ -7,13 +7,12 @@ import time
 import traceback
 from collections import Counter
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 
 import yirangmq
-from tests.patience import PATIENCE
-from tests.scenarios.workers import LONG, crew
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import LONG, crew
 from yirangmq.core.states import State
 from yirangmq.stores.open import open_store
 from yirangmq.torture.snapshot import miscounts, take
@@ -54,11 +53,6 @@ def consume_until_empty(url: str, pipe: Connection, seed: int, end: float) -> No
                     return
     except BaseException:
         pipe.send(("error", traceback.format_exc()))
-
-
-@pytest.fixture(params=["sqlite", "files"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'store'}"
 
 
 @pytest.mark.timeout(SECONDS + 3 * PATIENCE)

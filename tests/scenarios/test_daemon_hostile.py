@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import daemon, until
-from tests.scenarios.workers import crew
+from tests.support.server_process import daemon, until
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import crew
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.wire import calls

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.scenarios import clients
-from tests.scenarios.daemons import Daemon, daemon, until
-from tests.scenarios.workers import crew
+from tests.support.queues import unsettled
+from tests.support.server_process import Daemon, daemon, until
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import crew
 from yirangmq.client.open import connect
 from yirangmq.stores.open import open_store
 
@@ -66,16 +67,11 @@ def work_through_kills(server: Daemon, folder: Path) -> Heard:
             until(lambda: client.counts("work").published > KILLS)
             stop_producing.touch()
             until(lambda: not any(worker.process.is_alive() for worker in producers), PATIENCE)
-            until(lambda: _left(client) == 0, PATIENCE)
+            until(lambda: unsettled(client, "work") == 0, PATIENCE)
         stop_consuming.touch()
         hearing.join(PATIENCE)
         assert not hearing.is_alive()
     return Heard(facts)
-
-
-def _left(client: Any) -> int:
-    counts = client.counts("work")
-    return int(counts.ready + counts.delayed + counts.leased)
 
 
 def test_a_server_killed_under_load_keeps_every_promise(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

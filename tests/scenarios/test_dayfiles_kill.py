@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.scenarios import clients
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
-from tests.scenarios.workers import crew
+from tests.support.queues import unsettled
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
+from tests.support.worker_processes import crew
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.format.dayrecord import payload_of, read
@@ -29,11 +30,6 @@ KILLS = 5
 def records(server: Daemon) -> list[dict[str, Any]]:
     root = server.folder / "d" / "by-date"
     return [read(line) for name in dayfiles.files(root) for line in dayfiles.lines(root / name)]
-
-
-def _left(client: Any) -> int:
-    counts = client.counts("work")
-    return int(counts.ready + counts.delayed + counts.leased)
 
 
 def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path) -> None:
@@ -57,7 +53,7 @@ def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path)
         stops[0].touch()
         until(lambda: not any(worker.process.is_alive() for worker in producers), PATIENCE)
         with connect(server.address) as client:
-            until(lambda: _left(client) == 0, PATIENCE)
+            until(lambda: unsettled(client, "work") == 0, PATIENCE)
         stops[1].touch()
         hearing.join(PATIENCE)
         assert not hearing.is_alive()

@@ -1,7 +1,6 @@
 """A real server and real consumers: strategies switched under load, consumers killed under each, programs turned away,
 outcomes told to an endpoint that fails at first."""
 
-import http.client
 import json
 import socket
 import subprocess
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
+from tests.support.queues import unsettled
+from tests.support.server_process import Daemon, daemon, run_command, until
 from yirangmq import NewMessage
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
@@ -95,7 +95,7 @@ def test_to_broadcast_and_back_under_load_every_message_goes_to_one_or_to_all(tm
             for n in range(0, MESSAGES, 20):
                 client.set_dispatch("mail", {"strategy": plan[n // 20 % len(plan)]})
                 client.publish_many("mail", list(range(n, n + 20)))
-            until(lambda: _is_empty(client, "mail"))
+            until(lambda: unsettled(client, "mail") == 0)
             until(lambda: {n for one in crew for n in one.acked} == set(range(MESSAGES)))
         by_number = Counter(n for one in crew for n in set(one.acked))
         assert all(len(one.acked) == len(set(one.acked)) for one in crew), "nobody gets the same one twice"
@@ -129,7 +129,7 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing(tmp_path: Path) -> 
             doomed.communicate()
         for queue in queues:
             with workers(server.address, queue, "survivor"):
-                until(lambda queue=queue: _is_empty(client, queue))
+                until(lambda queue=queue: unsettled(client, queue) == 0)
         for queue in queues:
             counts = client.counts(queue)
             copies = 1 if queue == "broadcast" else 0
@@ -146,11 +146,6 @@ def _publish_until_taken(client: Client, queue: str) -> bool:
     return client.counts(queue).leased > 0
 
 
-def _is_empty(client: Client, queue: str) -> bool:
-    counts = client.counts(queue)
-    return counts.ready + counts.leased + counts.delayed + counts.held == 0
-
-
 # -- programs ---------------------------------------------------------------------------------------------------------
 
 SETTINGS = {
@@ -163,22 +158,9 @@ SETTINGS = {
 }
 
 
-def _address(server: Daemon, scheme: str) -> str:
-    return str(next(one for one in server.ready["addresses"] if one.startswith(scheme)))
-
-
-def _status(server: Daemon, token: str, path: str, body: object) -> int:
-    connection = http.client.HTTPConnection(_address(server, "http://").removeprefix("http://"), timeout=60)
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    connection.request("POST", path, json.dumps(body), headers)
-    status = connection.getresponse().status
-    connection.close()
-    return status
-
-
 def _stomp(server: Daemon, token: str, queue: str) -> list[str]:
     """Connects, sends one message, and says which frames came back."""
-    host, _, port = _address(server, "stomp://").removeprefix("stomp://").rpartition(":")
+    host, _, port = server.address_of("stomp").removeprefix("stomp://").rpartition(":")
     connect = f"CONNECT\naccept-version:1.2\nhost:x\npasscode:{token}\n\n\0"
     send = f"SEND\ndestination:/queue/{queue}\nreceipt:r\n\nhello\0DISCONNECT\n\n\0"
     with socket.create_connection((host, int(port)), timeout=60) as line:
@@ -192,7 +174,7 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
     here = "127.0.0.1:0"
     options = ("--config", str(tmp_path / "settings.json"), "--tcp", here, "--http", here, "--stomp", here)
     with daemon(tmp_path, *options) as server:
-        tcp = _address(server, "tcp://")
+        tcp = server.address_of("tcp")
         with connect(tcp, token="token-of-program-atmh") as atmh, connect(tcp, token="token-of-program-jetco") as jetco:
             atmh.publish("JETCO", {"pay": 1})
             [delivery] = jetco.lease("JETCO", wait=60)
@@ -212,10 +194,10 @@ def test_only_listed_programs_come_and_only_as_the_table_says(tmp_path: Path) ->
             with pytest.raises(NotAllowed), connect(tcp, token=token, retries=0) as client:
                 deed(client)
         publish = "/v1/queues/JETCO/messages"
-        assert _status(server, "token-of-program-atmh", publish, {"pay": 2}) == 200
-        assert _status(server, "token-of-program-jetco", publish, {"pay": 2}) == 403
-        assert _status(server, "token-of-program-away", publish, {"pay": 2}) == 401
-        assert _status(server, "", publish, {"pay": 2}) == 401
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-atmh")[0] == 200
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-jetco")[0] == 403
+        assert server.request("POST", publish, {"pay": 2}, token="token-of-program-away")[0] == 401
+        assert server.request("POST", publish, {"pay": 2}, token="")[0] == 401
         assert _stomp(server, "token-of-program-atmh", "JETCO") == ["CONNECTED", "RECEIPT"]
         assert _stomp(server, "token-of-program-jetco", "ATMH") == ["CONNECTED", "ERROR"]
         assert _stomp(server, "token-of-program-away", "JETCO") == ["ERROR"]

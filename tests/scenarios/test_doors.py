@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import yirangmq
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
-from tests.webqueues import WebQueues
+from tests.support.http_queues import WebQueues
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
@@ -23,8 +23,7 @@ HTTP = ("--http", "127.0.0.1:0")
 
 
 def web(server: Daemon) -> WebQueues:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("http://")]
-    return WebQueues(int(address.rpartition(":")[2]))
+    return WebQueues(server.port_of("http"))
 
 
 def test_a_message_on_its_way_through_every_door(tmp_path: Path) -> None:

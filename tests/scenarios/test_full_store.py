@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.scenarios.daemons import daemon
 from tests.scenarios.disks import DISKS, MountedDisk
-from tests.servers import RunningServer
+from tests.support.server import RunningServer
+from tests.support.server_process import daemon
 from yirangmq.broker.queues import Queues
 from yirangmq.client.open import connect
 from yirangmq.core.errors import StoreFull

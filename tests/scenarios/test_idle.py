@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.process
 

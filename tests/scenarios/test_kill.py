@@ -3,12 +3,11 @@
 import random
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 import yirangmq
-from tests.scenarios.workers import Crew, Fact, consume, crew, produce
+from tests.support.worker_processes import Crew, Fact, consume, crew, produce
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.states import State
@@ -25,11 +24,6 @@ STILLBORN = 0.15
 FIRST_WORD = 10
 """Seconds a worker has for it; one that has nothing to do says nothing, and is killed all the same."""
 LATER_MS = 7_200_000
-
-
-@pytest.fixture(params=["sqlite", "files"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return f"{request.param}:{tmp_path / 'store'}"
 
 
 def killed_in_turn(team: Crew, url: str, chance: random.Random) -> list[Fact]:

@@ -8,8 +8,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command
+from tests.support.server_process import Daemon, daemon, run_command
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.errors import QuotaExceeded
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 
 def http(server: Daemon, method: str, path: str, body: bytes | None = b"1") -> tuple[int, str]:
-    address = next(one for one in server.ready["addresses"] if one.startswith("http://"))
+    address = server.address_of("http")
     try:
         with urlopen(Request(address + path, body, {"content-type": "application/json"}, method=method)) as answer:
             return answer.status, answer.read().decode()
@@ -28,7 +28,7 @@ def http(server: Daemon, method: str, path: str, body: bytes | None = b"1") -> t
 
 def stomp(server: Daemon, queue: str) -> str:
     """The command and the headers of what a SEND is answered with."""
-    address = next(one for one in server.ready["addresses"] if one.startswith("stomp:"))
+    address = server.address_of("stomp")
     host, _, port = address.rpartition("//")[2].rpartition(":")
     with socket.create_connection((host, int(port)), PATIENCE) as line:
         line.sendall(b"CONNECT\naccept-version:1.2\nhost:here\n\n\0")

@@ -2,19 +2,18 @@
 
 import http.client
 import json
-import resource
 import select
 import socket
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, until
+from tests.support.limits import file_limit
+from tests.support.server_process import Daemon, daemon, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 
@@ -28,16 +27,11 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def port_of(server: Daemon) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("http://")]
-    return int(address.rpartition(":")[2])
-
-
 class Web:
     """One connection, one request at a time."""
 
     def __init__(self, server: Daemon) -> None:
-        self._line = http.client.HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)
+        self._line = http.client.HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE)
 
     def close(self) -> None:
         self._line.close()
@@ -127,18 +121,6 @@ def test_what_was_answered_before_a_kill_is_there_after_it(tmp_path: Path) -> No
 # -- ten thousand that wait -------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def open_files(wanted: int) -> Iterator[int]:
-    """As many as may be open, up to what is wanted; for the server too."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    try:
-        yield most
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 def hear(line: socket.socket) -> Answer:
     answer = http.client.HTTPResponse(line)
     answer.begin()
@@ -153,12 +135,12 @@ def pending(queues: Client) -> int:
 @pytest.mark.parametrize("crowd", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_a_crowd_of_blocked_orders_is_served_in_order_of_arrival(crowd: int, tmp_path: Path) -> None:
     """Some get a message, one has left and takes nothing, the rest are told when the queue is cleared."""
-    with open_files(crowd + 200) as allowed, daemon(tmp_path, *HTTP) as server, ExitStack() as stack:
+    with file_limit(crowd + 200) as allowed, daemon(tmp_path, *HTTP) as server, ExitStack() as stack:
         count = min(crowd, allowed - 200)
         before = server.resident_bytes()
         lines = []
         for _ in range(count):
-            line = stack.enter_context(socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE))
+            line = stack.enter_context(socket.create_connection(("127.0.0.1", server.port_of("http")), PATIENCE))
             line.sendall(b"GET /mq/q/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
             lines.append(line)
         queues = stack.enter_context(connect(server.address))

@@ -2,7 +2,6 @@
 
 import os
 import re
-import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.modes import loose_in
-from tests.patience import PATIENCE, until
-from tests.scenarios.daemons import Daemon, daemon
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN
+from tests.support.file_modes import loose_in, mode_of
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE, until
 from yirangmq.client.open import connect
 from yirangmq.format.permissions import GROUP, OWNER, access_in, loose, make_folder, make_folders, open_file
 from yirangmq.observe.alert_file import AlertFile
@@ -39,10 +38,6 @@ def umask(mask: int) -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def mode_of(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 # -- the rule -------------------------------------------------------------------------------------------------------
@@ -128,11 +123,11 @@ def test_permissions_of_a_shared_store_let_its_group_in(tmp_path: Path) -> None:
 
 
 class Watched(Daemon):
-    """``tests.modes``: a umask of 000, and a note of each file that is loose when it is made."""
+    """``tests.support.file_modes``: a umask of 000, and a note of each file that is loose when it is made."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder, *(one.replace("{d}", str(folder / "d")) for one in options))
-        self.program = "tests.modes"
+        self.program = "tests.support.file_modes"
         self.notes = folder / "modes.log"
         self.env = {"PYTHONPATH": str(ROOT), "MODES_LOG": str(self.notes), "MODES_ROOT": str(folder / "d")}
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.certificates import certificate
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, run_command, until
-from tests.tokens import TOKEN
+from tests.support.credentials import TOKEN, certificate
+from tests.support.server_process import Daemon, daemon, run_command, until
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
 from yirangmq.stores.holder import who_serves

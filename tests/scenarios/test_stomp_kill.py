@@ -9,20 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.live import LiveClient
-from tests.patience import until
-from tests.scenarios.daemons import Daemon, daemon
-from yirangmq.client.faces import Client
+from tests.support.queues import unsettled
+from tests.support.server_process import daemon
+from tests.support.stomp_server import LiveClient
+from tests.support.wait import until
 from yirangmq.client.open import connect
 from yirangmq.core.dispatch import Strategy
 
 pytestmark = [pytest.mark.process]
 KILLS = 3
-
-
-def port_of(server: Daemon) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("stomp")]
-    return int(address.rpartition(":")[2])
 
 
 def has_heard(client: LiveClient, receipts: int) -> bool:
@@ -33,7 +28,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
     confirmed: list[bytes] = []
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
         for kill in range(KILLS):
-            client = LiveClient(port_of(server)).connect()
+            client = LiveClient(server.port_of("stomp")).connect()
             for number in range(300):
                 headers = {"receipt": f"{kill}.{number}", "persistent": "true"}
                 client.line.send("/queue/mail", f"{kill}.{number}", headers=headers)
@@ -42,7 +37,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
             confirmed += [receipt.encode() for receipt in client.heard.receipts]
             client.close()
             server.start()
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         client.send("/queue/mail", b"last")
         client.line.subscribe("/queue/mail", id="1", ack="auto")
         until(lambda: client.heard.messages and client.heard.messages[-1].body == b"last")
@@ -55,7 +50,7 @@ def test_what_was_receipted_survives(tmp_path: Path) -> None:
 
 def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path) -> None:
     with daemon(tmp_path, "--stomp", "127.0.0.1:0") as server:
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         for number in range(3):
             client.send("/queue/mail", str(number))
         client.confirm(client.line.subscribe, "/queue/mail", id="1", ack="client")
@@ -65,7 +60,7 @@ def test_what_a_client_held_comes_at_once_when_the_server_is_back(tmp_path: Path
         server.kill()
         client.close()
         server.start()
-        client = LiveClient(port_of(server)).connect()
+        client = LiveClient(server.port_of("stomp")).connect()
         client.confirm(client.line.subscribe, "/queue/mail", id="1", ack="client")
         messages = client.messages(3)
         client.close()
@@ -104,9 +99,9 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
                 queue,
                 {"visibilityTimeoutSec": 600, "dispatch": {"strategy": queue, "graceSec": 1}},
             )
-        command = [sys.executable, "-c", DOOMED, str(port_of(server)), *queues]
+        command = [sys.executable, "-c", DOOMED, str(server.port_of("stomp")), *queues]
         doomed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        survivor = LiveClient(port_of(server)).connect()
+        survivor = LiveClient(server.port_of("stomp")).connect()
         try:
             assert doomed.stdout is not None
             assert doomed.stdout.readline() == "there\n"
@@ -118,7 +113,7 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
                 looker.publish_many(queue, [b"%d" % n for n in range(20)])
             doomed.kill()
             doomed.communicate()
-            until(lambda: all(_is_empty(looker, queue) for queue in queues))
+            until(lambda: all(unsettled(looker, queue) == 0 for queue in queues))
             until(lambda: len(survivor.heard.messages) == 21 * len(queues) - 1)  # of the first one it has no copy
         finally:
             doomed.kill()
@@ -134,8 +129,3 @@ def test_a_consumer_killed_under_each_strategy_loses_nothing_and_keeps_the_order
             assert (b"first" in again) == (queue != "broadcast"), queue
             if queue == "ordered":
                 assert bodies == wanted
-
-
-def _is_empty(client: Client, queue: str) -> bool:
-    counts = client.counts(queue)
-    return counts.ready + counts.leased + counts.delayed + counts.held == 0

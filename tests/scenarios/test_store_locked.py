@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE, until
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.server_process import Daemon, daemon
+from tests.support.wait import PATIENCE, until
 
 pytestmark = pytest.mark.process
 
@@ -36,8 +36,7 @@ def locked(kind: str, folder: Path) -> Iterator[None]:
 
 class Web:
     def __init__(self, server: Daemon) -> None:
-        address = next(one for one in server.ready["addresses"] if one.startswith("http://"))
-        self._host = address.removeprefix("http://")
+        self._host = server.address_of("http").removeprefix("http://")
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any, Any]:
         """An answer within 10 s, or an error: the old server waited 30 s for the lock."""

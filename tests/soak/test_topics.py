@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.scenarios.workers import crew
-from tests.soak.judge import Seen, judge
-from tests.soak.topics import MODULES, process_run, stage_run
+from benchmarks.soak.judge import Seen, judge
+from benchmarks.soak.topics import MODULES, process_run, stage_run
+from tests.support.worker_processes import crew
 from yirangmq.core.topic_filter import ALL, make_filter
 
 STEPS = 60

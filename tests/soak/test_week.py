@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.pair.relay import cable
-from tests.soak.week import DAYS, RUSH, share, soak
+from benchmarks.soak.week import DAYS, RUSH, share, soak
+from tests.support.lossy_link import cable
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 MESSAGES = 4200

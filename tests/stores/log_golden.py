@@ -4,8 +4,9 @@ break of the format, and needs another version."""
 import shutil
 from pathlib import Path
 
-from tests.golden_files import FOLDER
-from tests.stores.logs import SECOND, SMALL, Nanoseconds, open_log
+from tests.support.clock import NanosecondClock
+from tests.support.golden_files import FOLDER
+from tests.support.segment_log import SECOND, SMALL, open_log
 from yirangmq.core.topics import NewRecord
 
 GOLDEN = FOLDER / "log-v1"
@@ -14,7 +15,7 @@ EPOCH = bytes(range(16))
 
 def make(folder: Path) -> None:
     """Two segments: one sealed, one in use."""
-    clock = Nanoseconds()
+    clock = NanosecondClock()
     settings = SMALL._replace(segment_bytes=1024)
     with open_log(folder, settings, now_ns=clock, new_epoch=lambda: EPOCH) as log:
         log.append([NewRecord("trades", b"hello"), NewRecord("quotes", b'{"p":1}', "KRX", {"type": "tick"})])

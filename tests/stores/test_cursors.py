@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.disks import UnwillingDisk, full_once
-from tests.stores.logs import CarelessDisk
+from tests.support.faulty_disk import UnwillingDisk, full_once
+from tests.support.segment_log import CarelessDisk
 from yirangmq.core.errors import BadInput, QueueError, StoreDamaged, StoreError
 from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors
 from yirangmq.stores.cursors import open_cursors

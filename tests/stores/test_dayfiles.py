@@ -4,86 +4,25 @@ import base64
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.golden_files import golden
-from tests.places import KINDS, Place
-from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once
+from tests.support.day_files import DAY_MS, Kept, keeping
+from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once
+from tests.support.golden_files import golden
 from yirangmq import NewMessage
-from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
-from yirangmq.core.ports import Store
 from yirangmq.core.states import State
 from yirangmq.format.dayrecord import head_of, payload_of, read
 from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles import DayFiles
 from yirangmq.stores.dayfiles_check import check
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.journal_told import NOTE
-from yirangmq.stores.journaled import JournaledStore
-from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
+from yirangmq.testing import CountingIds, open_for_test
 
-DAY_MS = 86_400_000
 TODAY = "2026-01-13"
-
-
-class Kept:
-    """A store with files by date that can be closed, killed and opened again."""
-
-    def __init__(self, kind: str, folder: Path) -> None:
-        self.place = Place(kind, folder)
-        self.root = folder / "by-date"
-        self.clock = ManualClock()
-        self.ids = CountingIds()
-        self.disk: Disk = Disk()
-        self.open()
-
-    def open(self) -> Queues:
-        self.inner = FailingStore(self.place.open())
-        files = DayFiles(self.root, self.disk, durability="os", file_bytes=4000)
-        self.store = JournaledStore(self.inner, files, self.clock)
-        self.queues = open_for_test(store=self.store, clock=self.clock, ids=self.ids)
-        return self.queues
-
-    def killed(self) -> Queues:
-        """Nothing is said at the end."""
-        self.store.files.close()
-        self.place.close()
-        return self.open()
-
-    def raw(self) -> Store:
-        return self.place.open()
-
-    @property
-    def records(self) -> list[dict[str, Any]]:
-        names = dayfiles.files(self.root)
-        return [read(line) for name in names for line in dayfiles.lines(self.root / name)]
-
-    def told(self) -> list[tuple[str, str, str]]:
-        return [(one["record"], one["messageId"], one.get("state", "")) for one in self.records]
-
-    def agrees(self) -> None:
-        found = check(self.root, self.queues.read)
-        assert found.findings == []
-
-
-@contextmanager
-def keeping(kind: str, folder: Path) -> Iterator[Kept]:
-    made = Kept(kind, folder)
-    yield made
-    made.store.files.close()
-    made.place.close()
-
-
-@pytest.fixture(params=KINDS)
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    with keeping(request.param, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.places import KINDS
-from tests.stores.test_dayfiles import DAY_MS, Kept, keeping
+from tests.support.day_files import DAY_MS, Kept, keeping
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import BadInput
@@ -16,12 +15,6 @@ from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_house import Housekept, housekeep
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture(params=KINDS)
-def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
-    with keeping(request.param, tmp_path) as made:
-        yield made
 
 
 @pytest.fixture

@@ -1,15 +1,14 @@
 """The store in etcd: commits too large for one request, answers that are lost, a lead that is lost."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cluster.etcds import Etcds
-from tests.contracts.parts import NOW, QUEUE, bring, envelope, listed, picture, put
-from tests.scenarios.daemons import until
+from tests.support.etcd import EtcdCluster
+from tests.support.server_process import until
+from tests.support.store_contract import NOW, QUEUE, bring, envelope, listed, picture, put
 from yirangmq.cluster.address import Address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.cluster.etcd import Etcd, end_of
@@ -24,14 +23,8 @@ pytestmark = pytest.mark.process
 MANY = 3_000
 
 
-@pytest.fixture(scope="module")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcds]:
-    with Etcds(tmp_path_factory.mktemp("etcd") / "one") as cluster:
-        yield cluster
-
-
 @pytest.fixture
-def address(etcd: Etcds, request: pytest.FixtureRequest) -> Address:
+def address(etcd: EtcdCluster, request: pytest.FixtureRequest) -> Address:
     return Address(endpoints=tuple(etcd.endpoints), name=request.node.name[:100], lease=60)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.wait import PATIENCE
 
 PROGRAM = """
 import sys

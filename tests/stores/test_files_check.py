@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import picture
 from tests.stores.parts import document, only, open_queues, tree
+from tests.support.store_contract import picture
 from yirangmq import NewMessage
 from yirangmq.core.ports import Finding
 from yirangmq.stores.files import FilesStore

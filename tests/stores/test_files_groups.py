@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import FAILURE, LATER, NOW, cards, envelope, move, picture, put
 from tests.stores.parts import document, drop, only, open_queues, tree
+from tests.support.store_contract import FAILURE, LATER, NOW, cards, envelope, move, picture, put
 from yirangmq import NewMessage
 from yirangmq.core.message import RANK_LAST
 from yirangmq.core.names import line_of

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.support.pages import code_blocks
+from tests.support.wait import PATIENCE
 from yirangmq.core.reasons import Reason
 from yirangmq.format.filenames import LETTER_OF, NOTES, TOPS, folder_of, read_name
 
@@ -16,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    return code_blocks(PAGE, language)
 
 
 @pytest.mark.process

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import FAILURE, NOW, bring, envelope, move, picture, put
 from tests.stores.parts import document, only, open_queues, tree
+from tests.support.store_contract import FAILURE, NOW, bring, envelope, move, picture, put
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreTooNew
 from yirangmq.core.ports import Change

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import FAILURE, NOW, Picture, cards, envelope, moved, picture, put
-from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, willing
+from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once, willing
+from tests.support.store_contract import FAILURE, NOW, Picture, cards, envelope, moved, picture, put
 from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.contracts.parts import NOW, bring, envelope, listed, move, put
-from tests.stores.disks import UnwillingDisk, willing
 from tests.stores.parts import open_queues
+from tests.support.faulty_disk import UnwillingDisk, willing
+from tests.support.store_contract import NOW, bring, envelope, listed, move, put
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreError
 from yirangmq.core.states import State

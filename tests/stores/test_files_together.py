@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
 from tests.stores.parts import drop, open_queues
+from tests.support.wait import PATIENCE
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores.files import FilesStore
 

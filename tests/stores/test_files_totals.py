@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import yirangmq
-from tests.stores.disks import UnwillingDisk
 from tests.stores.parts import open_queues, tree
+from tests.support.faulty_disk import UnwillingDisk
 from yirangmq.broker import groups
 from yirangmq.broker.queues import Queues
 from yirangmq.core import decide

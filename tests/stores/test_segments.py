@@ -5,19 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.logs import (
-    SECOND,
-    SMALL,
-    START_NS,
-    Nanoseconds,
-    fill,
-    make_log,
-    names,
-    new,
-    open_log,
-    segments,
-    sequences,
-)
+from tests.support.clock import START_NS, NanosecondClock
+from tests.support.segment_log import SECOND, SMALL, fill, make_log, names, new, open_log, segments, sequences
 from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
 from yirangmq.stores.segments import LogSettings, SegmentLog
@@ -37,7 +26,7 @@ def test_a_new_log_is_empty_and_has_an_epoch(tmp_path: Path) -> None:
 
 
 def test_a_record_comes_back_as_it_went_in(tmp_path: Path) -> None:
-    clock = Nanoseconds()
+    clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         given = NewRecord("trades", b"\x00hello\xff", "key", {"type": "tick"})
         done = log.append([given])
@@ -147,7 +136,7 @@ def test_a_first_batch_larger_than_the_segment_takes_its_place(tmp_path: Path) -
 
 
 def test_time_never_goes_back(tmp_path: Path) -> None:
-    clock = Nanoseconds()
+    clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         log.append(new(1))
         clock.advance(-5 * SECOND)
@@ -280,7 +269,7 @@ def test_trim_of_everything_leaves_the_numbers(tmp_path: Path) -> None:
 
 
 def test_age_takes_what_is_older_also_where_nothing_new_came(tmp_path: Path) -> None:
-    clock = Nanoseconds()
+    clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         fill(log, 20)
         clock.advance(10 * SECOND)

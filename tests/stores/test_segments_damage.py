@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.logs import SMALL, fill, names, new, open_log, segments, sequences
+from tests.support.segment_log import SMALL, fill, names, new, open_log, segments, sequences
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreTooNew, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord, Record
 from yirangmq.stores.segments import LogSettings

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.stores.log_golden import EPOCH, GOLDEN, make
-from tests.stores.logs import SECOND, START_NS, open_log, segments
-from tests.wire.record_examples import frame_of
+from tests.support.clock import START_NS
+from tests.support.pages import code_blocks
+from tests.support.record_examples import frame_of
+from tests.support.segment_log import SECOND, open_log, segments
 from yirangmq.core.topics import NO_HEADERS, Record
 from yirangmq.stores import segments_layout as layout
 from yirangmq.stores.segments_view import SegmentView
@@ -78,7 +80,7 @@ def test_the_program_on_the_page_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    [program] = code_blocks(PAGE, "python")
     exec(compile(program, "log.md", "exec"), {})
     out = capsys.readouterr().out
     assert out.startswith("records 1 to 2 are on disk, epoch ")

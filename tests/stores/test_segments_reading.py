@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.logs import SECOND, SMALL, START_NS, Nanoseconds, fill, new, open_log, segments, sent, sequences
+from tests.support.clock import START_NS, NanosecondClock
+from tests.support.segment_log import SECOND, SMALL, fill, new, open_log, segments, sent, sequences
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord
 from yirangmq.stores.segments import LogSettings, SegmentLog
@@ -146,7 +147,7 @@ def test_what_comes_while_a_span_is_counted_is_not_counted(tmp_path: Path) -> No
 
 
 def test_time_finds_the_first_record_from_then_on(tmp_path: Path) -> None:
-    clock = Nanoseconds()
+    clock = NanosecondClock()
     with open_log(tmp_path / "log", now_ns=clock) as log:
         for _ in range(20):
             log.append(new(2))

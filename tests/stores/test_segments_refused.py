@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.stores.disks import UnwillingDisk, dead_from, full_from, full_once, willing
-from tests.stores.logs import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
+from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once, willing
+from tests.support.segment_log import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.direct import LARGE

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.patience import PATIENCE, until
-from tests.stores.served import OrderedIds, after_a_kill, ids, plain, served
+from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, served
+from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.stores import sqlite
@@ -28,13 +28,6 @@ SMALL = 16 * 1024
 
 def opened(store: ServedSqliteStore) -> Queues:
     return open_for_test(store=store, ids=OrderedIds())
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture

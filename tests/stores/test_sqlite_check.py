@@ -5,10 +5,9 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.support.sqlite import open_sqlite
 from yirangmq import LeaseLost, NewMessage
-from yirangmq.broker.queues import Queues
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.testing import open_for_test
 
 FAULTS = {
     "nowhere": "DELETE FROM ready WHERE seq = 5",
@@ -94,17 +93,13 @@ def runs(tmp_path: Path) -> Path:
 
 
 def _filled(path: Path, ttl: float | None = None) -> Path:
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.publish_many("mail", [NewMessage(payload=n, id=f"m{n}", type="t", ttl=ttl) for n in range(6)])
         first, second, _, fourth = queues.lease("mail", 4)
         queues.ack(first.lease_id)
         queues.nack(second.lease_id, "REJECTED", "never")
         queues.drop("mail", [fourth.id])
     return path
-
-
-def _opened(path: Path) -> Queues:
-    return open_for_test(store=SqliteStore(path, durability="os"))
 
 
 def _harm(path: Path, statement: str) -> None:
@@ -122,7 +117,7 @@ def test_each_fault_is_found_and_mended(path: Path, fault: str) -> None:
 @pytest.mark.parametrize("fault", RUN_FAULTS)
 def test_each_fault_in_runs_is_found_and_mended(runs: Path, fault: str) -> None:
     _find_and_mend(runs, RUN_FAULTS[fault], fault)
-    with _opened(runs) as queues:
+    with open_sqlite(runs) as queues:
         kept = {
             look.message.id
             for state in ("ready", "leased", "dead", "done")
@@ -153,7 +148,7 @@ def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(
 ) -> None:
     path = request.getfixturevalue(kind)
     _harm(path, FAULTS[fault])
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         list(queues.check(repair=True))
         _, look = queues.peek("mail", state="dead")
         assert (look.message.id, look.message.reason) == ("m5", "CORRUPT")
@@ -168,7 +163,7 @@ def test_what_cannot_be_read_lies_among_the_dead_letters_as_bytes(
 def test_one_that_cannot_be_read_holds_nobody_up(request: pytest.FixtureRequest, kind: str) -> None:
     path = request.getfixturevalue(kind)
     _harm(path, "UPDATE message SET payload = CAST(x'ff' AS TEXT) WHERE id = 'm4'")
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         first = queues.peek("mail")[0].envelope
         assert first is not None
         assert first.payload == b"\xff"
@@ -178,16 +173,16 @@ def test_one_that_cannot_be_read_holds_nobody_up(request: pytest.FixtureRequest,
 
 
 def test_a_number_of_any_size_is_readable(path: Path) -> None:
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.publish_text("mail", [b'{"far": 1e999}'])
         assert list(queues.check()) == []
 
 
 def test_a_message_put_back_in_line_has_no_lease_that_was_given_before(path: Path) -> None:
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         [old] = queues.lease("mail", 1)
     _harm(path, f"DELETE FROM life WHERE id = '{old.id}'")
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         list(queues.check(repair=True))
         again = {delivery.id: delivery for delivery in queues.lease("mail", 9)}[old.id]
         assert again.lease_id != old.lease_id

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.contracts.parts import envelope, listed, picture
-from yirangmq import NewMessage, QueueError
+from tests.support.queues import answer_or_code, codes_of
+from tests.support.store_contract import envelope, listed, picture
+from yirangmq import NewMessage
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store, Transaction
@@ -115,7 +116,7 @@ class ContentMachine(RuleBasedStateMachine):
         self._closing.close()
 
     def both(self, ask: Callable[[Queues], object]) -> object:
-        ours, theirs = (_answer(queues, ask) for queues in self.queues)
+        ours, theirs = (answer_or_code(queues, ask) for queues in self.queues)
         assert ours == theirs
         return ours
 
@@ -157,17 +158,17 @@ class ContentMachine(RuleBasedStateMachine):
     @rule(picks=picks)
     def ack(self, picks: list[int]) -> None:
         leases = self._chosen(picks)
-        self.both(lambda queues: _codes(queues.ack_many(leases)))
+        self.both(lambda queues: codes_of(queues.ack_many(leases)))
 
     @rule()
     def ack_all(self) -> None:
         leases, self.held = self.held, []
-        self.both(lambda queues: _codes(queues.ack_many(leases)))
+        self.both(lambda queues: codes_of(queues.ack_many(leases)))
 
     @rule(picks=picks, reason=st.sampled_from(["HANDLER_ERROR", "REJECTED"]), delay=st.sampled_from([None, 0, 5, LONG]))
     def nack(self, picks: list[int], reason: str, delay: float | None) -> None:
         leases = self._chosen(picks)
-        self.both(lambda queues: _codes(queues.nack_many(leases, reason, delay=delay)))
+        self.both(lambda queues: codes_of(queues.nack_many(leases, reason, delay=delay)))
 
     @rule(queue=st.sampled_from(QUEUES), verb=st.sampled_from(["requeue", "quarantine", "purge"]))
     def dead_letters(self, queue: str, verb: str) -> None:
@@ -192,7 +193,7 @@ class ContentMachine(RuleBasedStateMachine):
         states = ("ready", "leased", "delayed")
         ids = [look.message.id for state in states for look in self.queues[0].walk(queue, state)]
         if ids:
-            self.both(lambda queues: _codes(queues.drop(queue, [ids[pick % len(ids)]])))
+            self.both(lambda queues: codes_of(queues.drop(queue, [ids[pick % len(ids)]])))
 
     @rule(milliseconds=st.sampled_from([1, 9_000, 31_000, LONG * 1000]))
     def time(self, milliseconds: int) -> None:
@@ -246,17 +247,6 @@ class ServedMachine(ContentMachine):
     @staticmethod
     def made(path: Path) -> SqliteStore:
         return ServedSqliteStore(path, durability="os", seconds=None)
-
-
-def _answer(queues: Queues, ask: Callable[[Queues], object]) -> object:
-    try:
-        return ask(queues)
-    except QueueError as error:
-        return error.code
-
-
-def _codes(errors: list[QueueError | None]) -> list[str]:
-    return [error.code if error else "" for error in errors]
 
 
 @pytest.mark.long

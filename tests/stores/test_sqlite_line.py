@@ -8,7 +8,7 @@ from random import Random
 import apsw
 import pytest
 
-from tests.contracts.parts import picture
+from tests.support.store_contract import picture
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.message import RANK_LAST, Envelope
@@ -16,7 +16,7 @@ from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_arrivals import EACH, MOST_BYTES, Arrivals
+from yirangmq.stores.sqlite_arrivals import EACH, MOST_ARRIVED_BYTES, Arrivals
 from yirangmq.testing import CountingIds, ManualClock
 
 QUEUES = ("mail", "post")
@@ -190,7 +190,7 @@ def test_what_another_process_changed_is_not_handed_out_of_memory(tmp_path: Path
 
 def test_what_was_published_just_now_is_kept_within_bounds() -> None:
     arrivals = Arrivals()
-    most = MOST_BYTES - EACH
+    most = MOST_ARRIVED_BYTES - EACH
     arrivals.add(1, [envelope("a"), envelope("b")], 2)
     assert arrivals.find(1, 3) is None
     assert arrivals.find(2, 1) == [envelope("b")]
@@ -212,7 +212,7 @@ def test_what_was_published_just_now_is_kept_within_bounds() -> None:
 
 def test_messages_without_a_body_take_room_too() -> None:
     arrivals = Arrivals()
-    number = MOST_BYTES // EACH
+    number = MOST_ARRIVED_BYTES // EACH
     arrivals.add(1, [envelope("a")] * number, 0)
     assert arrivals.find(1, 1) is not None
     arrivals.add(number + 1, [envelope("b")], 0)

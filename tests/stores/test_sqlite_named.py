@@ -117,7 +117,7 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 def test_no_more_than_so_many_bytes_are_kept() -> None:
     named = Named()
-    large = b"x" * (sqlite_named.MOST_BYTES // 10)
+    large = b"x" * (sqlite_named.MOST_CONTENT_BYTES // 10)
     cards = []
     for seq in range(1, 40):
         sent = Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", large, False)

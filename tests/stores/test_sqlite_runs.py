@@ -7,7 +7,8 @@ from random import Random
 import apsw
 import pytest
 
-from tests.contracts.parts import picture
+from tests.support.queues import answer_or_code, codes_of
+from tests.support.store_contract import picture
 from yirangmq import NewMessage, QueueError
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
@@ -34,7 +35,7 @@ class Twins:
                 queues.set_policy(queue, POLICY)
 
     def both(self, ask: Callable[[Queues], object]) -> object:
-        ours, theirs = (_answer(queues, ask) for queues in self.queues)
+        ours, theirs = (answer_or_code(queues, ask) for queues in self.queues)
         assert ours == theirs
         return ours
 
@@ -70,7 +71,7 @@ class Twins:
         verb = self._chance.choice(["ack", "ack", "ack", "nack", "extend", "release"])
         if verb != "extend":
             self._held = [lease for lease in self._held if lease not in some]
-        self.both(lambda queues: _codes(_settle(queues, verb, some)))
+        self.both(lambda queues: codes_of(_settle(queues, verb, some)))
 
     def time(self) -> None:
         self.clock.advance(self._chance.choice([1, 1_000, 9_000, 31_000]))
@@ -83,17 +84,6 @@ def _settle(queues: Queues, verb: str, leases: list[str]) -> list[QueueError | N
     if verb == "ack":
         return queues.ack_many(leases)
     return queues.extend_many(leases, 40) if verb == "extend" else queues.release_many(leases)
-
-
-def _codes(errors: list[QueueError | None]) -> list[str]:
-    return [error.code if error else "" for error in errors]
-
-
-def _answer(queues: Queues, ask: Callable[[Queues], object]) -> object:
-    try:
-        return ask(queues)
-    except QueueError as error:
-        return error.code
 
 
 @pytest.mark.parametrize("seed", range(12))

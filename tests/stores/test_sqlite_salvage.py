@@ -11,15 +11,13 @@ from pathlib import Path
 import apsw
 import pytest
 
+from tests.support.sqlite import open_sqlite
 from yirangmq import NewMessage
-from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.format.jsontext import loads
 from yirangmq.stores.open import mend
-from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import PAGE_SIZE, open_connection
-from yirangmq.testing import open_for_test
 
 SENT = 600
 POLICY = {"visibilityTimeoutSec": 600}
@@ -29,7 +27,7 @@ POLICY = {"visibilityTimeoutSec": 600}
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of 600: 20 leased, 20 dead, 20 done, the others ready."""
     path = tmp_path_factory.mktemp("sound") / "queue.db"
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.set_policy("mail", POLICY)
         for begin in range(0, SENT, 50):
             queues.publish_many("mail", [{"n": begin + n, "text": "x" * 2000} for n in range(50)])
@@ -52,14 +50,10 @@ with yirangmq.open("sqlite:" + sys.argv[1]) as queues:
 """
 
 
-def _opened(path: Path) -> Queues:
-    return open_for_test(store=SqliteStore(path, durability="os"))
-
-
 def _repaired(path: Path) -> list[Finding]:
     """As the command does: through the store if it opens, else without."""
     try:
-        with _opened(path) as queues:
+        with open_sqlite(path) as queues:
             return list(queues.check(repair=True))
     except StoreDamaged:
         return mend(f"sqlite:{path}")
@@ -129,7 +123,7 @@ def test_what_can_be_read_goes_on_in_a_new_file(path: Path, how: str) -> None:
     assert {entry.name: entry.read_bytes() for entry in path.parent.iterdir() if entry != path} == {
         "queue.db.damaged": harmed
     }
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         assert list(queues.check()) == []
         assert queues.queues() == ["mail"]
         found = sum(1 for state in ("ready", "leased", "dead", "done") for _ in queues.walk("mail", state))
@@ -138,11 +132,11 @@ def test_what_can_be_read_goes_on_in_a_new_file(path: Path, how: str) -> None:
 
 
 def test_a_sound_part_stays_as_it_was(path: Path) -> None:
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         before = {state: [*queues.walk("mail", state)] for state in ("ready", "leased", "dead", "done")}
     _overwrite(path, 0, bytes(PAGE_SIZE))
     _repaired(path)
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         assert {state: [*queues.walk("mail", state)] for state in before} == before
         assert queues.policy("mail")["visibilityTimeoutSec"] == 600
 
@@ -151,7 +145,7 @@ def test_messages_of_which_the_rows_are_lost_come_back_with_their_payloads(path:
     _overwrite(path, _page_of(path, "message"), bytes(PAGE_SIZE))
     first, *_ = _repaired(path)
     assert "600 are not whole" in first.text
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         assert list(queues.check()) == []
         back = [*queues.walk("mail", "dead"), *queues.walk("mail", "done")]
         sent = [loads(look.envelope.payload)["n"] for look in back if look.envelope is not None]
@@ -162,7 +156,7 @@ def test_messages_of_which_the_rows_are_lost_come_back_with_their_payloads(path:
 
 def test_messages_that_lost_their_state_are_ready_again(path: Path) -> None:
     DAMAGE["no line"][0](path)
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         lost = [finding for finding in queues.check(repair=True) if finding.kind == "nowhere"]
         assert [finding.where for finding in lost] == ["540 times"]
         ids = [delivery.value()["n"] for delivery in queues.lease("mail", SENT)]
@@ -170,7 +164,7 @@ def test_messages_that_lost_their_state_are_ready_again(path: Path) -> None:
 
 
 def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.publish("mail", NewMessage(payload=1, id="late"))
         log = path.with_name("queue.db-wal").read_bytes()
     shutil.copy(path, tmp_path / "other.db")
@@ -178,7 +172,7 @@ def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
     _overwrite(other, _page_of(other, "name"), bytes(PAGE_SIZE))
     other.with_name("other.db-wal").write_bytes(log)
     _repaired(other)
-    with _opened(other) as queues:
+    with open_sqlite(other) as queues:
         assert list(queues.check()) == []
         assert [look.message.id for look in queues.walk("mail", "ready")][-1] == "late"
 
@@ -186,11 +180,11 @@ def test_what_lies_in_the_log_is_read_too(path: Path, tmp_path: Path) -> None:
 def test_a_file_with_smaller_pages_is_read_also_without_its_header(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     open_connection(path, "os", 0, page_size=8192).close()
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.publish_many("mail", [{"n": n, "text": "x" * 500} for n in range(SENT)])
     _overwrite(path, 0, bytes(100))
     _repaired(path)
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         assert [delivery.value()["n"] for delivery in queues.lease("mail", SENT)] == list(range(SENT))
 
 

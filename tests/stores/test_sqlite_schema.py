@@ -6,19 +6,14 @@ from pathlib import Path
 import apsw
 import pytest
 
-from yirangmq.broker.queues import Queues
+from tests.support.sqlite import open_sqlite
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreTooNew
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import APPLICATION_ID, steps
-from yirangmq.testing import open_for_test
 
 NEWEST = steps()[-1][0]
 MESSAGE = "seq, queue, id, rank, published_at, available_at, expires_at, header, payload"
 READY = "queue, rank, place, seq, attempt, leases, expires_at, changed_at, consumer, reason, repeats"
-
-
-def _opened(path: Path) -> Queues:
-    return open_for_test(store=SqliteStore(path, durability="os"))
 
 
 def _made(path: Path, version: int) -> apsw.Connection:
@@ -45,7 +40,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, ver
         db.execute("UPDATE queue SET bytes = 1")
     db.execute("UPDATE sequence SET last = 1")
     db.close()
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         assert list(queues.check()) == []
         queues.publish("mail", "again")
         assert [delivery.value() for delivery in queues.lease("mail", 9)] == [7, "again"]
@@ -57,7 +52,7 @@ def test_an_older_file_is_brought_up_to_date_with_all_it_has(tmp_path: Path, ver
 
 def test_a_newer_file_is_refused_and_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
-    with _opened(path) as queues:
+    with open_sqlite(path) as queues:
         queues.publish("mail", 1)
     db = apsw.Connection(str(path))
     db.execute(f"PRAGMA user_version = {NEWEST + 1}")
@@ -99,7 +94,7 @@ def test_a_file_that_somebody_makes_at_any_moment_of_our_opening_is_opened(tmp_p
     while is_before_the_end:
         path = tmp_path / f"{moment}.db"
         is_before_the_end = _opened_around(path, moment)
-        with _opened(path) as queues:
+        with open_sqlite(path) as queues:
             queues.publish("mail", 1)
         moment += 1
     assert moment > 20, "there are more statements than that"

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 import pytest
 
-from tests.patience import until
-from tests.stores.served import after_a_kill, ids, plain, served
+from tests.support.sqlite import after_a_kill, ids, plain, served
+from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.format.envelope import NewMessage
@@ -26,13 +26,6 @@ from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
 REDO = "queue.db-redo"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    made = tmp_path / "home"
-    made.mkdir()
-    return made
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.pages import is_in_memory, on_disk
+from tests.support.page_cache import is_in_memory, on_disk
 from yirangmq.core.errors import NotFound, StoreError
 from yirangmq.format.direct import LARGE
 from yirangmq.stores.stages import StageFiles

@@ -1,14 +1,12 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.topics.pipes import SMALL, Stage, small
+from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
 from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings
 from yirangmq.topics.stage import Settings
-
-MakeStage = Callable[..., Stage]
 
 
 @pytest.fixture

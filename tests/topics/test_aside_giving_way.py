@@ -1,30 +1,17 @@
 """Work aside that gives way: threads change places sooner while it is under way, and as usual when it is over."""
 
-import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.support.loops import ManualLoop
 from yirangmq.core.errors import QueueError, Unavailable
 from yirangmq.topics.aside import SWITCH_SECONDS, Aside
 
 USUAL = 0.004
-
-
-class Loop:
-    """A loop whose turns the test takes."""
-
-    def __init__(self) -> None:
-        self._calls: queue.Queue[Callable[[], None]] = queue.Queue()
-
-    def call(self, action: Callable[[], None]) -> None:
-        self._calls.put(action)
-
-    def turn(self) -> None:
-        self._calls.get(timeout=10)()
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +41,7 @@ def fail() -> None:
 
 
 def test_from_the_first_work_until_the_last_has_come_home() -> None:
-    loop = Loop()
+    loop = ManualLoop()
     aside = Aside(loop.call, gives_way=True)
     go_on = threading.Event()
     told: list[tuple[object, QueueError | None, float]] = []
@@ -72,7 +59,7 @@ def test_from_the_first_work_until_the_last_has_come_home() -> None:
 
 
 def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
-    loop = Loop()
+    loop = ManualLoop()
     aside = Aside(loop.call, gives_way=True)
     begun = threading.Event()
     aside.run(begun.set, ignore)
@@ -85,7 +72,7 @@ def test_what_ends_with_the_server_leaves_things_as_they_were() -> None:
 
 
 def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() -> None:
-    loop = Loop()
+    loop = ManualLoop()
     first, second = Aside(loop.call, gives_way=True), Aside(loop.call, gives_way=True)
     go_on = threading.Event()
     first.run(lambda: go_on.wait(10), ignore)
@@ -104,7 +91,7 @@ def test_of_two_in_one_process_the_last_one_to_end_leaves_things_as_they_were() 
 
 
 def test_other_work_changes_nothing() -> None:
-    loop = Loop()
+    loop = ManualLoop()
     aside = Aside(loop.call)
     aside.run(now, ignore)
     assert now() == USUAL

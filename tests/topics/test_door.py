@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import client_context, server_context
-from tests.patience import soon
-from tests.topics.live import LOOPS, SMALL, Follower, Live, dial, live, run
+from tests.support.credentials import client_context, server_context
+from tests.support.loops import LOOPS, run_loop
+from tests.support.topic_server import SMALL, Follower, Live, dial, live
+from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.stage import Pace, Settings
@@ -33,7 +34,7 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
             assert len(follower.told(Kind.PONG)) == 1
             await soon(lambda: server.states()[-1] == "online")
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_slow_reader_over_tls_misses_nothing(kind: str, tmp_path: Path) -> Non
             await follower.until(lambda: len(follower.records) == 1334)
             assert follower.sequences == list(range(1, 4001, 3))
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Pat
             answered = [one.request for one in follower.said if one.kind in (Kind.PONG, Kind.CONFIRMED)]
             assert sorted(answered) == pings + confirms
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path) -> None:
@@ -87,10 +88,10 @@ def test_numbers_of_descriptors_used_again_mix_nobody(kind: str, tmp_path: Path)
             await soon(lambda: not server.door.connections)
             await soon(lambda: server.topics.opened().follows.is_idle)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
-def open_files() -> int:
+def open_file_count() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
@@ -102,14 +103,14 @@ def test_nothing_stays_open_when_clients_are_gone(kind: str, tmp_path: Path) -> 
                 await follower.follow()
                 await follower.until(lambda: len(follower.records) == 500)
             await soon(lambda: not server.door.connections)
-            before = open_files()
+            before = open_file_count()
             for _ in range(5):
                 async with dial(server, receive=4096) as follower:
                     await follower.follow()
                 await soon(lambda: not server.door.connections)
-            await soon(lambda: open_files() == before)
+            await soon(lambda: open_file_count() == before)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, tmp_path: Path) -> None:
@@ -125,7 +126,7 @@ def test_a_stalled_client_is_polled_and_one_worker_serves_the_others(kind: str, 
             await stalled.until(lambda: stalled.is_over)
             assert stalled.sequences == list(range(1, len(stalled.records) + 1))
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 async def refused(follower: Follower, kind: Kind, body: Any) -> tuple[str, str | None]:
@@ -168,7 +169,7 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
             await server.fill(1)
             await follower.until(lambda: follower.sequences == [11])
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp_path: Path) -> None:
@@ -183,7 +184,7 @@ def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp
             await follower.follow(start="beginning")
             await follower.until(lambda: len(follower.records) == 2001 - first)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
@@ -199,7 +200,7 @@ def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
             future = await late.follow(start="time", at=2**63)
             assert future.value.next == 507
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 async def _call(follower: Follower, method: str, **values: Any) -> Any:
@@ -236,7 +237,7 @@ def test_a_page_of_what_is_rare_ends_after_a_while_and_says_where_to_go_on(kind:
             page = await _call(asking, "topic_read", topics=["rare"], start=page["next"])
             assert (page["records"], page["next"]) == ([], PAGE_LOOK + 12)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path: Path) -> None:
@@ -270,4 +271,4 @@ def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path:
             assert 1 < trimmed["first"] <= 2000
             assert (await _call(asking, "topics"))["first"] == trimmed["first"]
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])

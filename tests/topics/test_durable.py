@@ -6,23 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.stores.logs import make_log
-from tests.topics.conftest import MakeStage
-from tests.topics.pipes import Client, Stage, small
+from tests.support.segment_log import make_log
+from tests.support.topic_pipes import Client, MakeStage, Stage, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import NewRecord, Retention
+from yirangmq.core.topics import Retention
 from yirangmq.topics.ledger import floor_of
 from yirangmq.wire.frames import Kind
 
 DAY = 86400.0
-
-
-def fill(stage: Stage, count: int, size: int = 300) -> None:
-    for _ in range(count):
-        stage.publish(NewRecord("a", b"x" * size))
-        stage.turning.turn()
 
 
 def confirm(stage: Stage, client: Client, sequence: int) -> tuple[int, QueueError | None]:
@@ -45,19 +38,19 @@ def subscribed(client: Client) -> object:
 
 
 def test_a_name_goes_on_after_what_it_has_confirmed(stage: Stage) -> None:
-    fill(stage, 20)
+    stage.fill(20, size=300)
     client = follows(stage)
     assert client.sequences == list(range(1, 21))
     assert confirm(stage, client, 12) == (12, None)
     client.pipe.close()
-    fill(stage, 3)
+    stage.fill(3, size=300)
     again = follows(stage, start=Start.NEW)
     assert again.sequences == list(range(13, 24))
     assert subscribed(again).resumed  # type: ignore[attr-defined]
 
 
 def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Stage) -> None:
-    fill(stage, 5)
+    stage.fill(5, size=300)
     client = stage.client()
     client.follow(name="ledger", start=Start.NEW)
     stage.turning.turn()
@@ -66,7 +59,7 @@ def test_a_name_is_written_down_before_it_is_told_that_it_follows(stage: Stage) 
 
 
 def test_a_cursor_never_goes_back(stage: Stage) -> None:
-    fill(stage, 20)
+    stage.fill(20, size=300)
     client = follows(stage)
     confirm(stage, client, 12)
     assert confirm(stage, client, 3) == (12, None)
@@ -75,7 +68,7 @@ def test_a_cursor_never_goes_back(stage: Stage) -> None:
 
 
 def test_confirmations_that_come_together_are_written_together(stage: Stage) -> None:
-    fill(stage, 20)
+    stage.fill(20, size=300)
     clients = [follows(stage, f"n{n}") for n in range(3)]
     heard: list[int] = []
     for number, client in enumerate(clients):
@@ -87,7 +80,7 @@ def test_confirmations_that_come_together_are_written_together(stage: Stage) -> 
 
 
 def test_who_has_no_name_confirms_nothing(stage: Stage) -> None:
-    fill(stage, 2)
+    stage.fill(2, size=300)
     client = stage.client()
     with pytest.raises(WrongState):
         confirm(stage, client, 1)
@@ -98,7 +91,7 @@ def test_who_has_no_name_confirms_nothing(stage: Stage) -> None:
 
 @pytest.mark.parametrize("sequence", [-1, 3])
 def test_what_has_not_come_cannot_be_confirmed(stage: Stage, sequence: int) -> None:
-    fill(stage, 2)
+    stage.fill(2, size=300)
     client = follows(stage)
     with pytest.raises(BadInput) as caught:
         confirm(stage, client, sequence)
@@ -106,19 +99,19 @@ def test_what_has_not_come_cannot_be_confirmed(stage: Stage, sequence: int) -> N
 
 
 def test_a_name_is_in_one_place_the_latest(stage: Stage) -> None:
-    fill(stage, 5)
+    stage.fill(5, size=300)
     first = follows(stage)
     second = follows(stage)
     assert isinstance(first.pipe.error, Unavailable)
     assert first.subscriber.state is ClientState.OFFLINE
     assert second.subscriber.state is ClientState.ONLINE
-    fill(stage, 1)
+    stage.fill(1, size=300)
     stage.settle(second)
     assert second.sequences[-1] == 6
 
 
 def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
-    fill(stage, 50)
+    stage.fill(50, size=300)
     first = stage.client(capacity=100)
     first.follow(name="ledger")
     stage.turning.turn()
@@ -135,7 +128,7 @@ def test_a_name_that_recovers_is_cut_off_where_it_is(stage: Stage) -> None:
 def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Path) -> None:
     """The public publisher begins again at 1, and its subscribers take everything for duplicates."""
     stage = make_stage()
-    fill(stage, 20)
+    stage.fill(20, size=300)
     client = follows(stage)
     confirm(stage, client, 20)
     epoch = stage.publisher.opened().feed.log.epoch
@@ -145,7 +138,7 @@ def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Pa
     (tmp_path / "topics").mkdir()
     (tmp_path / "topics" / "cursors").write_bytes(cursors)
     stage = make_stage()
-    fill(stage, 3)
+    stage.fill(3, size=300)
     for asking in ({"name": "ledger"}, {"epoch": epoch, "start": Start.SEQUENCE, "at": 2}):
         with pytest.raises(WrongEpoch, match=epoch):
             stage.client().follow(**asking)
@@ -154,7 +147,7 @@ def test_a_log_that_was_lost_is_another_feed(make_stage: MakeStage, tmp_path: Pa
 
 
 def test_a_recovery_of_another_feed_is_refused(stage: Stage) -> None:
-    fill(stage, 3)
+    stage.fill(3, size=300)
     client = follows(stage)
     with pytest.raises(WrongEpoch):
         stage.publisher.recover(client.subscriber, 1, "f" * 32, 1)
@@ -165,7 +158,7 @@ def test_2_to_the_32_is_no_boundary(make_stage: MakeStage, tmp_path: Path) -> No
     make_log(tmp_path / "topics", 2**32 - 3, {"a": 2**32 - 2})
     stage = make_stage()
     live = follows(stage, "live", Start.NEW)
-    fill(stage, 6)
+    stage.fill(6, size=300)
     late = follows(stage, "late")
     stage.settle(live, late)
     for client in (live, late):
@@ -181,7 +174,7 @@ def test_2_to_the_32_is_no_boundary(make_stage: MakeStage, tmp_path: Path) -> No
 
 def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakeStage) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
-    fill(stage, 100)
+    stage.fill(100, size=300)
     client = follows(stage)
     confirm(stage, client, 40)
     stage.turning.advance(60)
@@ -195,7 +188,7 @@ def test_the_log_keeps_what_a_durable_subscriber_needs(make_stage: MakeStage) ->
 
 def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbers(make_stage: MakeStage) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
-    fill(stage, 100)
+    stage.fill(100, size=300)
     client = follows(stage)
     confirm(stage, client, 40)
     client.pipe.close()
@@ -216,7 +209,7 @@ def test_one_that_is_away_for_too_long_holds_nothing_back_and_is_told_both_numbe
 
 def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: MakeStage) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1), cursor_seconds=7 * DAY))
-    fill(stage, 100)
+    stage.fill(100, size=300)
     client = follows(stage)
     confirm(stage, client, 40)
     for _ in range(30):
@@ -229,7 +222,7 @@ def test_one_that_is_connected_holds_the_log_however_quiet_it_is(make_stage: Mak
 
 def test_retention_that_passes_a_reader_is_told_to_it_with_both_numbers(make_stage: MakeStage) -> None:
     stage = make_stage(small(retention=Retention(age_ns=1)))
-    fill(stage, 100)
+    stage.fill(100, size=300)
     client = stage.client(capacity=100)
     client.follow()
     stage.work(0)
@@ -262,7 +255,7 @@ def test_which_cursors_count() -> None:
 
 
 def test_a_filter_may_change_with_the_next_subscription(stage: Stage) -> None:
-    fill(stage, 4)
+    stage.fill(4, size=300)
     client = follows(stage)
     confirm(stage, client, 2)
     client.pipe.close()

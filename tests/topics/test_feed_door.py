@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE, soon
-from tests.topics.live import LOOPS, Live, live, run
+from tests.support.loops import LOOPS, run_loop
+from tests.support.topic_server import Live, live
+from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.feed import FeedDoor, listen_feed_tcp, listen_feed_unix
 from yirangmq.doors.sockets import Limits
@@ -111,7 +112,7 @@ def test_every_mask_gets_its_topics_live_and_in_recovery(kind: str, tmp_path: Pa
                 numbers = [one.topic_seq for one in subscriber.messages if one.topic == bit]
                 assert numbers == list(range(1, len(numbers) + 1))
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_unix_and_tcp_listen_at_once_and_recover_while_publishing(kind: str, tmp
             await publishing
             assert len(door.connections) == 2
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def test_what_is_not_there_is_answered_with_a_failure(kind: str, tmp_path: Path)
             assert isinstance(response, layout.RecoveryResponse)
             assert (response.result, response.start_seq) == (0, log.first)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ def test_who_speaks_something_else_is_sent_away(kind: str, tmp_path: Path) -> No
             other.send(layout.TopicMessage(1, 1, 1, 1, b"x"))
             await soon(lambda: door.closed_for == {"nonsense": 1, "frame": 1} and not door.connections)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_mask_of_nothing_is_sent_nothing(kind: str, tmp_path: Path) -> None:
@@ -183,4 +184,4 @@ def test_a_mask_of_nothing_is_sent_nothing(kind: str, tmp_path: Path) -> None:
             await nobody.until(lambda: len(nobody.heard) == 3)
             assert nobody.messages == []
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run
+from tests.support.loops import LOOPS, run_loop
+from tests.support.topic_server import Follower, Live, dial, live
+from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import feeds
@@ -36,7 +37,7 @@ def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_pat
             ]
             assert server.states() == ["online"]
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 @pytest.mark.parametrize("tcp", [False, True])
@@ -59,7 +60,7 @@ def test_history_is_sent_first_then_what_came_meanwhile_then_live(kind: str, tmp
             await soon(lambda: server.states()[-1] == "online")
             assert server.states() == ["online", "recovering", "catching_up", "online"]
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_a_filter_holds_live_and_in_recovery_and_is_counted(kind: str, tmp_path:
             [complete] = follower.told(Kind.RECOVERY_COMPLETE)
             assert response.count == complete.sent == (response.end + 1) // 3
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: str, tmp_path: Path) -> None:
@@ -98,7 +99,7 @@ def test_a_slow_reader_is_sent_the_rest_from_the_log_and_misses_nothing(kind: st
             await follower.until(lambda: len(follower.records) == 2003)
             assert is_whole(follower, 1, 2003)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
             await follower.until(lambda: len(follower.records) == 30)
             assert is_whole(follower, 21, 50)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 @pytest.mark.parametrize("size", [0, 1, 4064, 4065, 1 << 20])
@@ -131,7 +132,7 @@ def test_a_payload_of_any_size_comes_live_and_in_recovery(kind: str, tmp_path: P
                 await follower.until(lambda follower=follower: len(follower.records) == 3)  # type: ignore[misc]
                 assert [record.payload for record in follower.records] == [payload[:size]] * 3
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Path) -> None:
@@ -153,7 +154,7 @@ def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Pa
                 await follower.until(lambda: len(follower.records) == 10)
                 assert is_whole(follower, 16, 25)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 async def _no_sooner(server: Live, follower: Follower) -> None:
@@ -178,4 +179,4 @@ def test_unsubscribing_ends_it_and_another_may_begin(kind: str, tmp_path: Path) 
             assert follower.sequences == [2006]
             assert server.states()[-2:] == ["connected", "online"]
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.topics.pipes import Client, Stage, small
+from tests.support.topic_pipes import Client, Stage, small
 from yirangmq.core.errors import QueueError
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import ALL, Filter, make_filter

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon, until
+from tests.support.server_process import Daemon, daemon, until
+from tests.support.wait import PATIENCE
 from yirangmq.core.topics import Record
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics import dialect_layout as layout

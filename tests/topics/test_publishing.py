@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.stores.disks import UnwillingDisk
-from tests.topics.conftest import MakeStage
-from tests.topics.pipes import SMALL, Stage, small
+from tests.support.faulty_disk import UnwillingDisk
+from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
 from yirangmq.core.feeds import ClientState, PublisherState, Start
 from yirangmq.core.topic_filter import make_filter

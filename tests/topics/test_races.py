@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE, soon
-from tests.topics.live import LOOPS, Follower, Live, dial, live, run
+from tests.support.loops import LOOPS, run_loop
+from tests.support.topic_server import Follower, Live, dial, live
+from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
@@ -147,4 +148,4 @@ def test_whatever_clients_do_nobody_misses_anything(kind: str, tmp_path: Path) -
             assert parts.feed.tail.first == 0
             assert parts.feed.log.last == len(feeding.topics)
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])

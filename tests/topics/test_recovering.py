@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from tests.topics.conftest import MakeStage
-from tests.topics.pipes import SMALL, Client, Stage, small
+from tests.support.topic_pipes import SMALL, Client, MakeStage, Stage, small
 from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
@@ -15,23 +14,16 @@ from yirangmq.wire.frames import Kind
 ANSWER = frame(Kind.CONFIRMED, 3, feeds.Confirmed(1))
 
 
-def fill(stage: Stage, count: int, size: int = 50, topic: str = "a") -> None:
-    """So many commits."""
-    for _ in range(count):
-        stage.publish(NewRecord(topic, b"x" * size))
-        stage.turning.turn()
-
-
 def told(client: Client, kind: Kind) -> list[object]:
     return [value for one, value in client.said if one is kind]
 
 
 def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: Stage) -> None:
     """And not what comes between the request and the worker's first step."""
-    fill(stage, 10)
+    stage.fill(10)
     client = stage.client()
     client.follow()
-    fill(stage, 5)
+    stage.fill(5)
     stage.settle(client)
     [response] = told(client, Kind.RECOVERY_RESPONSE)
     [complete] = told(client, Kind.RECOVERY_COMPLETE)
@@ -41,7 +33,7 @@ def test_the_target_is_what_is_on_disk_when_recovery_begins(stage: Stage) -> Non
 
 
 def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over_is_sent(stage: Stage) -> None:
-    fill(stage, 10)
+    stage.fill(10)
     client = stage.client()
     client.follow()
     stage.publish(NewRecord("a", b"asked for before the worker is done"))
@@ -58,7 +50,7 @@ def test_what_is_committed_between_the_last_look_of_the_worker_and_the_take_over
 
 def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Stage) -> None:
     """The worker is done, but before the loop hears of it more is committed than is kept at hand."""
-    fill(stage, 10)
+    stage.fill(10)
     client = stage.client()
     client.follow()
     stage.publish(NewRecord("a", b"x" * 2000))
@@ -75,7 +67,7 @@ def test_what_no_longer_fits_in_memory_meanwhile_comes_from_the_log(stage: Stage
 def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Stage) -> None:
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
-    fill(stage, 100)
+    stage.fill(100)
     assert client.subscriber.state is ClientState.RECOVERY_NEEDED
     assert len(client.pipe.waiting) <= stage.settings.buffer_bytes
     stage.settle(client)
@@ -85,7 +77,7 @@ def test_a_subscriber_that_lags_goes_back_to_the_log_and_returns(stage: Stage) -
 
 def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakeStage) -> None:
     stage = make_stage(small(workers=1))
-    fill(stage, 200)
+    stage.fill(200)
     stalled = stage.client(capacity=100)
     stalled.follow()
     others = [stage.client(), stage.client()]
@@ -100,7 +92,7 @@ def test_a_stalled_client_delays_nobody_even_with_one_worker(make_stage: MakeSta
 
 def test_clients_of_one_worker_are_served_by_turns(make_stage: MakeStage) -> None:
     stage = make_stage(small(workers=1))
-    fill(stage, 200)
+    stage.fill(200)
     clients = [stage.client() for _ in range(3)]
     for client in clients:
         client.follow()
@@ -116,7 +108,7 @@ def test_clients_of_one_worker_are_served_by_turns(make_stage: MakeStage) -> Non
 
 def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
     stage = make_stage(small(workers=3))
-    fill(stage, 5)
+    stage.fill(5)
     clients = [stage.client() for _ in range(7)]
     for client in clients:
         client.follow()
@@ -129,11 +121,11 @@ def test_workers_are_chosen_in_turn(make_stage: MakeStage) -> None:
 
 def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeStage) -> None:
     stage = make_stage(replace(small(workers=1), pace=Pace(700, 60.0, threaded=False, beside_live=0)))
-    fill(stage, 100)
+    stage.fill(100)
     recovering, lagging = stage.client(capacity=100), stage.client(capacity=100)
     recovering.follow()
     lagging.follow(start=Start.NEW)
-    fill(stage, 100)
+    stage.fill(100)
     stage.work()
     assert [one.subscriber.state for one in (recovering, lagging)] == [
         ClientState.RECOVERING,
@@ -153,7 +145,7 @@ def test_a_client_that_takes_nothing_for_too_long_is_given_up(make_stage: MakeSt
 def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakeStage) -> None:
     """The public implementation takes one task for each byte it is woken with, and leaves others lying."""
     stage = make_stage(small(workers=1))
-    fill(stage, 3)
+    stage.fill(3)
     clients = [stage.client() for _ in range(200)]
     for client in clients:
         client.follow()
@@ -163,7 +155,7 @@ def test_one_wake_up_is_enough_for_any_number_of_recoveries(make_stage: MakeStag
 
 
 def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: Stage) -> None:
-    fill(stage, 100)
+    stage.fill(100)
     client = stage.client(capacity=100)
     client.follow()
     stage.work(0)
@@ -182,7 +174,7 @@ def test_a_client_that_leaves_in_the_middle_is_let_go_of(stage: Stage) -> None:
 
 def test_answers_wait_for_the_end_of_a_frame(stage: Stage) -> None:
     """What the loop has to say while a worker has the line is said between two frames, never inside one."""
-    fill(stage, 40, size=600)
+    stage.fill(40, size=600)
     client = stage.client(capacity=100)
     client.follow()
     for _ in range(200):
@@ -198,9 +190,9 @@ def test_answers_wait_for_the_end_of_a_frame(stage: Stage) -> None:
 def test_a_filtered_subscriber_hears_how_far_the_feed_is(stage: Stage) -> None:
     client = stage.client()
     client.follow(make_filter(["b"]), Start.NEW, progress_seconds=1.0)
-    fill(stage, 20)
-    fill(stage, 3, topic="b")
-    fill(stage, 20)
+    stage.fill(20)
+    stage.fill(3, topic="b")
+    stage.fill(20)
     stage.turning.advance(2)
     stage.settle(client)
     [said] = told(client, Kind.PROGRESS)
@@ -211,7 +203,7 @@ def test_a_long_recovery_tells_how_far_it_is(make_stage: MakeStage) -> None:
     stage = make_stage(
         Settings(workers=1, pace=Pace(300_000, threaded=False, beside_live=0)), SMALL._replace(segment_bytes=1 << 20)
     )
-    fill(stage, 400, size=3000)
+    stage.fill(400, size=3000)
     client = stage.client()
     client.follow(make_filter(["nothing", "a"]))
     for _ in range(5):
@@ -227,7 +219,7 @@ def test_nothing_to_recover_is_said_as_well(stage: Stage) -> None:
     client = stage.client()
     client.follow()
     assert told(client, Kind.RECOVERY_RESPONSE) == []
-    fill(stage, 2)
+    stage.fill(2)
     stage.publisher.recover(client.subscriber, 2, "", 9)
     stage.settle(client)
     [response] = told(client, Kind.RECOVERY_RESPONSE)
@@ -239,10 +231,10 @@ def test_nothing_to_recover_is_said_as_well(stage: Stage) -> None:
 
 def test_reading_history_while_publishing_disturbs_no_writer(stage: Stage) -> None:
     """The public store shares one file position: ten puts, read the third, two more, and four are unreadable."""
-    fill(stage, 10)
+    stage.fill(10)
     reader = stage.publisher.opened().feed.log.reader()
     assert next(iter(reader.records(3))).sequence == 3
-    fill(stage, 2)
+    stage.fill(2)
     assert [record.sequence for record in reader.records(1)] == list(range(1, 13))
     client = stage.client()
     client.follow()
@@ -254,7 +246,7 @@ def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Stag
     """The worker that was to have its line finds that it is no longer wanted."""
     client = stage.client(capacity=200)
     client.follow(start=Start.NEW)
-    fill(stage, 100)
+    stage.fill(100)
     assert client.subscriber.is_lending
     over: list[bool] = []
     assert stage.publisher.unsubscribe(client.subscriber, lambda: over.append(True))
@@ -262,7 +254,7 @@ def test_who_unsubscribes_while_it_waits_for_a_worker_may_begin_anew(stage: Stag
     old = len(client.records)
     client.follow(start=Start.NEW)
     stage.settle(client)
-    fill(stage, 3)
+    stage.fill(3)
     stage.settle(client)
     begun = [n for n, (kind, _) in enumerate(client.said) if kind is Kind.TOPIC_SUBSCRIBED]
     assert len(begun) == 2

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
-from tests.stores.logs import sent
-from tests.topics.live import Live, dial, live, run
+from tests.support.loops import run_loop
+from tests.support.segment_log import sent
+from tests.support.topic_server import Live, dial, live
+from tests.support.wait import soon
 from yirangmq.clock import SystemClock
 from yirangmq.core.events import FeedMoved
 from yirangmq.core.topics import NewRecord
@@ -52,7 +53,7 @@ def test_every_change_of_state_is_an_event(tmp_path: Path) -> None:
                 "event": "moved", "who": "publisher", "before": "", "after": "starting",
             }  # fmt: skip
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) -> None:
@@ -76,7 +77,7 @@ def test_health_lag_is_degraded_for_a_subscriber_too_far_behind(tmp_path: Path) 
             await follower.until(lambda: len(follower.records) == 6000)
             await soon(lambda: server.about.reasons() == [])
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_the_metrics_are_those_of_the_table(tmp_path: Path) -> None:
             assert told['yirangmq_subscriber_lag{subscriber="1"}'] == 0
             assert told["yirangmq_feed_commit_seconds_count"] == told["yirangmq_feed_commits_total"] == 1
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 def test_which_bound_a_share_did_not_pass() -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.patience import soon
-from tests.topics.conftest import MakeStage
-from tests.topics.live import LOOPS, Follower, dial, live, run
-from tests.topics.pipes import Stage, small
-from tests.topics.test_recovering import fill
+from tests.support.loops import LOOPS, run_loop
+from tests.support.topic_pipes import MakeStage, Stage, small
+from tests.support.topic_server import Follower, dial, live
+from tests.support.wait import soon
 from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState
@@ -37,7 +36,7 @@ def test_the_settings_say_how_many_workers_there_are() -> None:
 
 def test_more_workers_share_what_comes_from_then_on(make_stage: MakeStage) -> None:
     stage = make_stage(small(workers=1))
-    fill(stage, 5)
+    stage.fill(5)
     first = stage.client()
     first.follow()
     stage.publisher.tune(small(workers=3))
@@ -71,7 +70,7 @@ def test_many_clients_and_two_threads_then_one_and_all_recover(kind: str, tmp_pa
             await soon(lambda: recovery_threads() - before == 1)  # the others went when they had nothing left to do
             assert len(server.topics.opened().follows.workers) == 1
 
-    run(kind, main())
+    run_loop(main(), LOOPS[kind])
 
 
 def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
             assert slow.sequences == list(range(1, 2001))
             assert "recovery_needed" in {state for _, state in server.trace}
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,7 @@ def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None
             assert said.value.field == name
             assert server.topics.settings == Settings()
 
-    run("asyncio", main())
+    run_loop(main())
 
 
 async def _tune(asking: Follower, **values: int) -> dict[str, int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.stores.served import OrderedIds, ids
+from tests.support.sqlite import OrderedIds, ids
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_redo import Mark
 from yirangmq.stores.sqlite_ring import RedoFile

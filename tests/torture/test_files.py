@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.stores.disk import Disk
 from yirangmq.torture.backends import FilesBackend
 from yirangmq.torture.journal import Journal, SyncFile
@@ -18,22 +19,6 @@ def test_every_confirmed_message_survives_every_cut(seed: int) -> None:
     assert report.states > report.points
     assert report.second_cuts > 0
     assert report.set_aside > 0
-
-
-class ForgetsFolders(RecordingDisk):
-    """Never syncs a folder: the commonest slip of all."""
-
-    def fsync_folder(self, path: str) -> None:
-        pass
-
-
-class ForgetsContents(RecordingDisk):
-    """Syncs names and leaves contents to luck."""
-
-    def fsync(self, fd: int) -> None:
-        pass
-
-    fdatasync = fsync
 
 
 class RenamesFirst(RecordingDisk):

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.core.topics import NO_HEADERS, Cursor, Record
 from yirangmq.stores.disk import Disk
 from yirangmq.torture.backends import LogBackend
 from yirangmq.torture.journal import Journal
-from yirangmq.torture.log_judge import ExpectedLog, differences
+from yirangmq.torture.log_judge import ExpectedLog, log_differences
 from yirangmq.torture.log_workload import LogSnapshot
 from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.run import Plan, torture
@@ -19,20 +20,6 @@ def test_every_confirmed_record_survives_every_cut(seed: int) -> None:
     assert report.points > 100
     assert report.states > report.points
     assert report.second_cuts > 0
-
-
-class ForgetsFolders(RecordingDisk):
-    """Never syncs a folder: the commonest slip of all."""
-
-    def fsync_folder(self, path: str) -> None:
-        pass
-
-
-class ForgetsContents(RecordingDisk):
-    """Syncs names and leaves contents to luck."""
-
-    def fdatasync(self, fd: int) -> None:
-        pass
 
 
 class ForgetsEverySecond(RecordingDisk):
@@ -78,7 +65,7 @@ def snapshot(first: int, last: int, *, epoch: str = "e", payload: bytes = b"x", 
 )
 def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
     after = snapshot(3, 7, at=4)
-    assert differences(found, ExpectedLog(snapshot(1, 5), after._replace(records=snapshot(1, 7).records), 0)) == []
+    assert log_differences(found, ExpectedLog(snapshot(1, 5), after._replace(records=snapshot(1, 7).records), 0)) == []
 
 
 @pytest.mark.parametrize(
@@ -98,5 +85,5 @@ def test_before_after_and_part_of_a_call_are_right(found: LogSnapshot) -> None:
     ids=["short", "long", "begin", "epoch", "content", "hole", "cursors"],
 )
 def test_each_promise_that_is_broken_is_named(found: LogSnapshot, complaint: str) -> None:
-    complaints = differences(found, ExpectedLog(snapshot(1, 5), snapshot(1, 7), 0))
+    complaints = log_differences(found, ExpectedLog(snapshot(1, 5), snapshot(1, 7), 0))
     assert any(text.startswith(complaint) for text in complaints)

@@ -1,11 +1,12 @@
 """docs/power-cuts.md: the two small programs on it do what the page says."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.pages import code_blocks
 
 pytestmark = pytest.mark.process
 PAGE = Path(__file__).parents[2] / "docs" / "power-cuts.md"
@@ -13,7 +14,7 @@ ENOUGH = 50
 
 
 def programs(folder: Path) -> tuple[Path, Path]:
-    plug, plugged = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    plug, plugged = code_blocks(PAGE.read_text(), "python")
     (folder / "plug.py").write_text(plug)
     (folder / "plugged.py").write_text(plugged)
     return folder / "plug.py", folder / "plugged.py"

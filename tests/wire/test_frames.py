@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.wire.examples import EXAMPLES
+from tests.support.frame_examples import EXAMPLES
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.wire.frames import HEAD, VERSION, Frame, FrameReader, encode
 

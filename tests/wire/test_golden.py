@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden_files import golden
-from tests.wire.examples import EXAMPLES, Example, spelled
+from tests.support.frame_examples import EXAMPLES, Example, spelled
+from tests.support.golden_files import golden
 from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import FrameReader, Kind
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden_files import golden
-from tests.wire.record_examples import EXAMPLES, frame_of, spelled
+from tests.support.golden_files import golden
+from tests.support.record_examples import EXAMPLES, frame_of, spelled
 from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
 from yirangmq.wire import records

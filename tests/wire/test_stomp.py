@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.golden_files import golden
-from tests.wire.stomp_examples import EXAMPLES, HARD, Example
+from tests.support.golden_files import golden
+from tests.support.stomp_examples import EXAMPLES, HARD, Example
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.wire.stomp import (
     LONGEST_HEAD,

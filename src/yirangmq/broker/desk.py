@@ -173,7 +173,7 @@ class Desk:
                 try:
                     hook()
                 except Exception as error:
-                    self._report(error)
+                    self.report(error)
         self._planned = False
         if self._is_away:
             return
@@ -182,7 +182,7 @@ class Desk:
             try:
                 hook()
             except Exception as error:
-                self._report(error)
+                self.report(error)
         if self.busy.since is not None:
             if not self.busy.is_due:
                 self._wait_for_lock(batch)

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from yirangmq.broker import offspring
 from yirangmq.broker.offspring import Child, Made, at_once
 from yirangmq.broker.room import check_new_queues, make_room, newcomers
+from yirangmq.broker.validate import MOST_COMPILED
 from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
-from yirangmq.format.digest import stamped
+from yirangmq.format.digest import with_digest
 from yirangmq.format.envelope import header_of
 from yirangmq.format.jsontext import loads
 from yirangmq.format.schemas import compiled
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 INLINE_BYTES = 256 * 1024
 """Payloads checked inside a transaction: about a millisecond for each check; more would hold up everybody else."""
-MOST_COMPILED = 100
 MOST_TOLD = 10
 """Log lines a second about what was refused; the rest is counted."""
 Key = tuple[str, str, str, bytes]
@@ -294,7 +294,7 @@ def _again(error: QueueError) -> QueueError:
 
 def _stamped(envelopes: Iterable[Envelope]) -> list[Envelope]:
     try:
-        return [stamped(envelope) for envelope in envelopes]
+        return [with_digest(envelope) for envelope in envelopes]
     except BadInput as error:
         if isinstance(error, Unfit | TooLarge):
             raise

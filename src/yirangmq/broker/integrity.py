@@ -18,7 +18,7 @@ from yirangmq.format.digest import damage
 log = logging.getLogger("yirangmq")
 
 
-class Deeds(Protocol):
+class IntegrityDeeds(Protocol):
     """What goes with it (``broker.verbs.Verbs``)."""
 
     gate: Gate
@@ -32,7 +32,7 @@ def damaged(envelopes: Iterable[Envelope]) -> bool:
 
 
 class Damage:
-    def __init__(self, deeds: Deeds) -> None:
+    def __init__(self, deeds: IntegrityDeeds) -> None:
         self._deeds = deeds
 
     def is_looked_for(self, transaction: Transaction, queue: str) -> bool:

@@ -32,7 +32,7 @@ class Clearing(Protocol):
     def is_busy(self, queue: str) -> bool: ...
 
 
-class Task:
+class CheckTask:
     __slots__ = ("done", "error", "is_over", "needed", "size", "verdicts")
 
     def __init__(self, needed: Uncleared, done: Cleared) -> None:
@@ -48,9 +48,9 @@ class Line:
     """Of one queue. ``order`` is the desk's thread's alone, the rest is guarded by ``bell``."""
 
     def __init__(self) -> None:
-        self.order: deque[Task] = deque()
+        self.order: deque[CheckTask] = deque()
         self.bell = threading.Condition()
-        self.tasks: deque[Task] = deque()
+        self.tasks: deque[CheckTask] = deque()
         self.judges: set[Judge] = set()  # loaded when the first one is needed
         self.idle = 0
 
@@ -85,7 +85,7 @@ class Lines:
             text = f"the processor of queue {needed.queue!r} has too many waiting for it; try again later"
             done({}, HookFailed(text, field="processor"))
             return
-        task = Task(needed, done)
+        task = CheckTask(needed, done)
         line.order.append(task)
         with line.bell:
             line.tasks.append(task)
@@ -111,7 +111,7 @@ class Lines:
                 break
         judge.close()
 
-    def _next(self, line: Line, judge: "Judge") -> Task | None:
+    def _next(self, line: Line, judge: "Judge") -> CheckTask | None:
         """None: there was nothing to do for long, and this thread is no longer counted."""
         with line.bell:
             if not line.tasks and not self._is_closed:
@@ -123,7 +123,7 @@ class Lines:
             line.judges.discard(judge)
             return None
 
-    def _over(self, line: Line, task: Task) -> None:
+    def _over(self, line: Line, task: CheckTask) -> None:
         """On the desk's thread: what is at the head of the line and known is told."""
         task.is_over = True
         while line.order and line.order[0].is_over:

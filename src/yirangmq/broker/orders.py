@@ -134,7 +134,7 @@ class Orders:
         now = self._clock.now_ms()
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            outcome = rules.fail(card, policy, now)
+            outcome = rules.fail_order(card, policy, now)
             return None if outcome is None or card is None else Change(card, *outcome)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)
@@ -159,7 +159,7 @@ class Orders:
         now = self._clock.now_ms()
 
         def decided(card: Message | None, policy: QueuePolicy) -> Change | None:
-            after = rules.abandon(card, policy, now)
+            after = rules.abandon_order(card, policy, now)
             return None if after is None or card is None else Change(card, after)
 
         errors, changes = self._settle(transaction, queue, ids, decided, now)

@@ -20,7 +20,7 @@ from yirangmq.format.envelope import NewMessage, build, iso
 TYPE = "delivery.outcome"
 
 
-class Deeds(Protocol):
+class OutcomeDeeds(Protocol):
     happened: Happenings
     touched: set[str]
     defaults: Defaults
@@ -29,7 +29,7 @@ class Deeds(Protocol):
 
 
 def tell_outcomes(
-    deeds: Deeds, transaction: Transaction, queue: str, records: Sequence[DeliveryRecord], ids: Ids, now: int
+    deeds: OutcomeDeeds, transaction: Transaction, queue: str, records: Sequence[DeliveryRecord], ids: Ids, now: int
 ) -> None:
     """What was given back untouched is no outcome. A queue of outcomes that is full, or that would tell of itself, is
     not told: deliveries do not fail for it. Its processor is not asked: these are our own words."""

@@ -17,7 +17,7 @@ from yirangmq.core.ports import Change, Transaction, new_change
 Settle = Callable[[Message | None, int, str, Transaction, int], Change | None]
 
 
-class Deeds(together.Deeds, Protocol):
+class Deeds(together.RunDeeds, Protocol):
     """What goes with it (``broker.verbs.Verbs``)."""
 
     def now_ms(self) -> int: ...
@@ -36,7 +36,7 @@ def ack(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | 
         policy = transaction.policy(before.queue)
         return new_change((before, decide.ack(before, policy, now), None))
 
-    if together.ack(deeds, transaction, leases, consumer, deeds.now_ms()):
+    if together.ack_runs(deeds, transaction, leases, consumer, deeds.now_ms()):
         return [None] * len(leases.texts)
     return _settle(deeds, transaction, leases, "ack", settle)
 

@@ -14,7 +14,7 @@ from yirangmq.core.ports import Transaction
 from yirangmq.format.delivery import Delivery, RunDeliveries
 
 
-class Deeds(Protocol):
+class RunDeeds(Protocol):
     """What goes with it (``broker.verbs.Verbs``)."""
 
     happened: Happenings
@@ -33,7 +33,7 @@ class Named(Protocol):
 
 
 def lease(
-    deeds: Deeds,
+    deeds: RunDeeds,
     transaction: Transaction,
     runs: Sequence[tuple[Run, list[Envelope]]],
     turn: Callable[[Message], Message],
@@ -49,7 +49,7 @@ def lease(
     return RunDeliveries(leased, transaction.policy(runs[0][0].card.queue)) if leased else []
 
 
-def ack(deeds: Deeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:
+def ack_runs(deeds: RunDeeds, transaction: Transaction, leases: Named, consumer: str | None, now: int) -> bool:
     """False where each must be looked at by itself; then nothing is done."""
     runs = transaction.in_runs()
     if runs is None or leases.span is None:

@@ -13,7 +13,7 @@ from yirangmq.core.chain import EVERY, Chain, show_chain
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
-from yirangmq.format.digest import stamped
+from yirangmq.format.digest import with_digest
 from yirangmq.format.jsontext import loads
 
 BY_POLICY, BY_SERVER = "policy", "server"
@@ -58,7 +58,7 @@ class Tried(NamedTuple):
     def _misstated(self, envelope: Envelope) -> QueueError | None:
         try:
             if self.chain is not None and self.chain.integrity:
-                stamped(envelope)
+                with_digest(envelope)
         except QueueError as error:
             return error
         return None

@@ -97,7 +97,7 @@ class Wholesale:
 
     def _abandon(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         policy = transaction.policy(dead[0].queue)
-        pairs = [(card, rules.abandon(card, policy, now)) for card in dead]
+        pairs = [(card, rules.abandon_order(card, policy, now)) for card in dead]
         changes = [Change(card, after) for card, after in pairs if after is not None]
         self._verbs.swap(transaction, changes, now)
         self._verbs.happened.dropped("asked", changes)

@@ -14,6 +14,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, working
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
+from yirangmq.cli.settling import SETTLE_COMMANDS
 from yirangmq.cli.views import delivery_block
 from yirangmq.core.errors import QueueError
 from yirangmq.core.nearest import nearest
@@ -34,13 +35,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     options.consumer(parser)
     parser.add_argument("--raw", action="store_true", help="print the payload's bytes and a line feed, nothing else")
     parser.add_argument("--fail-empty", action="store_true", help=f"exit with {exits.EMPTY} if there was nothing")
-    working.add_options(parser)
+    working.add_worker_options(parser)
     options.store(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     if working.is_wanted(args):
-        return working.run(args, screen)
+        return working.run_workers(args, screen)
     with stopping_on_terminate(), place.opened(args) as queues:
         shown = DeadLetters(queues).shown_by(args.queue)
         if shown:
@@ -125,6 +126,7 @@ def stopping_on_terminate() -> Iterator[None]:
 
 
 COMMANDS = {
+    **SETTLE_COMMANDS,
     "consume": Command(
         about="Take messages from a queue, print each and acknowledge it once it is printed, until the queue is "
         "empty.\n\n"
@@ -150,5 +152,5 @@ COMMANDS = {
         ),
         options=add_options,
         run=run,
-    )
+    ),
 }

@@ -16,12 +16,12 @@ from yirangmq.cli.values import span
 
 def status_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser, needed=False, what="this one only; the name of a dead-letter queue shows its source")
-    queue_rows.options(parser)
+    queue_rows.queue_options(parser)
     options.store(parser)
 
 
 def queues_options(parser: argparse.ArgumentParser) -> None:
-    queue_rows.options(parser)
+    queue_rows.queue_options(parser)
     options.store(parser)
 
 
@@ -132,7 +132,7 @@ def _listed(queues: Queues, limit: int | None, prefix: str) -> list[dict[str, An
     ]
 
 
-COMMANDS = {
+COUNT_COMMANDS = {
     "status": Command(
         about="How many messages of each queue are where, and what has passed through it; of a server with topics "
         "also the state of its feed, of everybody who follows it and of its bridges; of one of a pair both nodes; and "

@@ -226,7 +226,7 @@ def _delivery(row: dict[str, Any]) -> tuple[object, ...]:
     return iso(row["begunAt"]), took, *who, row["status"], row["became"], row["reason"] or ""
 
 
-COMMANDS = {
+DISPATCH_COMMANDS = {
     "dispatch": Command(
         about="By which strategy the messages of a queue are given to its consumers, and who they are. It can be "
         "changed while consumers are at work: nothing is lost, and nothing that is in hand is touched.\n\n"

@@ -6,6 +6,7 @@ from itertools import islice
 from yirangmq.broker.search import search
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
+from yirangmq.cli.counting import COUNT_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column, cut
 from yirangmq.cli.values import moment
@@ -87,6 +88,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
 
 
 COMMANDS = {
+    **COUNT_COMMANDS,
     "peek": Command(
         about="See the first messages of a state without taking them: ready ones in the order in which they will be "
         "taken, dead and parked ones oldest first.",

@@ -27,7 +27,7 @@ from yirangmq.topics.publisher import Publisher
 from yirangmq.wire.heartbeat import LONGEST_TEXT
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 STEP_SECONDS = 0.02
 STILL_SECONDS = 1.0
@@ -123,12 +123,12 @@ class PairWay:
         who = f"the peer {peer.node}" if peer.node else "the peer"
         return [health_reason("peer_silent", f"{who} has been silent for {peer.silence / 1000:.1f} s")]
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         partner, link, now = self.node.partner, self.node.link, self.node.now()
         own = partner.own
         beats: list[tuple[dict[str, str], float]] = [({"way": "sent"}, link.sent), ({"way": "heard"}, link.heard)]
         beats.append(({"way": "refused"}, sum(link.refused.values())))
-        found: dict[str, Told] = {
+        found: dict[str, Reading] = {
             "yirangmq_pair_active": [({}, float(own.role is Role.ACTIVE))],
             "yirangmq_pair_term": [({}, own.term)],
             "yirangmq_pair_silence_seconds": [({}, partner.silence(now) / 1000)],

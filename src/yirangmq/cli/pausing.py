@@ -5,6 +5,7 @@ from typing import Any
 
 from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
+from yirangmq.cli.dispatch import DISPATCH_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import brief
@@ -77,6 +78,7 @@ def _cells(row: dict[str, Any]) -> list[str | None]:
 
 
 COMMANDS = {
+    **DISPATCH_COMMANDS,
     "queue": Command(
         about="Stop handing the messages of a queue out, and begin again. It lasts: a restart changes nothing.",
         examples=(

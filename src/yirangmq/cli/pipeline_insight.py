@@ -103,7 +103,7 @@ def run_poison(args: argparse.Namespace, screen: Screen) -> int:
     return exits.OK
 
 
-VERBS: dict[str, tuple[str, Command]] = {
+INSIGHT_VERBS: dict[str, tuple[str, Command]] = {
     "report": (
         "rates, times, failures and volume, as tables and charts",
         Command(

@@ -19,7 +19,7 @@ COMMANDS = {
             **pipeline_projects.VERBS,
             **pipeline_streams.VERBS,
             **pipeline_archive.VERBS,
-            **pipeline_insight.VERBS,
+            **pipeline_insight.INSIGHT_VERBS,
             **pipeline_sending.VERBS,
         },
     )

@@ -89,7 +89,7 @@ def _pretty(policy: dict[str, Any]) -> str:
     return json.dumps(policy, indent=2, ensure_ascii=False)
 
 
-COMMANDS = {
+POLICY_COMMANDS = {
     "policy": Command(
         about="The numbers that govern a queue: lease time, retries, dead letters, history, limits, schemas.",
         examples=(

@@ -8,7 +8,7 @@ from yirangmq.broker import trial
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
-from yirangmq.cli.policies import LARGEST
+from yirangmq.cli.policies import LARGEST, POLICY_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import attribute, counted, read_input
@@ -28,7 +28,7 @@ COLUMNS = (
 )
 
 
-def set_options(parser: argparse.ArgumentParser) -> None:
+def processor_set_options(parser: argparse.ArgumentParser) -> None:
     options.queue(parser)
     parser.add_argument("document", nargs="?", metavar="JSON", help="the processor, as JSON text")
     parser.add_argument("--file", metavar="FILE", help="read it from a file, or from stdin with -")
@@ -52,8 +52,8 @@ def check_options(parser: argparse.ArgumentParser) -> None:
     options.store(parser)
 
 
-def run_set(args: argparse.Namespace, screen: Screen) -> int:
-    document = _document(args)
+def run_processor_set(args: argparse.Namespace, screen: Screen) -> int:
+    document = _processor_document(args)
     if args.dry_run:
         chain = show_chain(read_chain(document, names.check_queue(args.queue)))
     else:
@@ -61,11 +61,11 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
             chain = _put(queues, args.queue, document)
     done = "would be" if args.dry_run else "is"
     value = {"queue": args.queue, "dryRun": args.dry_run, "processor": chain}
-    screen.answer(value, f"the processor of {args.queue} {done} now\n{_pretty(chain)}")
+    screen.answer(value, f"the processor of {args.queue} {done} now\n{_pretty_processor(chain)}")
     return exits.OK
 
 
-def _document(args: argparse.Namespace) -> Any:
+def _processor_document(args: argparse.Namespace) -> Any:
     if (args.document is None) == (args.file is None):
         raise BadInput("give one of: JSON text, --file FILE (or --file -)", field="processor")
     text = args.document.encode() if args.file is None else read_input(args.file, LARGEST)
@@ -105,7 +105,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         rows = _rows(queues, args.queue)
     row = rows[0] if rows else {"queue": args.queue, "from": None, "processor": None}
     text = f"{args.queue} has no processor: every message is stored as it comes"
-    screen.answer(row, _pretty(row["processor"]) if rows else text)
+    screen.answer(row, _pretty_processor(row["processor"]) if rows else text)
     return exits.OK
 
 
@@ -157,11 +157,12 @@ def _tell(report: dict[str, Any], screen: Screen) -> None:
             screen.say(f"{row['file']}: {row['code']}: {field}{row['error']}")
 
 
-def _pretty(chain: dict[str, Any] | None) -> str:
+def _pretty_processor(chain: dict[str, Any] | None) -> str:
     return json.dumps(chain, indent=2, ensure_ascii=False)
 
 
 COMMANDS = {
+    **POLICY_COMMANDS,
     "processor": Command(
         about="What messages must pass before a queue stores them: checks of headers, length, encoding, records, JSON "
         "and schemas, hooks of your own, and whether each payload's SHA-256 is kept and looked at on delivery. No "
@@ -189,8 +190,8 @@ COMMANDS = {
                         ("a hook of your own; the server allows it with --hooks bank",
                          "yirangmq processor set --queue atmh '{\"hooks\": [{\"hook\": \"bank.rules:check\"}]}'"),
                     ),
-                    options=set_options,
-                    run=run_set,
+                    options=processor_set_options,
+                    run=run_processor_set,
                 ),
             ),
             "show": (

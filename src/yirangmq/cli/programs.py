@@ -57,7 +57,7 @@ def _refused(row: dict[str, Any]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-COMMANDS = {
+PROGRAM_COMMANDS = {
     "programs": Command(
         about="The programs that may use the server over TCP, HTTP and STOMP, with the addresses they come from, the "
         "queues they take from and the programs they may send to; and whoever was refused lately. They stand in the "

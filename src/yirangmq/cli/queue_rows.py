@@ -21,7 +21,7 @@ SHOWN = 1000
 Row = dict[str, Any]
 
 
-def options(parser: argparse.ArgumentParser) -> None:
+def queue_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prefix", default="", metavar="TEXT", help="queues whose names begin so")
     parser.add_argument(
         "--limit",

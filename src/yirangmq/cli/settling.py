@@ -70,7 +70,7 @@ def _result(lease: str, error: QueueError | None) -> dict[str, Any]:
     return {"leaseId": lease, "ok": False, "code": error.code, "error": str(error)}
 
 
-COMMANDS = {
+SETTLE_COMMANDS = {
     "ack": Command(
         about="Say that the work on leased messages is done. Repeating it does no harm; a lease that is over is "
         "refused.",

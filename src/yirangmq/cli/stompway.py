@@ -27,7 +27,7 @@ from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession, refusal
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 PER_PAGE = 500
 
@@ -81,7 +81,7 @@ class StompWay:
             "errors": dict(sorted(self.parlour.errors.items())),
         }
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         frames, errors = self.parlour.frames, self.parlour.errors
         return {
             "yirangmq_stomp_connections": [({}, len(self.door.connections))],

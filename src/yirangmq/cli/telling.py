@@ -14,7 +14,7 @@ from yirangmq.doors.values import reading
 from yirangmq.observe.process import resident_bytes
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 
 class Telling:
@@ -48,7 +48,7 @@ class Telling:
         rows = show_programs(self._parts.config.programs, self._parts.config.routes)
         done({"programs": rows, "refused": self._parts.refusals.document()}, None)
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         """The server's own metrics, and those of its parts."""
         parts = self._parts
         found = self._own() | self._measured()
@@ -58,7 +58,7 @@ class Telling:
             found |= {} if part is None else part.samples()
         return found
 
-    def _own(self) -> "dict[str, Told]":
+    def _own(self) -> "dict[str, Reading]":
         parts, entrance = self._parts, self._parts.entrance
         labels = {
             "version": __version__,
@@ -84,7 +84,7 @@ class Telling:
             "yirangmq_info": [(labels, 1)],
         }
 
-    def _measured(self) -> "dict[str, Told]":
+    def _measured(self) -> "dict[str, Reading]":
         """Those that cannot be told are left out."""
         disk = self._parts.disk
         measured = {

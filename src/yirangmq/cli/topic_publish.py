@@ -91,7 +91,7 @@ def _publish_each(args: argparse.Namespace, screen: Screen, topics: Topics, make
         given = [read_input(name, LONGEST) for name in args.file]
     receipts = topics.publish_many([make(data) for data in given])
     for receipt in receipts:
-        screen.answer(_shown(args.topic, receipt), _said(args.topic, receipt))
+        screen.answer(_shown(args.topic, receipt), _said_receipt(args.topic, receipt))
     return exits.OK
 
 
@@ -105,7 +105,7 @@ def _shown(topic: str, receipt: Receipt) -> dict[str, object]:
     }
 
 
-def _said(topic: str, receipt: Receipt) -> str:
+def _said_receipt(topic: str, receipt: Receipt) -> str:
     twice = " (its answer was lost once, so it may be there twice)" if receipt.resent else ""
     return f"published {receipt.sequence}, {topic}#{receipt.topic_sequence}{twice}"
 

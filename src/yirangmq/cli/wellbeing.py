@@ -5,6 +5,7 @@ from typing import Any
 
 from yirangmq.cli import exits, options, place, remote
 from yirangmq.cli.command import Command
+from yirangmq.cli.programs import PROGRAM_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
@@ -109,6 +110,7 @@ def _row(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 COMMANDS = {
+    **PROGRAM_COMMANDS,
     "health": Command(
         about="Is the server well? ok, degraded (it works, but an operator should look) or fail, each with its reasons "
         "(docs/guarantees.md lists them); or down: a server is expected and does not answer. One is expected where "

@@ -16,7 +16,7 @@ PRINTING = {"no_ack": False, "batch": 1, "wait": 0, "fail_empty": False}
 """Options that mean something for plain ``consume`` only, and what they are if nothing is said."""
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def add_worker_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("consumer process")
     group.add_argument("--handler", metavar="MODULE:FUNCTION", help="the Python function that works on each message")
     group.add_argument(
@@ -59,7 +59,7 @@ def is_wanted(args: argparse.Namespace) -> bool:
     return False
 
 
-def run(args: argparse.Namespace, screen: Screen) -> int:
+def run_workers(args: argparse.Namespace, screen: Screen) -> int:
     if args.handler is not None and args.program is not None:
         raise BadInput("give this or --exec, not both", field="--handler")
     if args.handler is not None:

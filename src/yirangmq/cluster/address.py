@@ -11,7 +11,7 @@ from yirangmq.core.errors import BadInput
 
 SCHEME = "etcd://"
 PORT = 2379
-OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota", "watchdog")
+ADDRESS_OPTIONS = ("user", "password-file", "ca", "cert", "key", "name", "lease", "quota", "watchdog")
 NAME = "main"
 LEASE = 5
 WATCHDOG = 30
@@ -89,8 +89,8 @@ def _options(query: str) -> dict[str, str]:
     for name in options:
         if name == "password":
             raise BadInput(f"a password does not stand here; use password-file=FILE or ${PASSWORD}", field="store")
-        if name not in OPTIONS:
-            raise BadInput(f"{name!r} is not one of {', '.join(OPTIONS)}", field="store")
+        if name not in ADDRESS_OPTIONS:
+            raise BadInput(f"{name!r} is not one of {', '.join(ADDRESS_OPTIONS)}", field="store")
     return options
 
 

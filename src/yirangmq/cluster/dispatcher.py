@@ -13,7 +13,7 @@ from yirangmq.cluster import planning, settling
 from yirangmq.cluster.arrivals import Arrival
 from yirangmq.cluster.dead import sweep_dead
 from yirangmq.cluster.etcd import Etcd, get
-from yirangmq.cluster.hearing import Hearing
+from yirangmq.cluster.hearing import DELETE, PUT, Hearing
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
 from yirangmq.cluster.ledger import WINDOW, Ledger, Waiting
 from yirangmq.cluster.lines import Compacted
@@ -33,7 +33,6 @@ SWEEP_MS = 60_000
 FULLER = 0.05
 """When etcd is so much fuller or emptier than was said last, it is said: producers stop and go on by it."""
 READ_AHEAD = 50
-PUT, DELETE = 0, 1
 log = logging.getLogger("yirangmq.cluster")
 
 

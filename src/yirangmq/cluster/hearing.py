@@ -16,7 +16,7 @@ from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.core.errors import NotAllowed
 
-PUT = 0
+PUT, DELETE = 0, 1
 MOST_APART = 32
 """Consumers whose copies are watched apart; each is one more watch. Of others we hear all."""
 

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from yirangmq.cluster.consuming import BATCH, PAUSE_SECONDS
 from yirangmq.cluster.etcd import Etcd, Txn
 from yirangmq.cluster.keys import Keys
 from yirangmq.core import names
@@ -23,11 +24,9 @@ Puts = list[tuple[bytes, bytes]]
 LEVELS = ("majority", "few", "none")
 MOST_BYTES = 700_000
 """Two copies of a message and its keys must fit into one request of 1.5 MiB."""
-BATCH = 100
 BATCH_BYTES = 1_000_000
 OUTSTANDING = 64
 TRIES = 30
-PAUSE_SECONDS = 0.2
 NEARLY_FULL = 0.6
 """Of etcd's quota: a message that is accepted needs room for two more copies of itself, and etcd that is full takes
 nothing."""

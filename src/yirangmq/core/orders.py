@@ -38,7 +38,7 @@ def complete(message: Message | None, policy: QueuePolicy, now: int) -> Message 
     return decide.ack(_active(message), policy, now)
 
 
-def fail(message: Message | None, policy: QueuePolicy, now: int) -> decide.Outcome | None:
+def fail_order(message: Message | None, policy: QueuePolicy, now: int) -> decide.Outcome | None:
     if message is not None and message.state in (State.DEAD, State.PARKED):
         return None
     return decide.fail(_active(message), policy, now, FAILED)
@@ -54,7 +54,7 @@ def renew(message: Message | None, failure: Failure | None, now: int, place: int
     raise WrongState(f"message {found.id} is {found.state}, not failed")
 
 
-def abandon(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
+def abandon_order(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
     """One that was dropped by hand has no reason; what time or a rule has dropped was never abandoned."""
     if message is not None and message.state is State.DROPPED and not message.reason:
         return None

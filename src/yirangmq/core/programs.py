@@ -57,7 +57,7 @@ def _program(part: Fields) -> Program:
     addresses = tuple(_network(one, part.name("addresses")) for one in _listed(part.take("addresses", []), "addresses"))
     certificate = part.take("certificate", None)
     subject = frozenset() if certificate is None else read_subject(certificate, part.name("certificate"))
-    queues = _texts(part.take("queues", [called]), part.name("queues"))
+    queues = _patterns(part.take("queues", [called]), part.name("queues"))
     part.done()
     if not isinstance(token, str) or not isinstance(file, str) or (token and file):
         raise BadInput("may have token or tokenFile, as a string, not both", field=part.name("token"))
@@ -142,7 +142,7 @@ def _listed(given: object, name: str) -> Sequence[Any]:
     return given
 
 
-def _texts(given: object, field: str) -> tuple[str, ...]:
+def _patterns(given: object, field: str) -> tuple[str, ...]:
     if not isinstance(given, list) or not given or not all(isinstance(one, str) and one for one in given):
         raise BadInput("must be an array of at least one name or pattern of queues", field=field)
     return tuple(given)

@@ -13,7 +13,7 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 
 class BridgeCalls:
@@ -79,7 +79,7 @@ class BridgeCalls:
                 found.append(health_reason("lag", f"bridge {name} is {one.lag} records behind"))
         return found
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         if self._bridges is None:
             return {}
         found = [({"bridge": one.bridge.name}, one) for one in self._bridges.all()]

@@ -1,6 +1,5 @@
 """Named methods on messages chosen by a filter: any state, and the dead letters. All of them are long (``paged``)."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,12 +13,12 @@ from yirangmq.core.filter import parse
 from yirangmq.core.filter_nodes import Node, names_state
 from yirangmq.core.states import State
 from yirangmq.doors.listing import gather
+from yirangmq.doors.paged import Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.format.delivery import Look
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.wire.looks import pack
 
-Given = Mapping[str, Any]
 DEFAULT_LIMIT = 100
 MOST_MOVED = 10**9
 

@@ -20,11 +20,11 @@ from yirangmq.doors.values import Values, reading
 from yirangmq.observe.feed import Feed
 from yirangmq.observe.metrics import MOST_QUEUES, Metrics
 from yirangmq.observe.telling import NOTEWORTHY, log_events
-from yirangmq.observe.trends import MOST_QUEUES as SAMPLED
+from yirangmq.observe.trends import MOST_SAMPLED as SAMPLED
 from yirangmq.observe.trends import Trends
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 LINES_PER_SLICE = 2000
 """Of the metrics page, at about 1 µs each, before others go first."""
@@ -32,7 +32,7 @@ LONGEST_WATCH = 30.0
 """Seconds a ``watch`` may wait for something to happen; whoever follows asks again."""
 
 
-def _nothing() -> "Mapping[str, Told]":
+def _nothing() -> "Mapping[str, Reading]":
     return {}
 
 
@@ -41,7 +41,7 @@ class Observing:
     """``server``: samples of the server's own metrics, by name, taken when they are asked for."""
 
     clock: Clock
-    server: Callable[[], Mapping[str, "Told"]] = _nothing
+    server: Callable[[], Mapping[str, "Reading"]] = _nothing
     most_queues: int = MOST_QUEUES
     """Queues that have metrics of their own."""
     is_sampling: bool = False

@@ -2,7 +2,7 @@
 
 Knows: the desk, the forms of a message. Does not know: how messages are looked at."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -14,11 +14,10 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
-from yirangmq.doors.paged import Done
+from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading
 from yirangmq.format.envelope import NewMessage, build
 
-Given = Mapping[str, Any]
 MEMBERS = frozenset({"payload", "id", "type", "version", "attributes", "content_type"})
 """Of a message that is tried."""
 

@@ -3,7 +3,6 @@ often than somebody can read.
 
 Knows: doors by name, addresses. Does not know: why somebody should be let in."""
 
-import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from yirangmq.core.errors import QueueError, Stranger
 from yirangmq.core.events import ClientRefused, Event
 from yirangmq.core.ports import Clock
+from yirangmq.doors.attempts import log
 from yirangmq.doors.gate import host_of
 from yirangmq.format.envelope import iso
 
@@ -18,7 +18,6 @@ QUIET_MS = 10_000
 """The same refusal of the same address is told once in so long, with how often it happened."""
 MOST_KNOWN = 1_000
 MOST_KEPT = 100
-log = logging.getLogger("yirangmq")
 
 
 class Refusals:

@@ -1,7 +1,6 @@
 """Named methods that change queues. Short ones work inside one transaction; long ones (``paged``) have a thread of
 their own and take the desk for one page at a time."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -11,9 +10,9 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.doors import looking
+from yirangmq.doors.paged import Given
 from yirangmq.doors.values import reading
 
-Given = Mapping[str, Any]
 PER_PAGE = 500
 
 

@@ -26,7 +26,7 @@ from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import Settings
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Samples, Told
+    from yirangmq.observe.prometheus import Reading, Samples
     from yirangmq.topics.subscriber import Subscriber
     from yirangmq.topics.tail import Live
 
@@ -225,7 +225,7 @@ class TopicCalls:
         away = [cursor for cursor in parts.ledger.all() if cursor.name not in there]
         return rows + [{**cursor_document(one, log.last, log.epoch), "state": str(ClientState.OFFLINE)} for one in away]
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         """Metrics, by name. Of the topics as they were when the log was last asked, which it is for this too."""
         topics = self._topics
         if topics is None or not topics.is_open:

@@ -1,14 +1,13 @@
 """Reads the named values of a call: each known one once, then nothing may be left. ``BadInput`` names the value."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from yirangmq.broker.leases import MOST_PER_CALL
+from yirangmq.broker.pages import Answer
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.core.strict import Fields, kind
-
-Answer = TypeVar("Answer")
 
 
 class Values(Fields):

@@ -15,14 +15,14 @@ _BEGIN = f'{{"{DIGEST}":"'
 _END = len(_BEGIN) + 64
 
 
-def stamped(envelope: Envelope) -> Envelope:
+def with_digest(envelope: Envelope) -> Envelope:
     """With the digest of its payload. One that the sender gave must be right: ``Unfit`` if it is not."""
     header, digest = envelope.header, sha256(envelope.payload).hexdigest()
     if _KEY in header:
         members = loads(header.encode())
         said = members.pop(DIGEST, digest)
         if said != digest:
-            raise Unfit(f"is {_short(said)}, that of the payload is {digest}", field=DIGEST)
+            raise Unfit(f"is {_shortened(said)}, that of the payload is {digest}", field=DIGEST)
         header = dumps(members).decode() if members else ""
     header = f'{_BEGIN}{digest}",{header[1:]}' if header else f'{_BEGIN}{digest}"}}'
     if len(header) > MAX_HEADER:
@@ -49,9 +49,9 @@ def damage(envelope: Envelope) -> str:
     if not kept:
         return ""
     found = sha256(envelope.payload).hexdigest()
-    return "" if found == kept else f"payload: its SHA-256 is {found}, it was stored with {_short(kept)}"
+    return "" if found == kept else f"payload: its SHA-256 is {found}, it was stored with {_shortened(kept)}"
 
 
-def _short(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(value)
     return text if len(text) <= 64 else f"{text[:61]}..."

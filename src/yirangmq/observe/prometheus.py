@@ -16,7 +16,7 @@ QUEUES_PER_PART = 100
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
 Samples = Iterable[tuple[Labels, float]]
-Told = Samples | Histogram
+Reading = Samples | Histogram
 """What a part of the server says of one of its metrics."""
 
 METRICS: dict[str, tuple[str, str]] = {
@@ -112,7 +112,7 @@ METRICS: dict[str, tuple[str, str]] = {
 def page(
     metrics: Metrics,
     rows: Sequence[Mapping[str, Any]] | None,
-    server: Mapping[str, Told],
+    server: Mapping[str, Reading],
     everything: Mapping[str, Any] | None = None,
 ) -> str:
     """All metrics, at one go."""
@@ -122,7 +122,7 @@ def page(
 def parts(
     metrics: Metrics,
     rows: Sequence[Mapping[str, Any]] | None,
-    server: Mapping[str, Told],
+    server: Mapping[str, Reading],
     everything: Mapping[str, Any] | None = None,
 ) -> Iterator[list[str]]:
     """The lines of all metrics, some thousand at a time. ``rows``: the queues that have series of their own, as
@@ -168,7 +168,7 @@ def _samples(
     metrics: Metrics,
     rows: list[tuple[dict[str, str], Mapping[str, Any]]],
     known: list[tuple[dict[str, str], QueueNumbers]],
-    server: Mapping[str, Told],
+    server: Mapping[str, Reading],
 ) -> Iterable[str]:
     short = name.removeprefix("yirangmq_")
     if name in server:

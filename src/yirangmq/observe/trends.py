@@ -15,7 +15,7 @@ EVERY_MS = 5_000
 PER_QUEUE_MS = 20
 """With many queues samples are taken less often, so that they take a thousandth of the server's time (measured: 24 µs
 a queue)."""
-MOST_QUEUES = 1000
+MOST_SAMPLED = 1000
 """Queues in a sample: all of them, or of more those that a metric of their own is kept of."""
 METRICS = ("waiting", "ageSec", "leased", "dead", "published", "acked", "failed")
 """The last three are totals since the queue exists: rates are their differences."""

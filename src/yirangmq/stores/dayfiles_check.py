@@ -15,9 +15,8 @@ from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
 from yirangmq.format import dayrecord
 from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles_house import Read, accepted, cards_of
+from yirangmq.stores.dayfiles_house import PER_PAGE, Read, accepted, cards_of
 
-PER_PAGE = 500
 BLOCK = 1 << 16
 ACCEPTED, SETTLED_MARK = 1, 2
 MOST_FINDINGS = 1000

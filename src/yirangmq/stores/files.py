@@ -39,7 +39,7 @@ from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_view import View
-from yirangmq.stores.history import PARTS, give_up_history
+from yirangmq.stores.history import HISTORY_PARTS, give_up_history
 from yirangmq.stores.reserve import files_reserve
 from yirangmq.stores.watch import FileWatch
 
@@ -206,7 +206,7 @@ class FilesStore:
     def _trim_history(self) -> None:
         self._is_trimming = True
         try:
-            for limit in PARTS:
+            for limit in HISTORY_PARTS:
                 with contextlib.suppress(StoreError), self.transaction() as work:
                     give_up_history(work, limit)
                     break

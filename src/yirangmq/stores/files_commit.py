@@ -26,7 +26,7 @@ from yirangmq.stores.files_counter import AHEAD, write_counter
 from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
-from yirangmq.stores.files_keys import FOLDER, far_folder, near_folder, read_key
+from yirangmq.stores.files_keys import KEY_FOLDER, far_folder, near_folder, read_key
 from yirangmq.stores.files_notes import FOLDER as NOTES
 from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import note_path
@@ -361,7 +361,7 @@ class Commit:
         for queue in {self._before[seq].message.queue for seq in forgotten}:
             mine = {seq for seq in forgotten if self._before[seq].message.queue == queue}
             for folder in folders:
-                for file in filter(None, map(read_key, listdir(f"{self._root}/{queue}/{FOLDER}/{folder}"))):
+                for file in filter(None, map(read_key, listdir(f"{self._root}/{queue}/{KEY_FOLDER}/{folder}"))):
                     if file.key.seq in mine and not file.outlived and file.key not in self._pending.old_keys:
                         path = f"{self._root}/{queue}/{file.path}"
                         self._deeds.rename(path, f"{self._root}/{queue}/{file._replace(outlived=True).path}")

@@ -10,7 +10,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_entries import Key, key_print
 from yirangmq.stores.files_index import Index
-from yirangmq.stores.files_keys import FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
+from yirangmq.stores.files_keys import KEY_FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
 from yirangmq.stores.files_pending import Pending
 from yirangmq.stores.files_queues import Rotation
 from yirangmq.stores.files_reading import listdir
@@ -53,7 +53,7 @@ class Keyring:
 
     def _names(self, queue: str, folder: str) -> list[str]:
         """In order. Nothing changes there while the transaction is under way."""
-        path = f"{self._root}/{queue}/{FOLDER}/{folder}"
+        path = f"{self._root}/{queue}/{KEY_FOLDER}/{folder}"
         names = self._listed.get(path)
         if names is None:
             names = self._listed[path] = sorted(listdir(path))
@@ -113,7 +113,7 @@ class Keyring:
         old, taken = self._pending.old_keys, self._pending.taken_keys
         count = 0
         for queue in self._rotation.next("keys", self._view.queues()):
-            folders = [] if queue in self._pending.deleted else self._view.folders(f"{queue}/{FOLDER}")
+            folders = [] if queue in self._pending.deleted else self._view.folders(f"{queue}/{KEY_FOLDER}")
             for folder in filter(str.isdecimal, folders):
                 if count >= limit or int(folder) > now // STRETCH_MS:
                     break

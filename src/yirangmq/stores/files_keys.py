@@ -18,7 +18,7 @@ from yirangmq.stores.files_entries import Key
 STRETCH_MS = 600_000
 FAR_MS = 9_000_000_000_000
 """In the year 2255: a window that ends then, or later, has no end."""
-FOLDER = "meta/keys"
+KEY_FOLDER = "meta/keys"
 _NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})")
 
 
@@ -31,7 +31,7 @@ class KeyFile(NamedTuple):
     def path(self) -> str:
         """Below the queue's folder."""
         mark = ".f" if self.outlived else ""
-        return f"{FOLDER}/{folder_of(self.key)}/{beginning(self.key)}{mark}~{self.id}"
+        return f"{KEY_FOLDER}/{folder_of(self.key)}/{beginning(self.key)}{mark}~{self.id}"
 
     @property
     def is_far(self) -> bool:

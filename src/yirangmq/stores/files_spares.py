@@ -8,7 +8,7 @@ recovery removes them. Knows: names. Does not know: what was in the files, what 
 from yirangmq.stores.files_deeds import SPARE
 from yirangmq.stores.files_reading import listdir
 
-FOLDER = "meta/spare"
+SPARE_FOLDER = "meta/spare"
 MOST = 500
 """Spare files a queue keeps; what is more is removed."""
 
@@ -28,7 +28,7 @@ class Spares:
         self._taken.clear()
 
     def folder(self, queue: str) -> str:
-        return f"{self._root}/{queue}/{FOLDER}"
+        return f"{self._root}/{queue}/{SPARE_FOLDER}"
 
     def path(self, queue: str, seq: int) -> str:
         return f"{self.folder(queue)}/{seq}{SPARE}"

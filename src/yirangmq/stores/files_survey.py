@@ -29,7 +29,7 @@ from yirangmq.stores.files_pending import is_counted, weight
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_reading import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files_rivals import age, claim
-from yirangmq.stores.files_spares import FOLDER as SPARES
+from yirangmq.stores.files_spares import SPARE_FOLDER as SPARES
 from yirangmq.stores.files_totals import NONE, TOTALS, Base, Numbers, base_of, cut_off, minus, plus, share_of, shares_of
 from yirangmq.stores.files_view import failure_path
 from yirangmq.stores.files_walk import (

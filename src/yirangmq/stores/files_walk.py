@@ -4,9 +4,9 @@ import os
 from collections.abc import Iterator
 
 from yirangmq.format.filenames import DEPTH
-from yirangmq.stores.files_keys import FOLDER as KEYS
+from yirangmq.stores.files_keys import KEY_FOLDER as KEYS
 from yirangmq.stores.files_reading import listdir
-from yirangmq.stores.files_spares import FOLDER as SPARES
+from yirangmq.stores.files_spares import SPARE_FOLDER as SPARES
 
 FAILURES = "meta/failures"
 TEMP = "meta/temp"

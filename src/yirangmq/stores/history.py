@@ -6,7 +6,7 @@ Knows: the port. Does not know: which store."""
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 
-PARTS = (500, 50, 5)
+HISTORY_PARTS = (500, 50, 5)
 """Messages that are given up in one transaction: as many as there is space for."""
 
 

@@ -11,7 +11,7 @@ import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreError
 from yirangmq.core.ports import Finding
-from yirangmq.stores.history import PARTS, give_up_history
+from yirangmq.stores.history import HISTORY_PARTS, give_up_history
 from yirangmq.stores.reserve import sqlite_reserve
 from yirangmq.stores.sqlite_ledger import Known
 from yirangmq.stores.sqlite_open import (
@@ -233,7 +233,7 @@ class SqliteStore:
 
     def _trim_history(self) -> bool:
         """A part that fits the space there is. Whether there was some history."""
-        for limit in PARTS:
+        for limit in HISTORY_PARTS:
             try:
                 with self.transaction() as work:
                     return give_up_history(work, limit) > 0

@@ -9,7 +9,7 @@ from yirangmq.core.message import Envelope, total_size
 
 EACH = 300
 """Bytes that a message takes beside payload and header."""
-MOST_BYTES = 8 * 1024 * 1024
+MOST_ARRIVED_BYTES = 8 * 1024 * 1024
 """Of payloads and headers. What comes when it is full is read back when it is wanted: those that came before it are
 wanted first. Only when as much again has passed and nobody wanted any of them, all are let go."""
 
@@ -24,12 +24,12 @@ class Arrivals:
     def add(self, first: int, envelopes: Sequence[Envelope], size: int) -> None:
         """Those with the numbers from ``first`` on, of so many bytes, if there is room."""
         size += EACH * len(envelopes)
-        if self._size + size > MOST_BYTES:
+        if self._size + size > MOST_ARRIVED_BYTES:
             self._passed += size
-            if self._passed <= MOST_BYTES:
+            if self._passed <= MOST_ARRIVED_BYTES:
                 return
             self.clear()
-        if size <= MOST_BYTES:
+        if size <= MOST_ARRIVED_BYTES:
             self._sent.update(enumerate(envelopes, first))
             self._size += size
 

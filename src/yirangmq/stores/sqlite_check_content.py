@@ -8,7 +8,7 @@ import apsw
 from yirangmq.core.ports import Finding
 from yirangmq.stores.sqlite_content import IS_LITTER
 
-_OVERLAPPING = """
+_OVERLAPPING_CONTENT = """
 SELECT first, last, next FROM (SELECT first, last, lead(first) OVER (ORDER BY first) AS next FROM content)
 WHERE last >= next"""
 _LITTER = f"SELECT first, last FROM content WHERE {IS_LITTER}"
@@ -16,7 +16,7 @@ _LITTER = f"SELECT first, last FROM content WHERE {IS_LITTER}"
 
 def overlapping(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
     """Whoever reads takes the later row: it is made so that this is the only one."""
-    for first, last, following in list(db.execute(_OVERLAPPING)):
+    for first, last, following in list(db.execute(_OVERLAPPING_CONTENT)):
         if repair:
             db.execute("UPDATE content SET last = ? WHERE first = ?", (following - 1, first))
         yield Finding("torn", f"{first}-{last}", f"payloads up to {last}, and others from {following} on; cut", repair)

@@ -145,9 +145,9 @@ class InLine:
 
     def line(self, queue: int, most: int) -> list[tuple[int, int, int]]:
         """(rank, first, last) in order of delivery, as far as it takes to have so many."""
-        found = _enough(self._db.execute(FRESH_LINE, (queue,)), most)
+        found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
         new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
-        return _enough(_joined(sorted([*found, *new])), most) if new else found
+        return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
 
     def heads(self, name: str, rank: int, span: Span, most: int) -> list[Head]:
         """Messages of a run with their envelopes."""
@@ -212,7 +212,7 @@ class InLine:
         return cards[0] if cards else None
 
 
-def _enough(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
+def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
     """The first of them, as many as it takes to have so many messages."""
     found = []
     for run in runs:

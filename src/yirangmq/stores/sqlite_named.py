@@ -12,7 +12,7 @@ from yirangmq.core.states import State
 
 MOST_CARDS = 20_000
 """At some 500 bytes each, name and all."""
-MOST_BYTES = 4 * 1024 * 1024
+MOST_CONTENT_BYTES = 4 * 1024 * 1024
 """Of contents, but for what is under way with them. In a queue where messages wait long, they are gone before they are
 asked for, and are read from the file."""
 ENVELOPE_BYTES = 500
@@ -88,7 +88,7 @@ class Named:
     def _keep(self, seq: int, sent: Envelope) -> None:
         self._drop(seq)
         self._bytes += len(sent[8]) + ENVELOPE_BYTES
-        if self._bytes > MOST_BYTES:
+        if self._bytes > MOST_CONTENT_BYTES:
             self._sent.clear()
             self._bytes = len(sent[8]) + ENVELOPE_BYTES
         self._sent[seq] = sent

@@ -28,7 +28,7 @@ def judge_log(top: Path, expected: ExpectedLog) -> list[str]:
     opened = open_all(top, None, expected.now_ms, Random(0))
     try:
         found = take_log(opened)
-        complaints += [*differences(found, expected), *_state_complaints(opened, found)]
+        complaints += [*log_differences(found, expected), *_state_complaints(opened, found)]
         complaints += [f"the records {gap.first} to {gap.last} are said to be lost" for gap in opened.log.gaps()]
         if not complaints:
             _work(opened)
@@ -37,7 +37,7 @@ def judge_log(top: Path, expected: ExpectedLog) -> list[str]:
     return complaints or _after_work(top, expected, found)
 
 
-def differences(found: LogSnapshot, expected: ExpectedLog) -> list[str]:
+def log_differences(found: LogSnapshot, expected: ExpectedLog) -> list[str]:
     before, after = expected.before, expected.after
     complaints = []
     if before.epoch and found.epoch != before.epoch:
@@ -65,7 +65,7 @@ def _seen_from_outside(top: Path, expected: ExpectedLog) -> list[str]:
     reader = view.reader()
     records = {record.sequence: record for record in reader.records(view.first)}
     found = LogSnapshot(view.epoch, view.first, records, expected.before.cursors)
-    return differences(found, expected)
+    return log_differences(found, expected)
 
 
 def _state_complaints(opened: OpenLog, found: LogSnapshot) -> list[str]:

@@ -165,7 +165,7 @@ BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.PONG: Empty,
     Kind.BYE: Empty,
     Kind.RELEASE: Settle,
-    **feeds.BODIES,
+    **feeds.FEED_BODIES,
 }
 _encoder = msgspec.msgpack.Encoder()
 _encode = _encoder.encode

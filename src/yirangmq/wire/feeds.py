@@ -112,7 +112,7 @@ class Progress(msgspec.Struct, array_like=True, frozen=True):
     at_ns: int
 
 
-BODIES: dict[Kind, type[msgspec.Struct]] = {
+FEED_BODIES: dict[Kind, type[msgspec.Struct]] = {
     Kind.TOPIC_PUBLISH: TopicPublish,
     Kind.TOPIC_STORED: TopicStored,
     Kind.TOPIC_SUBSCRIBE: TopicSubscribe,

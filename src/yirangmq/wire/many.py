@@ -10,9 +10,18 @@ import msgspec
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import NO_HEADERS, NewRecord, Record
 from yirangmq.wire.checksum import crc32
-from yirangmq.wire.records import CRC_FROM, HAS_KEY, HEAD, LENGTH_FROM, MOST_RECORD, SIGN, WHOLE, new_record, read_head
+from yirangmq.wire.records import (
+    CRC_FROM,
+    HAS_KEY,
+    HEAD,
+    LENGTH_FROM,
+    MOST_RECORD,
+    SIGN,
+    _unpack,
+    new_record,
+    read_head,
+)
 
-_unpack = WHOLE.unpack_from
 decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
 new_new_record = cast("Callable[[tuple[Any, ...]], NewRecord]", partial(tuple.__new__, NewRecord))
 

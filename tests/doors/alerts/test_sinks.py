@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import certificate, server_context
 from tests.doors.alerts.parts import NOTICE
 from tests.doors.alerts.smtp import MailServer, mail_server
-from tests.doors.webhooks.endpoint import endpoint, status
-from tests.patience import soon
+from tests.support.credentials import certificate, server_context
+from tests.support.wait import soon
+from tests.support.webhook_endpoint import endpoint, status
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.backoff import Backoff

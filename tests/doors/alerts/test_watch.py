@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.doors.alerts.parts import Stage, play
-from tests.doors.webhooks.endpoint import Endpoint, endpoint
-from tests.patience import soon
+from tests.support.wait import soon
+from tests.support.webhook_endpoint import Endpoint, endpoint
 from yirangmq.clock import SteadyClock
 from yirangmq.core.errors import StoreError
 

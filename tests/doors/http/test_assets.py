@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.v1.parts import Line
+from tests.support.http_api import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.core.reasons import MEANING as REASONS
 from yirangmq.core.states import MEANING as STATES

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.doors.http.live import Answer, Answers, request
 from tests.doors.http.parts import MOST_BODY, Bench
+from tests.support.http import Answer, Answers, request
 from yirangmq.core.errors import NotAllowed, QuotaExceeded
 from yirangmq.doors.http.exchange import Request, Response
 from yirangmq.doors.http.limits import Limits

@@ -4,7 +4,6 @@ the bad ones are sent away, and memory stays within its bound. And ten thousand 
 import json
 import os
 import random
-import resource
 import socket
 import subprocess
 import sys
@@ -17,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests import patience
-from tests.doors.http.live import Answer, Answers, request
-from tests.patience import PATIENCE
+from tests.support import wait
+from tests.support.http import Answer, Answers, request
+from tests.support.limits import file_limit
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).parents[3]
@@ -62,7 +62,7 @@ class Client:
             about.update(self.about())
             return is_so(about)
 
-        patience.until(is_seen)
+        wait.until(is_seen)
         return about
 
 
@@ -171,21 +171,9 @@ def test_hostile_clients_neither_crash_the_server_nor_starve_others(loop: str) -
 # -- ten thousand that wait -----------------------------------------------------------------------------------------
 
 
-@contextmanager
-def open_files(wanted: int) -> Iterator[int]:
-    """As many as may be open, up to what is wanted."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
-    try:
-        yield most
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
 @pytest.mark.parametrize("loop", ["asyncio"])
 def test_ten_thousand_requests_wait_at_once_for_little_memory(loop: str) -> None:
-    with open_files(MANY + 200) as allowed, server(loop, connections=MANY + 10) as port, ExitStack() as stack:
+    with file_limit(MANY + 200) as allowed, server(loop, connections=MANY + 10) as port, ExitStack() as stack:
         count = min(MANY, allowed - 200)
         if count < MANY:
             print(f"the system allows {allowed} open files, so only {count} wait")

@@ -9,14 +9,14 @@ from contextlib import closing
 from http.client import HTTPConnection
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.doors.http.live import dial, serving
-from tests.doors.http.v1.servers import HttpServer
-from tests.doors.turning import run
-from tests.patience import PATIENCE
+from tests.support.http import Answer, dial, serving
+from tests.support.http_server import HttpServer
+from tests.support.loops import run_loop
+from tests.support.wait import PATIENCE
 from yirangmq.core.access import ADMIN, Grant
 from yirangmq.doors.attempts import Attempts
 from yirangmq.doors.http.exchange import Response
@@ -33,12 +33,6 @@ HERE = "127.0.0.1:{port}"
 EVIL = "https://evil.example"
 FRIEND = "https://app.example"
 PREFLIGHT = {"access-control-request-method": "DELETE", "access-control-request-headers": "authorization"}
-
-
-class Answer(NamedTuple):
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 class Client:
@@ -381,7 +375,7 @@ def test_unix_socket_asks_for_the_origin_and_not_for_the_host(tmp_path: Path) ->
                 assert (await loop.sock_recv(line, 100)).startswith(b"HTTP/1.1 %d " % status)
         server.close()
 
-    run(main())
+    run_loop(main())
 
 
 def test_host_may_be_the_address_at_which_a_server_on_all_addresses_was_reached() -> None:
@@ -403,7 +397,7 @@ def test_host_may_be_the_address_at_which_a_server_on_all_addresses_was_reached(
             writer.close()
         server.close()
 
-    run(main())
+    run_loop(main())
 
 
 @pytest.mark.parametrize(
@@ -505,6 +499,6 @@ def test_a_refused_page_is_counted_as_a_refused_client() -> None:
             for headers in ({"origin": EVIL}, {"Host": "evil.test"}, {}):
                 await peer.ask("GET", "/health", None, headers)
 
-    run(main())
+    run_loop(main())
     assert [code for _, code in told] == ["not_allowed", "misdirected"]
     assert all(peer.startswith("127.0.0.1:") for peer, _ in told)

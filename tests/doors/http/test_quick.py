@@ -4,9 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.doors.http.live import request
-from tests.doors.http.parts import Bench
-from tests.doors.http.test_http_fuzz import TOKENS, answer_all
+from tests.doors.http.parts import TOKENS, Bench, answer_all
+from tests.support.http import request
 from yirangmq.doors.http.quick import MOST_BLOCKS, Blocks
 
 PLAIN = b"GET /echo HTTP/1.1\r\nHost: a\r\n\r\n"

@@ -13,18 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate, client_context
-from tests.patience import PATIENCE
-from tests.scenarios.daemons import Daemon, daemon
+from tests.support.credentials import certificate, client_context
+from tests.support.server_process import daemon
+from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 
 pytestmark = pytest.mark.process
 HERE = ("--http", "127.0.0.1:0")
-
-
-def port_of(server: Daemon) -> int:
-    [address] = [one for one in server.ready["addresses"] if one.startswith("http")]
-    return int(address.rpartition(":")[2])
 
 
 @pytest.fixture
@@ -47,7 +42,7 @@ def test_it_tells_its_health_and_its_numbers(tmp_path: Path, lines: Lines) -> No
     with daemon(tmp_path, *HERE) as server:
         with connect(server.address) as client:
             client.publish("mail", {"to": "ann"})
-        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
         response, body = get(line, "/health")
         assert (response.status, body) == (200, b"OK")
         assert response.getheader("content-type") == "text/plain; charset=utf-8"
@@ -70,7 +65,7 @@ def test_the_port_comes_from_the_environment_of_the_older_queue_too(
     monkeypatch.setenv("MQ_HOST", "127.0.0.1")
     monkeypatch.setenv("MQ_PORT", "0")
     with daemon(tmp_path) as server:
-        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
         assert get(line, "/health")[1] == b"OK"
 
 
@@ -102,7 +97,7 @@ def test_tokens_and_the_rate_are_those_of_the_settings(tmp_path: Path, lines: Li
     }
     (tmp_path / "settings.json").write_text(json.dumps(settings))
     with daemon(tmp_path, *HERE, "--config", str(tmp_path / "settings.json")) as server:
-        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
         assert get(line, "/health")[0].status == 200
         refused, _ = get(line, "/metrics")
         assert (refused.status, refused.getheader("www-authenticate")) == (401, 'Bearer realm="yirangmq"')
@@ -119,7 +114,7 @@ def test_events_come_to_whoever_shows_a_token_and_never_by_an_address_that_holds
 ) -> None:
     (tmp_path / "token").write_text("the-chief-token-")
     with daemon(tmp_path, *HERE, "--token-file", str(tmp_path / "token"), "--log-level", "debug") as server:
-        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
         for address in ("/v1/events", "/v1/events?token=the-chief-token-", "/v1/events?access_token=the-chief-token-"):
             assert get(line, address)[0].status == 401
         line.request("GET", "/v1/events", headers={"Authorization": "Bearer the-chief-token-"})
@@ -139,7 +134,7 @@ def test_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_spea
     settings = ("--cors-origins", "https://app.example", "--http-hosts", "mq.example")
     others = ("--tcp", "127.0.0.1:0", "--stomp", "127.0.0.1:0", "--store", "memory:")
     with daemon(tmp_path, *HERE, *settings, *others) as server:
-        line = lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE))
+        line = lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE))
         for headers, status in (
             ({"Origin": "https://app.example"}, 200),
             ({"Host": "mq.example", "Origin": "http://mq.example"}, 200),
@@ -161,11 +156,12 @@ def test_origins_and_hosts_are_those_of_the_settings_and_other_ports_do_not_spea
 def test_over_tls(tmp_path: Path, lines: Lines) -> None:
     made, key = certificate(tmp_path)
     with daemon(tmp_path, *HERE, "--tls-cert", str(made), "--tls-key", str(key)) as server:
-        assert [one for one in server.ready["addresses"] if one.startswith("https://")]
-        line = lines(HTTPSConnection("localhost", port_of(server), timeout=PATIENCE, context=client_context(tmp_path)))
+        line = lines(
+            HTTPSConnection("localhost", server.port_of("https"), timeout=PATIENCE, context=client_context(tmp_path))
+        )
         assert get(line, "/health")[1] == b"OK"
         with pytest.raises((ssl.SSLError, ConnectionError, OSError)):
-            get(lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)), "/health")
+            get(lines(HTTPConnection("127.0.0.1", server.port_of("https"), timeout=PATIENCE)), "/health")
 
 
 def test_at_a_unix_socket(tmp_path: Path) -> None:
@@ -181,10 +177,10 @@ def test_at_a_unix_socket(tmp_path: Path) -> None:
 
 def test_it_stops_in_good_order_though_clients_stay_connected(tmp_path: Path, lines: Lines) -> None:
     with daemon(tmp_path, *HERE) as server:
-        staying = [lines(HTTPConnection("127.0.0.1", port_of(server), timeout=PATIENCE)) for _ in range(5)]
+        staying = [lines(HTTPConnection("127.0.0.1", server.port_of("http"), timeout=PATIENCE)) for _ in range(5)]
         for line in staying:
             get(line, "/health")
-        with socket.create_connection(("127.0.0.1", port_of(server)), PATIENCE) as half:
+        with socket.create_connection(("127.0.0.1", server.port_of("http")), PATIENCE) as half:
             half.sendall(b"GET /health HT")
             assert server.stop() == 0
         for line in staying:

@@ -4,18 +4,15 @@ import asyncio
 import os
 import socket
 import stat
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-import uvloop
 
-from tests.certificates import client_context, server_context
-from tests.doors import turning
-from tests.doors.http.live import Peer, ask, dial, request, serving
 from tests.doors.http.parts import Stage
-from tests.patience import PATIENCE, soon
+from tests.support.credentials import client_context, server_context
+from tests.support.http import Peer, ask, dial, request, serving
+from tests.support.loops import Run
+from tests.support.wait import PATIENCE, soon
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
@@ -25,13 +22,6 @@ from yirangmq.doors.http.limits import Limits
 from yirangmq.doors.http.router import Api, Params
 from yirangmq.doors.http.server import HttpDoor, Socket, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
-
-Run = Callable[[Awaitable[None]], None]
-
-
-@pytest.fixture(params=[None, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return partial(turning.run, make_loop=request.param)
 
 
 @pytest.fixture

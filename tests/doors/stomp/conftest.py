@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.parts import StompServer
+from tests.support.stomp import StompServer
 from yirangmq.wire.stomp import VERSIONS
 
 

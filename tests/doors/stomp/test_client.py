@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import stomp
 
-from tests.certificates import certificate, server_context
-from tests.doors.stomp.live import LiveServer, live
-from tests.patience import PATIENCE, until
+from tests.support.credentials import certificate, server_context
+from tests.support.stomp_server import LiveServer, live
+from tests.support.wait import PATIENCE, until
 from yirangmq.client.open import connect
 from yirangmq.core.access import Grant
 

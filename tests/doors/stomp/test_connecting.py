@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doors.stomp.parts import StompServer, bodies, error_of
+from tests.support.stomp import StompServer, bodies, error_of
 from yirangmq.core.access import Grant
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.beats import LEAST_MS

@@ -1,6 +1,6 @@
 """STOMP subscribers are served by a queue's strategy as everybody else is, side by side with other doors."""
 
-from tests.doors.stomp.parts import Stomp, StompServer, bodies
+from tests.support.stomp import Stomp, StompServer, bodies
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

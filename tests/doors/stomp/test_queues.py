@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
-from yirangmq.core.message import Envelope, Message
+from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set_policy
+from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
 from yirangmq.format.jsontext import dumps
@@ -14,20 +14,11 @@ from yirangmq.wire.frames import Kind
 from yirangmq.wire.stomp import V10, V11, V12
 
 
-def cards(server: StompServer, state: State, queue: str = "mail") -> list[Message]:
-    with server.store.transaction(write=False) as transaction:
-        return transaction.scan(queue, state, 1000).messages
-
-
 def envelope(server: StompServer, queue: str = "mail") -> Envelope:
     with server.store.transaction(write=False) as transaction:
         [found] = transaction.envelopes(transaction.scan(queue, State.READY, 1).messages)
     assert found is not None
     return found
-
-
-def set_policy(server: StompServer, queue: str, **document: object) -> None:
-    server.client().call("set_policy", queue=queue, document=document)
 
 
 # -- there and back ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ import random
 import time
 from pathlib import Path
 
-from tests.doors.stomp.parts import Stomp, StompServer, bodies, error_of
-from tests.doors.stomp.test_queues import cards, set_policy
-from tests.wire.stomp_examples import EXAMPLES
+from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set_policy
+from tests.support.stomp_examples import EXAMPLES
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.doors.health import Disk

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.stomp.parts import StompServer, bodies, error_of
+from tests.support.stomp import StompServer, bodies, error_of
 from yirangmq.doors.stomp.following import PAGE_RECORDS
 from yirangmq.wire.stomp import V11, V12
 

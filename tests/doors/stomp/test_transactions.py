@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.doors.stomp.parts import StompServer, bodies, error_of
-from tests.doors.stomp.test_queues import cards, set_policy
+from tests.support.stomp import StompServer, bodies, cards, error_of, set_policy
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.transactions import MOST_OPEN
 from yirangmq.stores.memory import MemoryStore

@@ -3,16 +3,16 @@
 import asyncio
 import hashlib
 import hmac
-import re
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.certificates import client_context, server_context
-from tests.doors.webhooks.endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
-from tests.patience import soon
+from tests.support.credentials import client_context, server_context
+from tests.support.pages import code_blocks
+from tests.support.wait import soon
+from tests.support.webhook_endpoint import FINE, Endpoint, Sent, Site, endpoint, run, status
 
 PAGE = (Path(__file__).parents[3] / "docs" / "http.md").read_text()
 
@@ -58,7 +58,7 @@ def test_the_check_in_the_documents_is_right() -> None:
         await site.publish("mail", {"to": "ann"})
         await soon(lambda: site.counts().done == 1)
         [sent] = there.sent
-        [program] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+        [program] = code_blocks(PAGE, "python")
         names: dict[str, Any] = {}
         exec(program, names)
         is_genuine = names["is_genuine"]

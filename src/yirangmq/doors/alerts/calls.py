@@ -18,7 +18,7 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 
 if TYPE_CHECKING:
-    from yirangmq.observe.prometheus import Told
+    from yirangmq.observe.prometheus import Reading
 
 STATES = ("open", "over", "all")
 LONGEST_NAME, LONGEST_NOTE = 100, 500
@@ -118,7 +118,7 @@ class AlertCalls:
             "unacknowledged": sum(one.acked_at is None for one in found),
         }
 
-    def samples(self) -> "dict[str, Told]":
+    def samples(self) -> "dict[str, Reading]":
         opened = Counter(one.level for one in self._watch.standing.open.values())
         boxes = self._watch.outboxes.values()
         return {

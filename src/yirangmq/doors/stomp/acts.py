@@ -158,7 +158,7 @@ def subscribe(session: "StompSession", headers: Headers, body: bytes) -> None:
         session.holdings.subscribe(name, QueueTaker(queue, shown, mode, credit, address, session.holdings))
         _done(session, headers)
     if not session.started_at:
-        presence.begin(session)
+        presence.begin_presence(session)
 
 
 _NOTHING = destinations.topic_filter("none")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 TELL_SECONDS = 2.0
 
 
-def begin(session: "StompSession") -> None:
+def begin_presence(session: "StompSession") -> None:
     """It has subscribed for the first time: from now on the roster hears of it."""
     session.started_at = session.house.clock.now_ms()
     _tell(session)
@@ -51,10 +51,10 @@ def _beat(session: "StompSession", state: str) -> None:
         beat = session.house.methods.find("consumer_beat")
     except QueueError:  # a server that keeps no roster
         return
-    beat(session.house.desk, card, lambda wish, error: _follow(session, wish or ""))
+    beat(session.house.desk, card, lambda wish, error: _follow_wish(session, wish or ""))
 
 
-def _follow(session: "StompSession", wish: str) -> None:
+def _follow_wish(session: "StompSession", wish: str) -> None:
     """Pause and drain: nothing more is pushed. Drain cannot be taken back, and its client goes when it wants."""
     if wish == "drain":
         session.wish = str(ConsumerState.DRAINING)

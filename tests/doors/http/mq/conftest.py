@@ -1,14 +1,11 @@
 """Scenes, each on a stage of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.doors.http.mq.parts import Scene, staged
-from tests.doors.turning import run
-
-Play = Callable[..., None]
+from tests.doors.http.mq.parts import Play, Scene, staged
+from tests.support.loops import run_loop
 
 
 @pytest.fixture
@@ -20,6 +17,6 @@ def play() -> Play:
             async with staged(**given) as stage:
                 await scene(stage)
 
-        run(main())
+        run_loop(main())
 
     return whole

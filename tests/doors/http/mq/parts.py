@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from tests.doors.http.live import Answer, Peer, dial, serving
-from tests.patience import soon
+from tests.support.http import Answer, Peer, dial, serving
+from tests.support.wait import soon
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
@@ -169,3 +169,6 @@ async def staged(
             yield Stage(desk, house, hours, port, await dial(port), queues)
         finally:
             pages.stop()
+
+
+Play = Callable[..., None]

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import PASSWORD, Stage
+from tests.doors.http.mq.parts import PASSWORD, Play, Stage
 from yirangmq.core.inherited import Defaults
 from yirangmq.doors.http.mq import lists
 from yirangmq.doors.http.mq.api import Terms

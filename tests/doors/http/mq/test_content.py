@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage, loads
-from tests.places import KINDS, Place
+from tests.doors.http.mq.parts import Play, Stage, loads
+from tests.support.stores import KINDS, Place
 from yirangmq.core.inherited import Defaults
 from yirangmq.doors.http.mq.api import Terms
 from yirangmq.format.envelope import NewMessage

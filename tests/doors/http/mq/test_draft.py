@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import JSON, Stage, loads
+from tests.doors.http.mq.parts import JSON, Play, Stage, loads
 from yirangmq.core.errors import StoreFull
 from yirangmq.doors.house import House
 from yirangmq.doors.http.mq.api import Terms

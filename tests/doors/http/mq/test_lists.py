@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.live import request
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage
-from tests.patience import soon
-from tests.places import Place
+from tests.doors.http.mq.parts import Play, Stage
+from tests.support.http import request
+from tests.support.stores import Place
+from tests.support.wait import soon
 from yirangmq.broker import wholesale
 from yirangmq.core.errors import StoreError
 from yirangmq.core.ports import Transaction

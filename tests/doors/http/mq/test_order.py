@@ -4,10 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.doors.http.live import Answer, Peer
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import JSON, Stage
-from tests.patience import soon
+from tests.doors.http.mq.parts import JSON, Play, Stage
+from tests.support.http import Answer, Peer
+from tests.support.wait import soon
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.access import Grant
 from yirangmq.core.inherited import Defaults

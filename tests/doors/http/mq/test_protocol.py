@@ -5,8 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import ADMIN, JSON, Stage
+from tests.doors.http.mq.parts import ADMIN, JSON, Play, Stage
 from yirangmq.broker.drafts import note_of
 from yirangmq.core.errors import BadInput
 from yirangmq.core.names import check_queue

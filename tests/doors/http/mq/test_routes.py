@@ -4,8 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage
+from tests.doors.http.mq.parts import Play, Stage
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.format.envelope import NewMessage
 

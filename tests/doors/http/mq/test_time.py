@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import Stage
-from tests.patience import soon
-from tests.places import KINDS, Place
+from tests.doors.http.mq.parts import Play, Stage
+from tests.support.stores import KINDS, Place
+from tests.support.wait import soon
 from yirangmq.core.inherited import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.testing import ManualClock

@@ -4,9 +4,8 @@ import asyncio
 
 import pytest
 
-from tests.doors.http.live import Peer, request
-from tests.doors.http.mq.conftest import Play
-from tests.doors.http.mq.parts import JSON, Stage
+from tests.doors.http.mq.parts import JSON, Play, Stage
+from tests.support.http import Peer, request
 from yirangmq.core.message import Envelope
 from yirangmq.doors.http import together
 from yirangmq.doors.http.mq import messages

@@ -1,6 +1,6 @@
 import pytest
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 
 
 @pytest.fixture

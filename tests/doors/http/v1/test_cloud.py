@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 
 MESSAGES = "/v1/queues/mail/messages"
 EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "time": "2018-04-05T17:31:00Z", "data": {"n": 1}}

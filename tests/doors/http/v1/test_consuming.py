@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 
 MESSAGES, LEASE = "/v1/queues/mail/messages", "/v1/queues/mail/lease"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 
 
 def test_a_strategy_is_set_shown_and_taken_away(web: Web) -> None:

@@ -1,6 +1,6 @@
 """Server-Sent Events: told as they happen, resumed where a reader left off, and never silently incomplete."""
 
-from tests.doors.http.v1.parts import Line, Told, Web
+from tests.support.http_api import Line, Told, Web
 from yirangmq.observe.feed import FOLLOWED_MS, KEPT
 
 MESSAGES = "/v1/queues/mail/messages"

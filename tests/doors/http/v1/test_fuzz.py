@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from tests.doors.http.v1.servers import HttpServer
+from tests.support.http_server import HttpServer
 from tools import openapi_docs
 from yirangmq.clock import SystemClock
 from yirangmq.core.names import MAX_SECONDS

@@ -4,12 +4,11 @@ import gzip
 import http.client
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
+from tests.support.http_server import HttpServer
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.stores.memory import MemoryStore
 
@@ -25,27 +24,18 @@ def dial(server: HttpServer) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
 
 
-def ask(server: HttpServer, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-    line = dial(server)
-    line.request(method, path, None if body is None else json.dumps(body), {"Content-Type": "application/json"})
-    answer = line.getresponse()
-    document = json.loads(answer.read() or b"null")
-    line.close()
-    return answer.status, document
-
-
 def until_waiting(server: HttpServer, count: int) -> None:
     """Until so many leases wait; the server tells nobody, so it is asked."""
     while server.api.waiting != count:
-        ask(server, "GET", "/v1/queues")
+        server.request("GET", "/v1/queues")
 
 
 def test_a_message_goes_in_and_comes_out(server: HttpServer) -> None:
-    assert ask(server, "POST", "/v1/queues/mail/messages", {"to": "ann"})[0] == 200
-    _, taken = ask(server, "POST", "/v1/queues/mail/lease", {"waitSec": 5})
+    assert server.request("POST", "/v1/queues/mail/messages", {"to": "ann"})[0] == 200
+    _, taken = server.request("POST", "/v1/queues/mail/lease", {"waitSec": 5})
     assert taken["messages"][0]["message"]["payload"] == {"to": "ann"}
     leases = [one["lease"]["leaseId"] for one in taken["messages"]]
-    assert ask(server, "POST", "/v1/queues/mail/ack", {"leases": leases}) == (
+    assert server.request("POST", "/v1/queues/mail/ack", {"leases": leases}) == (
         200,
         {"failed": 0, "results": [{"leaseId": leases[0], "ok": True}]},
     )
@@ -55,7 +45,7 @@ def test_a_lease_that_waits_is_woken(server: HttpServer) -> None:
     line = dial(server)
     line.request("POST", "/v1/queues/mail/lease", b'{"waitSec": 20}')
     until_waiting(server, 1)
-    ask(server, "POST", "/v1/queues/mail/messages", 1)
+    server.request("POST", "/v1/queues/mail/messages", 1)
     assert [one["message"]["payload"] for one in json.loads(line.getresponse().read())["messages"]] == [1]
     line.close()
 
@@ -66,8 +56,8 @@ def test_who_hangs_up_while_waiting_takes_nothing(server: HttpServer) -> None:
     until_waiting(server, 1)
     line.close()
     until_waiting(server, 0)
-    ask(server, "POST", "/v1/queues/mail/messages", 1)
-    _, row = ask(server, "GET", "/v1/queues/mail")
+    server.request("POST", "/v1/queues/mail/messages", 1)
+    _, row = server.request("GET", "/v1/queues/mail")
     assert (row["ready"], row["leased"]) == (1, 0)
 
 
@@ -78,7 +68,7 @@ def test_events_come_as_they_happen(server: HttpServer) -> None:
     assert stream.getheader("Content-Type") == "text/event-stream"
     while stream.readline() != b'data: {"last":0}\n':
         pass
-    ask(server, "POST", "/v1/queues/mail/messages", [1, 2])
+    server.request("POST", "/v1/queues/mail/messages", [1, 2])
     while not (told := stream.readline()).startswith(b"data: "):
         pass
     assert json.loads(told[6:])["count"] == 2
@@ -86,7 +76,7 @@ def test_events_come_as_they_happen(server: HttpServer) -> None:
 
 
 def test_a_body_that_is_too_large_is_refused_in_our_shape(server: HttpServer) -> None:
-    status, document = ask(server, "POST", "/v1/queues/mail/lease", {"consumer": "x" * 1_100_000})
+    status, document = server.request("POST", "/v1/queues/mail/lease", {"consumer": "x" * 1_100_000})
     assert (status, document["error"]["code"]) == (413, "too_large")
 
 
@@ -99,7 +89,7 @@ def test_a_packed_body_is_refused_in_our_shape_and_nothing_is_stored(server: Htt
     assert (answer.status, answer.getheader("Accept-Encoding")) == (415, "identity")
     assert (error["code"], error["field"]) == ("packed_body", "content-encoding")
     line.close()
-    status, found = ask(server, "GET", "/v1/queues")
+    status, found = server.request("GET", "/v1/queues")
     assert (status, found["queues"]) == (200, [])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import jsonschema_rs
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 from tools import openapi_docs
 from yirangmq.doors.http.v1.errors import STATUS_OF
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
-from tests.doors.http.v1.servers import HttpServer
-from tests.doors.http.v1.test_live import ask
-from tests.format.test_schemas import SECRET, Outside, SlowLibrary
+from tests.support.http_api import Web
+from tests.support.http_server import HttpServer
+from tests.support.schemas import SECRET, Outside, SlowLibrary
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.core.access import CONSUME, PUBLISH, Grant
@@ -94,11 +93,11 @@ def test_policy_is_compiled_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) 
     server = HttpServer(MemoryStore(), SystemClock()).start()
     policy = {"schemas": {"t": {"1": {"title": "held up", "type": "object"}}}}
     found: list[tuple[int, Any]] = []
-    putting = threading.Thread(target=lambda: found.append(ask(server, "PUT", "/v1/queues/orders/policy", policy)))
+    putting = threading.Thread(target=lambda: found.append(server.request("PUT", "/v1/queues/orders/policy", policy)))
     try:
         putting.start()
         slow.begun.acquire()
-        assert ask(server, "GET", "/v1/health")[0] == 200
+        assert server.request("GET", "/v1/health")[0] == 200
         assert not found
         slow.go_on.set()
         putting.join()
@@ -110,7 +109,7 @@ def test_policy_is_compiled_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) 
             "messageId": "m",
             "timestamp": "2026-01-01T00:00:00Z",
         }
-        assert ask(server, "POST", "/v1/queues/orders/messages", message)[0] == 200
+        assert server.request("POST", "/v1/queues/orders/messages", message)[0] == 200
         assert len(slow.threads) == 1
     finally:
         slow.end()

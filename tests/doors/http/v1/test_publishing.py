@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 from yirangmq.core.errors import StoreFull
 from yirangmq.doors.health import Disk
 

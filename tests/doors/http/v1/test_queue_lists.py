@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
-from tests.doors.parts import Server
+from tests.support.http_api import Web
+from tests.support.session import Server
 from yirangmq.core.errors import TooLarge
 from yirangmq.doors import looking
 from yirangmq.observe.metrics import Metrics

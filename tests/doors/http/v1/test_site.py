@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.doors.http.v1.parts import Web
+from tests.support.http_api import Web
 from yirangmq.core.access import ANYWHERE
 from yirangmq.core.errors import NotAllowed, every_error
 from yirangmq.doors.http.exchange import Request

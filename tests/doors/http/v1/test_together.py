@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.http.v1.parts import Line, Web
+from tests.support.http_api import Line, Web
 from yirangmq.core.errors import StoreBusy, StoreFull
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore

@@ -10,9 +10,9 @@ from zlib import crc32
 
 import pytest
 
-from tests.doors.http.v1.servers import HttpServer
-from tests.patience import PATIENCE
-from tests.topics.live import SMALL
+from tests.support.http_server import HttpServer
+from tests.support.topic_server import SMALL
+from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.core.topics import NewRecord
 from yirangmq.stores.memory import MemoryStore

@@ -3,14 +3,14 @@
 from functools import lru_cache
 
 ARRAY, LINES = "application/json", "application/x-ndjson"
-LONGEST = 2048
+LONGEST_ACCEPT = 2048
 
 
 @lru_cache(maxsize=256)
 def preferred(accept: str) -> str:
     """The larger q wins, then what is named more exactly, then what is named first; an array where nothing is."""
     best, found = (0.0, -1, 0), ARRAY
-    for place, item in enumerate(accept[:LONGEST].split(",")):
+    for place, item in enumerate(accept[:LONGEST_ACCEPT].split(",")):
         name, *parameters = (part.strip() for part in item.split(";"))
         name = name.lower()
         form = LINES if name == LINES else ARRAY if name in (ARRAY, "application/*", "*/*") else None

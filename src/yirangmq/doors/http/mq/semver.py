@@ -11,7 +11,7 @@ PART = r"(\d{1,15}|[xX*])"
 PARTIAL = re.compile(rf"[v=\s]*{PART}(?:\.{PART})?(?:\.{PART})?(?:-[0-9A-Za-z.-]+)?(?:\+[0-9A-Za-z.-]+)?")
 COMPARATOR = re.compile(rf"\s*(\^|~>?|>=|<=|>|<|=)?\s*({PARTIAL.pattern})\s*")
 HYPHEN = re.compile(rf"\s*({PARTIAL.pattern})\s+-\s+({PARTIAL.pattern})\s*")
-LONGEST = 256
+LONGEST_VERSION = 256
 END: Version = (10**16, 0, 0)
 
 
@@ -24,7 +24,7 @@ class Span(NamedTuple):
 
 @lru_cache(maxsize=256)
 def satisfies(version: Version, text: str) -> bool:
-    if len(text) > LONGEST:
+    if len(text) > LONGEST_VERSION:
         return False
     plain = " ".join(text.split())
     return any(_all_hold(version, part) for part in plain.split("||"))

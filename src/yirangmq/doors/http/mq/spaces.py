@@ -14,7 +14,7 @@ from yirangmq.core.ports import Transaction
 
 RESERVED = "_."
 HASHED = "_.-"
-LONGEST = 200
+LONGEST_SPACE = 200
 
 
 @lru_cache(maxsize=4096)
@@ -24,7 +24,7 @@ def queue_of(namespace: str) -> str:
         raise BadInput("must match ^[a-zA-Z0-9.\\-_]{0,255}$", field="namespace")
     if QUEUE.fullmatch(namespace) and not namespace.startswith(RESERVED):
         return namespace
-    if len(namespace) <= LONGEST - len(RESERVED):
+    if len(namespace) <= LONGEST_SPACE - len(RESERVED):
         return RESERVED + namespace  # it is empty, or begins with "." or "_.": none of these looks like a hash
     return HASHED + sha256(namespace.encode()).hexdigest()
 

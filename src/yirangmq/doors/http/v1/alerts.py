@@ -8,34 +8,34 @@ from yirangmq.doors.http.v1.fields import MESSAGE_ID, Field, choice, text
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, INSTANT, LEVEL, NUMBER, TEXT, items, ref, some, table, thing
 
 
-def _there(ask: Ask) -> Ask:
+def _with_alerts(ask: Ask) -> Ask:
     if not ask.house.methods.has("alerts"):
         raise NotFound("this server keeps no alerts")
     return ask
 
 
 def list_alerts(ask: Ask) -> None:
-    _there(ask).call("alerts", ask.values(), ask.reply)
+    _with_alerts(ask).call("alerts", ask.values(), ask.reply)
 
 
 def one_alert(ask: Ask) -> None:
-    _there(ask).call("alert_show", ask.values(), ask.reply)
+    _with_alerts(ask).call("alert_show", ask.values(), ask.reply)
 
 
 def acknowledge(ask: Ask) -> None:
-    _there(ask).call("alert_ack", ask.values(), ask.reply)
+    _with_alerts(ask).call("alert_ack", ask.values(), ask.reply)
 
 
 def test(ask: Ask) -> None:
-    _there(ask).call("alert_test", ask.values(), ask.reply)
+    _with_alerts(ask).call("alert_test", ask.values(), ask.reply)
 
 
 def rules(ask: Ask) -> None:
-    _there(ask).call("alert_rules", ask.values(), lambda rows: ask.reply({"rules": rows}))
+    _with_alerts(ask).call("alert_rules", ask.values(), lambda rows: ask.reply({"rules": rows}))
 
 
 ID = Field("id", MESSAGE_ID, "the id of the alert", needed=True)
-ONE = "/v1/alerts/{id}"
+ONE_ALERT = "/v1/alerts/{id}"
 SINK = thing(
     sink=TEXT,
     kind=TEXT,
@@ -52,7 +52,7 @@ RULE = thing(rule=TEXT, enabled=FLAG, level=TEXT, limit=some(NUMBER), unit=some(
 TESTED = thing(sinks=items(thing(sink=TEXT, ok=FLAG, seconds=NUMBER, error=some(TEXT))))
 GONE = ("not_found",)
 
-ENDPOINTS = (
+ALERT_ENDPOINTS = (
     Endpoint("GET", "/v1/alerts", "What is wrong, the worst first, and how sinks take it", list_alerts, "alerts",
              "look", thing(enabled=FLAG, alerts=items(ref("Alert")), counts=table(COUNT), sinks=items(SINK)),
              query=(Field("state", choice(*STATES), "alerts that are open, over, or all", "open"),), refusals=GONE),
@@ -61,8 +61,8 @@ ENDPOINTS = (
                  Field("level", choice(*Level), "that it has", Level.INFO.value),
                  Field("sink", text(100), "to this one only; empty: to all", ""),
              ), refusals=GONE),
-    Endpoint("GET", ONE, "One alert", one_alert, "alerts", "look", ref("Alert"), path_kinds=(ID,), refusals=GONE),
-    Endpoint("POST", f"{ONE}/ack", "Acknowledge an alert: no more reminders, unless it gets worse", acknowledge,
+    Endpoint("GET", ONE_ALERT, "One alert", one_alert, "alerts", "look", ref("Alert"), path_kinds=(ID,), refusals=GONE),
+    Endpoint("POST", f"{ONE_ALERT}/ack", "Acknowledge an alert: no more reminders, unless it gets worse", acknowledge,
              "alerts", "operate", ref("Alert"), path_kinds=(ID,), body=(
                  Field("by", text(LONGEST_NAME), "who", ""), Field("note", text(LONGEST_NOTE), "what is done", ""),
              ), refusals=("not_found", "wrong_state", "store_error")),

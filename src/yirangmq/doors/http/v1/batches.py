@@ -118,7 +118,7 @@ class BatchRoutes:
 
         def reply(result: tuple[Entry, bool]) -> None:
             entry, is_first = result
-            ask.reply({**_shown(entry), "first": is_first})
+            ask.reply({**_shown_batch(entry), "first": is_first})
 
         done = ask.told(reply)
         batch, bad_queue = check_batch(values["batch"]), values.get("badRowQueue") or ""
@@ -128,14 +128,14 @@ class BatchRoutes:
         query = ask.query().get("query", "")
         ask.submit(
             partial(ledger.entries, query=query),
-            lambda found: ask.reply({"batches": [{**_shown(entry), "first": False} for entry in found]}),
+            lambda found: ask.reply({"batches": [{**_shown_batch(entry), "first": False} for entry in found]}),
         )
 
 
 OF_QUERY = Field("query", text(200), "of this query alone")
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def _shown_batch(entry: Entry) -> dict[str, Any]:
     return {
         "query": entry.query,
         "batch": entry.batch,

@@ -26,7 +26,7 @@ def _asking(method: str, status: int = 200) -> Callable[[Ask], None]:
     return act
 
 
-ONE = "/v1/bridges/{name}"
+ONE_BRIDGE = "/v1/bridges/{name}"
 START = Field("start", choice(*Start), "where it begins: new, beginning, sequence or time; the last two with at")
 AT = Field("at", whole(0, MOST_SEQUENCE), "the sequence, or the nanosecond since 1970")
 ROW = thing(
@@ -52,17 +52,17 @@ NEW = (
     AT,
 )
 
-ENDPOINTS = (
+BRIDGE_ENDPOINTS = (
     Endpoint("GET", "/v1/bridges", "Topics that feed queues, and how that goes", list_bridges, "topics", "look",
              thing(bridges=items(ROW)), refusals=("not_found",)),
     Endpoint("POST", "/v1/bridges", "Let topics feed a queue", _asking("bridge_add"), "topics", "admin", ROW,
              body=NEW, refusals=(*REFUSALS, "store_full")),
-    Endpoint("GET", ONE, "One bridge", _asking("bridge_show"), "topics", "look", ROW, path_kinds=(BRIDGE,),
+    Endpoint("GET", ONE_BRIDGE, "One bridge", _asking("bridge_show"), "topics", "look", ROW, path_kinds=(BRIDGE,),
              refusals=("not_found",)),
-    Endpoint("DELETE", ONE, "Remove a bridge; its messages stay", _asking("bridge_remove"), "topics", "admin", ROW,
-             path_kinds=(BRIDGE,), refusals=REFUSALS),
-    Endpoint("POST", f"{ONE}/pause", "Bring nothing more over", _asking("bridge_pause"), "topics", "operate", ROW,
-             path_kinds=(BRIDGE,), refusals=REFUSALS),
-    Endpoint("POST", f"{ONE}/resume", "Go on, from where it was or from another place", _asking("bridge_resume"),
+    Endpoint("DELETE", ONE_BRIDGE, "Remove a bridge; its messages stay", _asking("bridge_remove"), "topics", "admin",
+             ROW, path_kinds=(BRIDGE,), refusals=REFUSALS),
+    Endpoint("POST", f"{ONE_BRIDGE}/pause", "Bring nothing more over", _asking("bridge_pause"), "topics", "operate",
+             ROW, path_kinds=(BRIDGE,), refusals=REFUSALS),
+    Endpoint("POST", f"{ONE_BRIDGE}/resume", "Go on, from where it was or from another place", _asking("bridge_resume"),
              "topics", "operate", ROW, path_kinds=(BRIDGE,), body=(START, AT), refusals=REFUSALS),
 )  # fmt: skip

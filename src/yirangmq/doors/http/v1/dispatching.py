@@ -47,7 +47,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "begunAt": iso(row["begunAt"]), "endedAt": None if row["endedAt"] is None else iso(row["endedAt"])}
 
 
-ONE = "/v1/queues/{queue}/dispatch"
+ONE_DISPATCH = "/v1/queues/{queue}/dispatch"
 STRATEGIES = choice(*Strategy, "none").schema
 DISPATCH = thing(
     queue=TEXT,
@@ -105,17 +105,20 @@ WHICH = (
     LIMIT,
 )
 
-ENDPOINTS = (
-    Endpoint("GET", ONE, "By which strategy messages are given out, and to whom", look, "consumers", "look", DISPATCH),
-    Endpoint("PATCH", ONE, "Change how they are given out, while consumers are at work", change, "consumers", "admin",
-             DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
-    Endpoint("PUT", f"{ONE}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
+DISPATCH_ENDPOINTS = (
+    Endpoint("GET", ONE_DISPATCH, "By which strategy messages are given out, and to whom", look, "consumers", "look",
+             DISPATCH),
+    Endpoint("PATCH", ONE_DISPATCH, "Change how they are given out, while consumers are at work", change,
+             "consumers", "admin", DISPATCH, content=MEMBERS, refusals=("bad_policy",)),
+    Endpoint("PUT", f"{ONE_DISPATCH}/consumers/{{id}}", "Register a consumer: it is one also while it is away",
              _registering("dispatch_register", True), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
              refusals=("not_found",)),
-    Endpoint("DELETE", f"{ONE}/consumers/{{id}}", "Deregister a consumer", _registering("dispatch_deregister", False),
-             "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,), refusals=("not_found",)),
-    Endpoint("GET", "/v1/deliveries", "The latest deliveries of queues with a strategy, the newest first", deliveries,
-             "consumers", "look", thing(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
-    Endpoint("GET", "/v1/programs", "Which programs may come, who may send to whom, and who was refused", programs,
-             "server", "admin", thing(programs=items(PROGRAM), refused=REFUSED)),
-)  # fmt: skip
+    Endpoint("DELETE", f"{ONE_DISPATCH}/consumers/{{id}}", "Deregister a consumer",
+             _registering("dispatch_deregister", False), "consumers", "operate", REGISTERED, path_kinds=(CONSUMER,),
+             refusals=("not_found",)),
+    Endpoint("GET", "/v1/deliveries",
+             "The latest deliveries of queues with a strategy, the newest first", deliveries, "consumers", "look",
+             thing(deliveries=items(DELIVERY)), query=WHICH, is_filtered=True),
+    Endpoint("GET", "/v1/programs",
+             "Which programs may come, who may send to whom, and who was refused", programs, "server", "admin",
+             thing(programs=items(PROGRAM), refused=REFUSED)), )  # fmt: skip

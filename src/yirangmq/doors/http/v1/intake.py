@@ -22,7 +22,7 @@ from yirangmq.format.jsontext import dumps, loads
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"
 """What curl says of ``--data`` if it is told nothing else."""
-TIMES = frozenset({"delaySec", "ttlSec"})
+TIME_MEMBERS = frozenset({"delaySec", "ttlSec"})
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 SHORT = text(255, 1)
@@ -97,7 +97,7 @@ class Intake(NamedTuple):
         parts = members_of(one)
         delay, ttl = self.delay, self.ttl
         if parts is not None and ("payload" in parts or "payloadBase64" in parts):
-            if not TIMES.isdisjoint(parts):
+            if not TIME_MEMBERS.isdisjoint(parts):
                 parts.setdefault("messageId", dumps(id))  # they make an envelope of it, as its own members do
             delay = _seconds(parts.pop("delaySec", None), "delaySec", delay) or 0
             ttl = _seconds(parts.pop("ttlSec", None), "ttlSec", ttl)

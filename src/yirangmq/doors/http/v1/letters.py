@@ -45,8 +45,8 @@ def _check_choice(values: dict[str, Any]) -> None:
         raise BadInput('say which ones: filter, ids, or "all": true', field="filter")
 
 
-ALL = "/v1/queues/{queue}/dead-letters"
-STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
+DEAD_LETTERS = "/v1/queues/{queue}/dead-letters"
+DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set aside (parked), or all", "dead")
 WHICH = (
     FILTER,
     Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
@@ -56,17 +56,20 @@ WHICH = (
 )
 REFUSALS = ("bad_filter", "not_found", "wrong_state")
 
-ENDPOINTS = (
-    Endpoint("GET", ALL, "Dead letters, those of each queue oldest first", find, "dead letters", "look", ref("Page"),
-             query=(FILTER, STATE, LIMIT, CURSOR), refusals=("bad_filter",)),
-    Endpoint("GET", f"{ALL}/stats", "How many, why, and how they grew by the day", stats, "dead letters", "look",
-             ref("Stats")),
-    Endpoint("GET", f"{ALL}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
+DEAD_LETTER_ENDPOINTS = (
+    Endpoint("GET", DEAD_LETTERS, "Dead letters, those of each queue oldest first", find, "dead letters", "look",
+             ref("Page"), query=(FILTER, DEAD_LETTER_STATE, LIMIT, CURSOR), refusals=("bad_filter",)),
+    Endpoint("GET", f"{DEAD_LETTERS}/stats", "How many, why, and how they grew by the day", stats, "dead letters",
+             "look", ref("Stats")),
+    Endpoint("GET", f"{DEAD_LETTERS}/{{id}}", "One dead letter and its history", show, "dead letters", "look", STORY,
              refusals=("not_found", "wrong_state")),
-    Endpoint("POST", f"{ALL}/redrive", "Back in line, first arrived first, attempts reset", _moving("dlq_requeue"),
-             "dead letters", "operate", ref("Moved"), body=(*WHICH, STATE), refusals=REFUSALS),
-    Endpoint("POST", f"{ALL}/quarantine", "Set aside: they stay for good and move only when named",
-             _moving("dlq_quarantine"), "dead letters", "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
-    Endpoint("POST", f"{ALL}/purge", "Give up for good", _moving("dlq_purge"), "dead letters", "admin", ref("Moved"),
-             body=(*WHICH, STATE), refusals=REFUSALS),
+    Endpoint("POST", f"{DEAD_LETTERS}/redrive", "Back in line, first arrived first, attempts reset",
+             _moving("dlq_requeue"), "dead letters", "operate", ref("Moved"), body=(*WHICH, DEAD_LETTER_STATE),
+             refusals=REFUSALS),
+    Endpoint("POST", f"{DEAD_LETTERS}/quarantine",
+             "Set aside: they stay for good and move only when named", _moving("dlq_quarantine"), "dead letters",
+             "operate", ref("Moved"), body=WHICH, refusals=REFUSALS),
+    Endpoint("POST", f"{DEAD_LETTERS}/purge",
+             "Give up for good", _moving("dlq_purge"), "dead letters", "admin", ref("Moved"),
+             body=(*WHICH, DEAD_LETTER_STATE), refusals=REFUSALS),
 )  # fmt: skip

@@ -8,18 +8,18 @@ from yirangmq.doors.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, i
 MOST_HISTORY = 1_000
 
 
-def _there(ask: Ask) -> Ask:
+def _with_pair(ask: Ask) -> Ask:
     if not ask.house.methods.has("pair_status"):
         raise NotFound("this server is not one of a pair")
     return ask
 
 
-def status(ask: Ask) -> None:
-    _there(ask).call("pair_status", ask.values(), ask.reply)
+def pair_status(ask: Ask) -> None:
+    _with_pair(ask).call("pair_status", ask.values(), ask.reply)
 
 
 def history(ask: Ask) -> None:
-    _there(ask).call("pair_history", ask.values(), lambda lines: ask.reply({"history": lines}))
+    _with_pair(ask).call("pair_history", ask.values(), lambda lines: ask.reply({"history": lines}))
 
 
 LOAD = thing(cpu=NUMBER, memory=COUNT, depth=COUNT)
@@ -57,8 +57,8 @@ PAIR = thing(
     backlog=table(COUNT),
 )
 
-ENDPOINTS = (
-    Endpoint("GET", "/v1/pair", "Both nodes of the pair, as this one knows them", status, "server", "look", PAIR,
+PAIR_ENDPOINTS = (
+    Endpoint("GET", "/v1/pair", "Both nodes of the pair, as this one knows them", pair_status, "server", "look", PAIR,
              refusals=("not_found",)),
     Endpoint("GET", "/v1/pair/history", "The decisions of this node with their evidence, the oldest first", history,
              "server", "look", thing(history=items(thing(("evidence",), at=INSTANT, event=TEXT, evidence=EVIDENCE))),

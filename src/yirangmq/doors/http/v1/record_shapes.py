@@ -11,7 +11,7 @@ from yirangmq.format.jsontext import dumps, loads
 SECOND = 1_000_000_000
 
 
-def shown(record: Sequence[Any]) -> bytes:
+def shown_record(record: Sequence[Any]) -> bytes:
     """One record, its members in the order of ``core.topics.Record``."""
     sequence, topic_sequence, at_ns, topic, key, headers, payload = record
     about = {

@@ -17,7 +17,7 @@ from yirangmq.format.jsontext import dumps
 from yirangmq.wire.records import encode_batch
 
 TYPE = "application/vnd.yirangmq.records"
-CURSOR = "x-mq-cursor"
+CURSOR_HEADER = "x-mq-cursor"
 
 
 def list_records(ask: Ask) -> None:
@@ -30,7 +30,7 @@ def list_records(ask: Ask) -> None:
 
 def _answer(ask: Ask, page: Any) -> None:
     found, cursor = shapes.looks(page)
-    ask.respond(frames(found), (("content-type", TYPE), (CURSOR, cursor)))
+    ask.respond(frames(found), (("content-type", TYPE), (CURSOR_HEADER, cursor)))
 
 
 def frames(found: Iterable[Look]) -> bytes:
@@ -64,7 +64,7 @@ def headers_of(look: Look) -> dict[str, str]:
     }
 
 
-ENDPOINTS = (
+RECORD_ENDPOINTS = (
     Endpoint("GET", "/v1/queues/{queue}/records", "Messages of one state as record frames, without taking them",
              list_records, "messages", "look", {"type": "string", "format": "binary"}, query=PAGE,
              refusals=("bad_filter",), media=TYPE),

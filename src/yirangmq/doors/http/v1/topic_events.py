@@ -13,10 +13,10 @@ from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import MOST_SEQUENCE, Log, Record
 from yirangmq.doors.http.exchange import Outlet, Response
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
-from yirangmq.doors.http.v1.events import ANSWER, HEADERS, PAUSE_SECONDS, RETRY_MS, STREAM
+from yirangmq.doors.http.v1.events import ANSWER, HEADERS, PAUSE_SECONDS, RESUME, RETRY_MS, STREAM
 from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.doors.http.v1.log import check_start, log_of, topics_of
-from yirangmq.doors.http.v1.record_shapes import on_one_line, shown
+from yirangmq.doors.http.v1.record_shapes import on_one_line, shown_record
 from yirangmq.doors.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
 from yirangmq.format.jsontext import dumps
 from yirangmq.topics.asking import check_epoch
@@ -26,7 +26,7 @@ from yirangmq.topics.tail import Live
 
 PAGE_BYTES = 256 * 1024
 PAGE_LIMITS = PageLimits(records=1000, size=PAGE_BYTES, span=FOLLOW_SPAN)
-MARK_EVERY = 1000
+MARK_EVERY_SEQUENCES = 1000
 """Sequences passed over after which a reader is told where it stands, so that it can resume from there."""
 
 
@@ -81,10 +81,10 @@ class TopicEvents:
         refusals = ("not_found", "retired", "wrong_epoch", "store_error", "store_damaged")
         return (
             Endpoint("GET", "/v1/topics/events", "Records of all topics or some, as they are published", self.follow,
-                     "topics", "follow", ANSWER, query=(TOPICS, *QUERY), headers=(RESUME,), refusals=refusals,
+                     "topics", "follow", ANSWER, query=(TOPICS, *TOPIC_QUERY), headers=(RESUME,), refusals=refusals,
                      media=STREAM),
             Endpoint("GET", "/v1/topics/{topic}/events", "Records of one topic, as they are published", self.follow,
-                     "topics", "follow", ANSWER, query=QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
+                     "topics", "follow", ANSWER, query=TOPIC_QUERY, headers=(RESUME,), refusals=refusals, media=STREAM,
                      name="getTopicsEventsOfOne"),
         )  # fmt: skip
 
@@ -144,7 +144,7 @@ class TopicFollowing:
             return
         self.seen = page.last
         data = page.rendered
-        if not data and self.seen - self._told >= MARK_EVERY:
+        if not data and self.seen - self._told >= MARK_EVERY_SEQUENCES:
             data = b"id: %s\n\n" % _id(self._log, self.seen)
         if data:
             self._told = self.seen
@@ -180,7 +180,7 @@ def _page(log: Log, filter: Filter, seen: int) -> RecordPage:
     epoch = log.epoch.encode()
 
     def event(record: Record) -> bytes:
-        return b"id: %s-%d\ndata: %s\n\n" % (epoch, record.sequence, on_one_line(shown(record)))
+        return b"id: %s-%d\ndata: %s\n\n" % (epoch, record.sequence, on_one_line(shown_record(record)))
 
     return page_after(log, filter, seen, PAGE_LIMITS, event)
 
@@ -211,9 +211,8 @@ def _filter(topic: str | None, given: str | None) -> Filter:
     return make_filter([one.strip() for one in given.split(",")] if given else [])
 
 
-QUERY = (
+TOPIC_QUERY = (
     FROM_SEQUENCE,
     FROM_TIME,
     Field("after", text(100), "for readers that cannot set Last-Event-ID"),
 )
-RESUME = Field("Last-Event-ID", text(100), "the id of the last event that was read")

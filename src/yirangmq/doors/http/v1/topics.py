@@ -11,7 +11,7 @@ from yirangmq.core.topics import MOST_SEQUENCE
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import LIMIT, Field, Kind, text, whole
 from yirangmq.doors.http.v1.log import check_start, log_of, topics_of
-from yirangmq.doors.http.v1.record_shapes import iso_ns, shown
+from yirangmq.doors.http.v1.record_shapes import iso_ns, shown_record
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, ref, some, thing
 from yirangmq.doors.http.v1.topic_intake import FRAMES, HEADERS, read_records
 from yirangmq.format.jsontext import dumps
@@ -95,7 +95,7 @@ def read_page(ask: Ask) -> None:
 
     def reply(page: dict[str, Any]) -> None:
         about = {"topic": topic, **{name: page[name] for name in ("epoch", "first", "last", "next")}}
-        records = b",".join(shown(one) for one in page["records"])
+        records = b",".join(shown_record(one) for one in page["records"])
         ask.respond(b'%s,"records":[%s]}' % (dumps(about)[:-1], records))
 
     ask.call("topic_read", given, reply)

@@ -1,9 +1,0 @@
-"""Formats are files in the repository, written once and reviewed by eye."""
-
-from pathlib import Path
-
-FOLDER = Path(__file__).parent / "golden"
-
-
-def golden(name: str) -> bytes:
-    return (FOLDER / name).read_bytes()

@@ -1,0 +1,22 @@
+"""Jobs of a group commit, and a runner of them."""
+
+from yirangmq.broker.commit_jobs import JobRunner
+from yirangmq.broker.gate import Gate, Uncleared
+from yirangmq.broker.happenings import Happenings
+from yirangmq.core.chain import Chain
+from yirangmq.core.errors import BadInput
+from yirangmq.core.inherited import Defaults
+from yirangmq.core.ports import Store, Transaction
+
+
+def refused(transaction: Transaction) -> None:
+    raise BadInput("no", field="it")
+
+
+def unchecked(transaction: Transaction) -> None:
+    """Its messages must be checked outside the transaction first."""
+    raise Uncleared("work", Chain(), [])
+
+
+def runner_on(store: Store, gate: Gate | None = None) -> JobRunner:
+    return JobRunner(store, Happenings(), gate or Gate(Defaults()))

@@ -1,0 +1,150 @@
+"""The dashboard of a running server in a real browser, and its API beside it, as another client would use it."""
+
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.chromium import Browser, Element
+from tests.support.wait import PATIENCE
+
+EVIL = '<img src=x onerror="window.hit=1"><script>window.hit=1</script><svg onload=window.hit=1>"\'`javascript:alert(1)'
+LOST = (
+    r"ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_CONNECTION_CLOSED|ERR_SOCKET_NOT_CONNECTED"
+    r"|ERR_EMPTY_RESPONSE|ERR_INCOMPLETE_CHUNKED"
+)
+"""What a browser itself says of a server that is gone."""
+
+
+class Api:
+    """One client of /v1, on a connection that it keeps."""
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self.url = url
+        self._line = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
+        self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
+
+    def __call__(self, method: str, path: str, body: Any = None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        try:
+            self._line.request(method, f"/v1/{path}", data, self._headers)
+            answer = self._line.getresponse()
+        except (ConnectionError, http.client.HTTPException):  # the server went, and is there again
+            self._line.close()
+            self._line.request(method, f"/v1/{path}", data, self._headers)
+            answer = self._line.getresponse()
+        told = answer.read()
+        assert answer.status == 200, f"{method} {path}: {answer.status} {told.decode()}"
+        return json.loads(told)
+
+    def close(self) -> None:
+        self._line.close()
+
+    def publish(self, queue: str, *payloads: Any) -> list[str]:
+        receipts = self("POST", f"queues/{queue}/messages", list(payloads))["messages"]
+        return [receipt["messageId"] for receipt in receipts]
+
+    def lease(self, queue: str, most: int = 1, **more: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self("POST", f"queues/{queue}/lease", {"max": most, **more})["messages"]
+        return found
+
+    def bury(self, queue: str, most: int, reason: str = "REJECTED", text: str = "") -> None:
+        """Take so many, and say never to try them again, or so often that they are given up."""
+        leases = [one["lease"]["leaseId"] for one in self.lease(queue, most)]
+        self("POST", f"queues/{queue}/nack", {"leases": leases, "reason": reason, "text": text})
+
+    def counts(self, queue: str) -> dict[str, int]:
+        found: dict[str, int] = self("GET", f"queues/{queue}")["counts"]
+        return found
+
+
+class Page:
+    """The dashboard of one server."""
+
+    def __init__(self, browser: Browser, url: str) -> None:
+        self.browser = browser
+        self.url = url
+        self.api = Api(url)
+        self._forgiven: list[str] = []
+
+    def open(self, where: str = "/") -> "Page":
+        """From nothing: no token, no settings, nothing remembered."""
+        self.browser.open("about:blank")
+        self.browser.open(f"{self.url}/#{where}")
+        self.browser.until("return document.readyState === 'complete'")
+        return self
+
+    def live(self) -> "Page":
+        self.browser.find('#pulse[data-phase="live"]')
+        return self
+
+    def go(self, where: str) -> "Page":
+        self.browser.script("location.hash = arguments[0]", where)
+        return self
+
+    def find(self, selector: str, text: str = "") -> Element:
+        return self.browser.find(selector, text)
+
+    def click(self, selector: str, text: str = "") -> None:
+        self.find(selector, text).click()
+
+    def gone(self, selector: str, text: str = "") -> None:
+        self.browser.gone(selector, text)
+
+    def toast(self, text: str) -> None:
+        self.find(".toast", text)
+
+    def count(self, state: str, wanted: int) -> None:
+        """Wait until the box of a state says so."""
+        self.browser.until(
+            "return document.querySelector(`.state-box[data-state=${arguments[0]}] b`)?.textContent === arguments[1]",
+            state,
+            f"{wanted:,}",
+        )
+
+    def field(self, name: str) -> Element:
+        return self.find(f'[data-field="{name}"] input, [data-field="{name}"] textarea')
+
+    def wrong(self, name: str, text: str) -> None:
+        """Wait until this is said at a field."""
+        self.find(f'[data-field="{name}"] .wrong', text)
+
+    def edit(self, selector: str, text: str) -> None:
+        """A whole new text in an editor, as if it had been pasted."""
+        self.browser.script(
+            """const [area, text] = arguments;
+            area.focus(); area.select(); document.execCommand("insertText", false, text);""",
+            self.find(selector),
+            text,
+        )
+
+    def forgive(self, pattern: str) -> None:
+        """The browser complains of every answer that is an error; this test brings it about."""
+        self._forgiven.append(pattern)
+
+    def complaints(self) -> list[str]:
+        """What the browser said that this test has not brought about."""
+        return [line for line in self.browser.log() if not any(re.search(one, line) for one in self._forgiven)]
+
+
+def looking(browser: Browser, url: str) -> Iterator[Page]:
+    """A fresh page. A test fails on anything that the browser complains of."""
+    page = Page(browser, url)
+    browser.size(1280, 900)
+    browser.prefer("light")
+    browser.open(f"{url}/robots.txt")
+    browser.script("sessionStorage.clear(); localStorage.clear()")
+    browser.log()
+    yield page
+    page.api.close()
+    browser.open("about:blank")
+    assert page.complaints() == []
+
+
+def safe(page: Page) -> None:
+    """Nothing of it became a part of the page."""
+    assert page.browser.script("return window.hit ?? null") is None
+    inside = "main img, main script, main svg[onload], dialog img, dialog script, dialog svg[onload], iframe"
+    assert page.browser.script("return document.querySelectorAll(arguments[0]).length", inside) == 0
+    assert page.browser.script("return [...document.links].filter((link) => link.protocol !== 'http:').length") == 0

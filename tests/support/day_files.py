@@ -1,0 +1,67 @@
+"""A store with files by date that a test opens, kills and opens again."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.stores import Place
+from yirangmq.broker.queues import Queues
+from yirangmq.core.ports import Store
+from yirangmq.format.dayrecord import read
+from yirangmq.stores import dayfiles
+from yirangmq.stores.dayfiles import DayFiles
+from yirangmq.stores.dayfiles_check import check
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.journaled import JournaledStore
+from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
+
+DAY_MS = 86_400_000
+
+
+class Kept:
+    """A store with files by date that can be closed, killed and opened again."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.place = Place(kind, folder)
+        self.root = folder / "by-date"
+        self.clock = ManualClock()
+        self.ids = CountingIds()
+        self.disk: Disk = Disk()
+        self.open()
+
+    def open(self) -> Queues:
+        self.inner = FailingStore(self.place.open())
+        files = DayFiles(self.root, self.disk, durability="os", file_bytes=4000)
+        self.store = JournaledStore(self.inner, files, self.clock)
+        self.queues = open_for_test(store=self.store, clock=self.clock, ids=self.ids)
+        return self.queues
+
+    def killed(self) -> Queues:
+        """Nothing is said at the end."""
+        self.store.files.close()
+        self.place.close()
+        return self.open()
+
+    def raw(self) -> Store:
+        return self.place.open()
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        names = dayfiles.files(self.root)
+        return [read(line) for name in names for line in dayfiles.lines(self.root / name)]
+
+    def told(self) -> list[tuple[str, str, str]]:
+        return [(one["record"], one["messageId"], one.get("state", "")) for one in self.records]
+
+    def agrees(self) -> None:
+        found = check(self.root, self.queues.read)
+        assert found.findings == []
+
+
+@contextmanager
+def keeping(kind: str, folder: Path) -> Iterator[Kept]:
+    made = Kept(kind, folder)
+    yield made
+    made.store.files.close()
+    made.place.close()

@@ -1,0 +1,101 @@
+"""Steps that many scenarios take."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tests.support.http_queues import WebQueues
+from yirangmq.broker.deadletters import DeadLetters, Moved
+from yirangmq.broker.queues import Queues
+from yirangmq.client.faces import Client
+from yirangmq.core.errors import QueueError
+from yirangmq.core.policy import DAY_MS
+from yirangmq.core.states import State
+from yirangmq.format.delivery import Delivery, Look
+from yirangmq.wire.looks import unpack
+
+SECOND = 1_000
+DAY = DAY_MS
+
+
+def take(queues: Queues, queue: str = "mail") -> Delivery:
+    """Lease one, and fail if there is nothing."""
+    [delivery] = queues.lease(queue)
+    return delivery
+
+
+def taken(queues: Queues, limit: int = 100, queue: str = "mail") -> list[str]:
+    """The ids that a lease hands out, in order."""
+    return [delivery.id for delivery in queues.lease(queue, limit)]
+
+
+def state(queues: Queues, id: str = "m-1", queue: str = "mail") -> State:
+    return queues.show(queue, id).message.state
+
+
+def exhaust(queues: Queues, queue: str = "mail", reason: str = "REJECTED") -> Delivery:
+    """Take one and give it up for good."""
+    delivery = take(queues, queue)
+    queues.nack(delivery.lease_id, reason)
+    return delivery
+
+
+class ServerLetters:
+    """Dead letters behind a server: its methods by name."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def requeue(self, queue: str) -> Moved:
+        return Moved(**self._client.call("dlq_requeue", queue=queue))
+
+    def quarantine(self, queue: str) -> Moved:
+        return Moved(**self._client.call("dlq_quarantine", queue=queue))
+
+    def find(self, queue: str) -> Iterator[Look]:
+        found, _ = unpack(self._client.call("dlq_find", queue=queue))
+        return (Look(*parts) for parts in found)
+
+
+class WebLetters:
+    """The same over HTTP."""
+
+    def __init__(self, client: WebQueues) -> None:
+        self._client = client
+
+    def requeue(self, queue: str) -> Moved:
+        return self._moved("redrive", queue)
+
+    def quarantine(self, queue: str) -> Moved:
+        return self._moved("quarantine", queue)
+
+    def _moved(self, verb: str, queue: str) -> Moved:
+        answer = self._client.move_dead(verb, queue)
+        return Moved(answer["count"], answer["ids"])
+
+    def find(self, queue: str) -> Iterator[Look]:
+        return iter(self._client.dead(queue))
+
+
+def dead_letters(queues: Queues) -> DeadLetters | ServerLetters | WebLetters:
+    """Through the door that the queues are reached by."""
+    door: Any = queues
+    if isinstance(door, WebQueues):
+        return WebLetters(door)
+    return ServerLetters(door) if isinstance(door, Client) else DeadLetters(queues)
+
+
+def unsettled(client: Any, queue: str) -> int:
+    """How many messages are still to be delivered or acked."""
+    counts = client.counts(queue)
+    return int(counts.ready + counts.delayed + counts.leased + counts.held)
+
+
+def codes_of(errors: list[QueueError | None]) -> list[str]:
+    return [error.code if error else "" for error in errors]
+
+
+def answer_or_code(queues: Queues, ask: Callable[[Queues], object]) -> object:
+    try:
+        return ask(queues)
+    except QueueError as error:
+        return error.code

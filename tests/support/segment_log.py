@@ -1,0 +1,98 @@
+"""What the tests of the log are made of: small segments, time that moves when told, and eyes for the folder."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.support.clock import START_NS
+from yirangmq.core.topics import NewRecord, Piece, Record
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.segments_layout import State, Topic, first_of
+from yirangmq.stores.segments_make import Making, Workshop
+from yirangmq.wire.records import RecordReader
+
+SMALL = LogSettings(segment_bytes=4096, ahead=False)
+"""Segments that fill after a few records, and everything done in the caller's own thread."""
+SECOND = 1_000_000_000
+
+
+class CarelessDisk(Disk):
+    """Syncs nothing: where no power is cut, nobody can tell, and tests are done sooner."""
+
+    def fsync(self, fd: int) -> None:
+        pass
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def fsync_folder(self, path: str) -> None:
+        pass
+
+
+def open_log(folder: Path, settings: LogSettings = SMALL, **options: Any) -> SegmentLog:
+    return SegmentLog(folder, settings, **{"disk": CarelessDisk(), **options})
+
+
+def new(count: int, topic: str = "trades", size: int = 300, begin: int = 0) -> list[NewRecord]:
+    """Records that can be told apart."""
+    return [NewRecord(topic, f"{topic} {number} ".encode().ljust(size, b".")) for number in range(begin, begin + count)]
+
+
+def fill(log: SegmentLog, count: int, *, batch: int = 1, size: int = 300) -> list[Record]:
+    """Append so many records of two topics, and say how they must read."""
+    for begin in range(0, count, batch):
+        many = min(batch, count - begin)
+        log.append([one for n in range(begin, begin + many) for one in new(1, ("trades", "quotes")[n % 2], size, n)])
+    return list(log.reader().records(log.first))
+
+
+def sequences(records: Iterable[Record]) -> list[int]:
+    return [record.sequence for record in records]
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if first_of(path.name) is not None)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def make_log(folder: Path, first: int, topics: dict[str, int]) -> None:
+    """A log that has come so far, without the work of getting there."""
+    folder.mkdir()
+    workshop = Workshop(str(folder), Disk())
+    spare = workshop.new_spare(4096)
+    state: State = {name: Topic(number, first - 1, START_NS, 0) for name, number in topics.items()}
+    workshop.begin(spare, Making(b"e" * 16, b"e" * 16, first, START_NS), state)
+    os.close(spare.fd)
+
+
+def sent(pieces: Iterator[Piece]) -> list[Record]:
+    """What arrives at the other end of a socket."""
+    here, there = socket.socketpair()
+    received = bytearray()
+
+    def receive() -> None:
+        while data := there.recv(1 << 16):
+            received.extend(data)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    try:
+        for piece in pieces:
+            done = 0
+            while done < piece.length:
+                done += os.sendfile(here.fileno(), piece.file, piece.offset + done, piece.length - done)
+    finally:
+        here.close()
+        thread.join()
+        there.close()
+    reader = RecordReader()
+    found = list(reader.feed(bytes(received)))
+    assert reader.held == 0
+    return found

@@ -1,0 +1,149 @@
+"""A real server in a thread of the test's process: real sockets, and a store and a clock that the test holds."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.loop_thread import OnThread
+from tests.support.topic_server import loop_here, opening
+from yirangmq.broker.consumers import Consumers
+from yirangmq.broker.desk import Desk
+from yirangmq.broker.verbs import Verbs
+from yirangmq.clock import TimeOrderedIds
+from yirangmq.core.ports import Clock, Ids, Store
+from yirangmq.doors.calls import Calls, Site
+from yirangmq.doors.health import Health
+from yirangmq.doors.house import House, Introduction
+from yirangmq.doors.observing import Observing
+from yirangmq.doors.paged import Done, Given, Pages
+from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
+from yirangmq.doors.topics import TopicCalls
+from yirangmq.testing import ManualClock
+from yirangmq.topics.publisher import Publisher
+from yirangmq.topics.stage import Settings
+
+
+class Chances:
+    """Fresh ids for the server's own use; chance as the test has it."""
+
+    def __init__(self, ids: Ids | None) -> None:
+        self._ids = ids or TimeOrderedIds()
+
+    def new(self, count: int) -> list[str]:
+        return TimeOrderedIds().new(count)
+
+    def fraction(self) -> float:
+        return self._ids.fraction()
+
+
+class RunningServer:
+    """Listens at ``unix`` and ``tcp`` from ``start`` to ``stop``; may be started again."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: Path,
+        clock: Clock | None = None,
+        ids: Ids | None = None,
+        *,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+        max_frame: int = 16 << 20,
+        topics: Settings | None = None,
+    ) -> None:
+        self._store = store
+        self._path = folder / "server.sock"
+        self._clock = clock or ManualClock()
+        self._ids = Chances(ids)
+        self._token = token
+        self._tls = tls
+        self._max_frame = max_frame
+        self._folder = folder
+        self._settings = topics
+        self._topic_calls: TopicCalls | None = None
+        self.topics: Publisher | None = None
+        """Where settings for topics are given."""
+        self._port = 0
+        self._thread = OnThread(self._run)
+        self.do = self._thread.do
+        self.stop = self._thread.stop
+        """At once, as a killed server would: clients are cut off."""
+
+    @property
+    def unix(self) -> str:
+        return f"unix:{self._path}"
+
+    @property
+    def tcp(self) -> str:
+        return f"{'tcp' if self._tls is None else 'tls'}://localhost:{self._port}"
+
+    def start(self) -> "RunningServer":
+        self._thread.start()
+        return self
+
+    def cut(self) -> None:
+        """Every client loses its connection."""
+        self.do(self._abort)
+
+    def _abort(self) -> None:
+        for connection in list(self._door.connections):
+            connection.abort()
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "server": "yirangmq test",
+            "node": "here",
+            "durability": self._store.durability(),
+            "uptimeSec": 5.0,
+            "connections": len(self._door.connections),
+            "topics": None if self._topic_calls is None else self._topic_calls.facts(),
+        }
+
+    def _wait(self, desk: Desk, given: Given, done: Done) -> None:
+        """A method that takes as long as it is told to."""
+        self._loop.call_later(given["seconds"], done, "waited", None)
+
+    async def _run(self, up: Callable[[], None], over: asyncio.Event) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        verbs = Verbs(self._clock, self._ids)
+        desk = Desk(self._store, verbs, self._clock, loop.call_soon, loop.call_later)
+        pages = Pages(self._store, desk, self._clock, self._ids, loop.call_soon_threadsafe)
+        self.observing = Observing(self._clock)
+        rates = self.observing.metrics.rates_of
+        health = Health(self._clock, None)
+        site = Site(self._clock, health, self._facts, lambda: self._door.describe(), Consumers(self._clock), rates)
+        table = Calls(verbs, pages, site)
+        table.add_entry("wait", self._wait)
+        self.observing.begin(verbs.happened, table)
+        welcome = Introduction("yirangmq test", "here", self._store.durability(), self._max_frame)
+        if self._settings is not None:
+            self.topics = Publisher(opening(self._folder / "topics"), loop_here(), self._settings)
+            self._topic_calls = TopicCalls(self.topics, self._clock)
+            self._topic_calls.begin(table, self.observing.feed.hear)
+            self.topics.start()
+        house = House(desk, self._clock, self._ids, table, welcome, self._token, topics=self.topics)
+        self._door = Door(house, Limits())
+        if self.topics is not None:
+            self.topics.after_turn.append(self._door.flush)
+            self.topics.listening()
+            self.topics.online()
+        servers = [
+            await listen_unix(self._door, self._path),
+            await listen_tcp(self._door, "localhost", self._port, self._tls),
+        ]
+        self._port = servers[1].sockets[0].getsockname()[1]  # type: ignore[attr-defined]
+        up()
+        await over.wait()
+        for server in servers:
+            server.close()
+        self._abort()
+        pages.stop()
+        await asyncio.sleep(0)
+        if self.topics is not None:
+            self.topics.close()
+            await asyncio.sleep(0)
+        with contextlib.suppress(FileNotFoundError):
+            self._path.unlink()

@@ -1,0 +1,42 @@
+"""What tests of the store of a server are made of: the store without its threads, what a kill leaves, and ids that need
+not be looked for."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from yirangmq.broker.queues import Queues
+from yirangmq.core.ports import Store
+from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.testing import CountingIds, open_for_test
+
+
+class OrderedIds(CountingIds):
+    """Each greater than those before it, as real ones mostly are: nobody has to look for it among them."""
+
+    def new(self, count: int) -> list[str]:
+        return [f"{one.partition('-')[2]:0>8}" for one in super().new(count)]
+
+
+def served(folder: Path, **settings: Any) -> ServedSqliteStore:
+    return ServedSqliteStore(folder / "queue.db", **{"durability": "os", "seconds": None, **settings})
+
+
+def plain(folder: Path) -> SqliteStore:
+    return SqliteStore(folder / "queue.db", durability="os")
+
+
+def after_a_kill(folder: Path, to: Path) -> Path:
+    """What lies on disk now, as the next process finds it."""
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns("*-shm"))
+    return to
+
+
+def ids(store: Store, queue: str = "q") -> list[str]:
+    with store.transaction(write=False) as transaction:
+        return [envelope.id for _, envelope in transaction.heads(queue, 10_000)]
+
+
+def open_sqlite(path: Path) -> Queues:
+    return open_for_test(store=SqliteStore(path, durability="os"))

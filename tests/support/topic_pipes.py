@@ -1,0 +1,300 @@
+"""A feed without threads and sockets: a loop that turns when told, workers that take a turn when told, and connections
+that are pipes of a few bytes. Everything else is real: the log, the feed, the runs."""
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.clock import START_NS
+from tests.support.loops import InlineExecutor
+from yirangmq.core.errors import QueueError
+from yirangmq.core.feeds import Start
+from yirangmq.core.topic_filter import ALL, Filter
+from yirangmq.core.topics import NewRecord, Record
+from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.disk import Disk
+from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.topics.aside import Aside
+from yirangmq.topics.asking import Ask
+from yirangmq.topics.feed import Stored
+from yirangmq.topics.lines import Dialect, Take
+from yirangmq.topics.native import NATIVE
+from yirangmq.topics.publisher import Opening, Publisher
+from yirangmq.topics.stage import Loop, Pace, Settings
+from yirangmq.wire import calls, records
+from yirangmq.wire.frames import FrameReader, Kind
+
+SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
+
+
+class Turning:
+    """``soon``, ``later`` and ``call`` of a loop that the test turns."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self._soon: deque[Callable[[], None]] = deque()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def loop(self) -> Loop:
+        return Loop(self._soon.append, self._later, self._soon.append, lambda: self.now, self.now_ns)
+
+    def now_ns(self) -> int:
+        return START_NS + round(self.now * 1_000_000_000)
+
+    def _later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers.append((self.now + seconds, call))
+
+    def step(self) -> bool:
+        """The next thing to do; False: there is none."""
+        if self._soon:
+            self._soon.popleft()()
+            return True
+        return False
+
+    def turn(self) -> None:
+        while self.step():
+            pass
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self._timers if timer[0] <= self.now]
+        self._timers = [timer for timer in self._timers if timer[0] > self.now]
+        for _, call in due:
+            call()
+        self.turn()
+
+
+class Pipe:
+    """A connection: ``waiting`` bytes in the server, up to ``capacity`` in the system, the rest read by the client."""
+
+    def __init__(self, capacity: int, most: int, lost: Callable[["Pipe"], None]) -> None:
+        self.peer = "pipe"
+        self.capacity = capacity
+        self.most = most
+        self.waiting = bytearray()
+        self.inside = bytearray()
+        self.heard = bytearray()
+        self.is_open = True
+        self.is_lent = False
+        self.error: QueueError | None = None
+        self.cuts: list[str] = []
+        self.peak = 0
+        self.read_bytes = 0
+        self._owed: list[bytes] = []
+        self._take: Take | None = None
+        self._wake: Callable[[], None] = lambda: None
+        self._lost = lost
+
+    # -- Line
+
+    def send(self, data: bytes) -> None:
+        if self.is_lent:
+            self._owed.append(data)
+        else:
+            self.waiting += data
+            self.peak = max(self.peak, len(self.waiting))
+            self._flow()
+
+    def has_room(self, size: int) -> bool:
+        return self.is_open and not self.is_lent and len(self.waiting) + size <= self.most
+
+    def lend(self, take: Take, wake: Callable[[], None]) -> None:
+        self._take, self._wake = take, wake
+        self._flow()
+
+    def owed(self) -> bytes:
+        owed, self._owed = self._owed, []
+        return b"".join(owed)
+
+    def give_back(self) -> None:
+        self.is_lent = False
+        self.send(self.owed())
+
+    def fail(self, error: QueueError) -> None:
+        self.error = error
+        self.close()
+
+    def cut(self, reason: str) -> None:
+        self.cuts.append(reason)
+        self.close()
+
+    # -- Outlet
+
+    def fileno(self) -> int:
+        return -1
+
+    def send_some(self, data: memoryview) -> int:
+        if not self.is_open:
+            raise BrokenPipeError
+        room = self.capacity - len(self.inside)
+        if room <= 0:
+            raise BlockingIOError
+        self.inside += data[:room]
+        return min(room, len(data))
+
+    # -- the client's end
+
+    def read(self, count: int) -> None:
+        self.heard += self.inside[:count]
+        self.read_bytes += len(self.inside[:count])
+        del self.inside[:count]
+        self._flow()
+        self._wake()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._take = None
+            self._lost(self)
+
+    def _flow(self) -> None:
+        room = max(0, self.capacity - len(self.inside))
+        self.inside += self.waiting[:room]
+        del self.waiting[:room]
+        if self._take is not None and not self.waiting and self.is_open:
+            take, self._take = self._take, None
+            self.is_lent = True
+            take(PipeOutlet(self))
+
+
+class PipeOutlet:
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+
+    def fileno(self) -> int:
+        return -1
+
+    def send(self, data: memoryview) -> int:
+        return self._pipe.send_some(data)
+
+    def send_file(self, file: int, offset: int, count: int) -> int:
+        return self._pipe.send_some(memoryview(os.pread(file, count, offset)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Client:
+    """Somebody at the other end of a pipe, who keeps count."""
+
+    def __init__(self, stage: "Stage", capacity: int, dialect: Dialect = NATIVE) -> None:
+        self._stage = stage
+        self.pipe = Pipe(capacity, stage.settings.buffer_bytes, self._lost)
+        self.subscriber = stage.publisher.connect(self.pipe, dialect)
+        self.records: list[Record] = []
+        self.said: list[tuple[Kind, Any]] = []
+        self.since = 0
+        """Records since the latest word that begins a count anew."""
+        self.error: QueueError | None = None
+        self._frames = FrameReader()
+
+    def _lost(self, pipe: Pipe) -> None:
+        self._stage.publisher.leave(self.subscriber)
+
+    def follow(self, filter: Filter = ALL, start: Start = Start.BEGINNING, **more: Any) -> None:
+        ask = Ask(filter, start=start, progress_seconds=0.0)._replace(**more)
+        self._stage.publisher.subscribe(self.subscriber, ask, 1, self._told)
+
+    def _told(self, error: QueueError | None) -> None:
+        self.error = error
+
+    def read(self, count: int) -> None:
+        self.pipe.read(count)
+        data, self.pipe.heard = bytes(self.pipe.heard), bytearray()
+        for kind, _, body in self._frames.feed(data):
+            if kind == records.KIND:
+                self.records.append(records.read_body(body))
+                self.since += 1
+            else:
+                self._hear(Kind(kind), calls.read(kind, body))
+
+    def _hear(self, kind: Kind, value: Any) -> None:
+        if kind in (Kind.TOPIC_SUBSCRIBED, Kind.RECOVERY_RESPONSE):
+            self.since = 0
+        if kind in (Kind.RECOVERY_COMPLETE, Kind.PROGRESS):
+            assert value.sent == self.since, (kind, value, self.since)
+        self.said.append((kind, value))
+
+    @property
+    def sequences(self) -> list[int]:
+        return [record.sequence for record in self.records]
+
+
+class Stage:
+    def __init__(self, folder: Path, settings: Settings, log: LogSettings = SMALL, disk: Disk | None = None) -> None:
+        self.settings = settings
+        self.turning = Turning()
+        self.trace: list[tuple[int, str]] = []
+        self.states: list[str] = []
+        loop = self.turning.loop()
+        self.publisher = Publisher(
+            Opening(
+                lambda: SegmentLog(folder, log, now_ns=self.turning.now_ns, disk=disk),
+                lambda: open_cursors(f"file:{folder}/cursors"),
+                folder.exists,
+            ),
+            loop,
+            settings,
+            Aside(loop.call, InlineExecutor),
+        )
+        self.publisher.state_heard.append(lambda before, after, why: self.states.append(str(after)))
+        self.publisher.moved_heard.append(lambda one, before, after: self.trace.append((one.number, str(after))))
+        self.publisher.start()
+        self.publisher.listening()
+        self.publisher.online()
+        self.stored: list[Stored | None] = []
+        self.errors: list[QueueError] = []
+
+    def client(self, capacity: int = 1 << 20, dialect: Dialect = NATIVE) -> Client:
+        return Client(self, capacity, dialect)
+
+    def publish(self, *new: NewRecord) -> None:
+        """Asked for; done when the loop turns."""
+        self.publisher.publish(new, self._published)
+
+    def fill(self, count: int, size: int = 50, topic: str = "a") -> None:
+        """So many commits of one record each."""
+        for _ in range(count):
+            self.publish(NewRecord(topic, b"x" * size))
+            self.turning.turn()
+
+    def _published(self, stored: Stored | None, error: QueueError | None) -> None:
+        self.stored.append(stored)
+        if error is not None:
+            self.errors.append(error)
+
+    def work(self, worker: int = 0) -> None:
+        """One turn of one worker."""
+        workers = self.publisher.opened().follows.workers
+        if workers:
+            workers[worker % len(workers)].turn(0)
+
+    def settle(self, *clients: Client) -> None:
+        """Until nothing is left to do, with clients that read everything."""
+        for _ in range(10_000):
+            before = self._figures(clients)
+            self.turning.turn()
+            for number in range(self.settings.workers):
+                self.work(number)
+            for client in clients:
+                client.read(1 << 20)
+            if before == self._figures(clients):
+                return
+        raise AssertionError("it never ends")
+
+    def _figures(self, clients: tuple[Client, ...]) -> list[Any]:
+        return [len(self.stored), *((client.subscriber.state, client.pipe.read_bytes) for client in clients)]
+
+    def close(self) -> None:
+        self.turning.turn()
+        self.publisher.close()
+
+
+def small(**more: Any) -> Settings:
+    """Buffers of a few records, workers that send a few bytes a turn."""
+    return Settings(buffer_bytes=1500, commit_bytes=1000, pace=Pace(budget=700, threaded=False, beside_live=0), **more)
+
+
+MakeStage = Callable[..., Stage]

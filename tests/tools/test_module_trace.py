@@ -1,0 +1,67 @@
+"""``tools/module_trace.py`` on this tree. The counts themselves are not checked: they change with the code."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import yirangmq
+from tools import module_trace
+
+TOUCHED = {
+    "socket publish": {"wire", "broker", "stores"},
+    "http publish": {"http", "broker", "stores"},
+    "topic catch-up": {"wire", "topics", "stores"},
+}
+"""Packages that each operation must pass through."""
+LOADED = ("publish --db", "idle server")
+
+
+@pytest.fixture(scope="module")
+def traced() -> dict[str, list[str]]:
+    command = [sys.executable, module_trace.__file__, "--json", "--repeats", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, list[str]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.process
+def test_every_operation_is_counted(traced: dict[str, list[str]]) -> None:
+    assert {*traced} == {*TOUCHED, *LOADED}
+    assert module_trace.LIMITS.keys() <= traced.keys()
+    for modules in traced.values():
+        assert len(modules) == len(set(modules)) > 0
+        assert all(module.startswith("yirangmq.") for module in modules)
+        assert not any(hasattr(sys.modules.get(module), "__path__") for module in modules)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("operation", TOUCHED)
+def test_an_operation_passes_through_its_packages(traced: dict[str, list[str]], operation: str) -> None:
+    assert TOUCHED[operation] <= {part for module in traced[operation] for part in module.split(".")}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("operation", LOADED)
+def test_what_the_package_imports_is_loaded(traced: dict[str, list[str]], operation: str) -> None:
+    assert {yirangmq.QueueError.__module__, yirangmq.NewMessage.__module__} <= {*traced[operation]}
+    assert len(traced["publish --db"]) < len(traced["idle server"])
+
+
+def test_the_report_ends_with_a_line_for_each_target(capsys: pytest.CaptureFixture[str]) -> None:
+    limit = module_trace.LIMITS["http publish"]
+    touched = [f"yirangmq.part{number}" for number in range(limit)]
+    rows = [
+        module_trace.Row("http publish", False, touched),
+        module_trace.Row("topic catch-up", False, touched),
+        module_trace.Row("idle server", True, touched),
+    ]
+    module_trace.report(rows, is_listing=True)
+    printed = capsys.readouterr().out
+    assert "\nhttp publish, touched in this order:\n  part0\n  part1\n" in printed
+    assert printed.splitlines()[-2:] == [
+        f"target: http publish | {limit} modules | <= {limit} | reached",
+        f"target: topic catch-up | {limit} modules | <= 27 | short",
+    ]
