@@ -1,20 +1,26 @@
 """Many callers, one commit: what is shared, what is not, and who is woken."""
 
+import linecache
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from tests.support.queues import take, taken
 from tests.support.stores import Place
 from tests.support.wait import until
+from yirangmq.broker import lane as lane_module
 from yirangmq.broker.lane import Lane
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, QueueError, StoreError, StoreFull
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore, ManualClock, open_for_test
 
 
@@ -62,6 +68,22 @@ class Crowd:
         self._threads: list[threading.Thread] = []
 
     def call(self, number: int, work: Callable[[Transaction], object]) -> None:
+        self._start(number, work)
+        if number == 0:
+            self.gate.entered.wait()
+        else:
+            until(lambda: len(self.lane._waiting) == number)
+
+    def call_behind(self, work: Callable[[Transaction], object]) -> None:
+        """A caller behind one that may leave the line at any time, so that their number says nothing."""
+
+        def own(transaction: Transaction) -> object:
+            return work(transaction)
+
+        self._start(1, own)
+        until(lambda: any(job.work is own for job, _ in [*self.lane._waiting]))
+
+    def _start(self, number: int, work: Callable[[Transaction], object]) -> None:
         def run() -> None:
             try:
                 self.answers[number] = self.lane.run(work)
@@ -71,10 +93,6 @@ class Crowd:
         thread = threading.Thread(target=run)
         self._threads.append(thread)
         thread.start()
-        if number == 0:
-            self.gate.entered.wait()
-        else:
-            until(lambda: len(self.lane._waiting) == number)
 
     def go(self) -> dict[int, object]:
         self.gate.opened.set()
@@ -200,6 +218,68 @@ def test_a_caller_that_is_stopped_while_it_waits_leaves_the_lane_free(place: Pla
     stopper.join()
     assert crowd.go() == {0: 1}
     assert crowd.lane.run(place_in_line) == 2
+
+
+class Stopped(threading.Thread):
+    """Runs work through a lane, with a Ctrl-C at the n-th of its calls and lines in there."""
+
+    def __init__(self, lane: Lane, place: int) -> None:
+        super().__init__(daemon=True)
+        self._lane = lane
+        self._left = place
+
+    @property
+    def was_hit(self) -> bool:
+        return self._left <= 0
+
+    def run(self) -> None:
+        sys.settrace(self._trace)
+        try:
+            self._lane.run(place_in_line)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename != lane_module.__file__:
+            return None
+        if event in ("call", "line") and not (event == "line" and self._is_between(frame)):
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+    def _is_between(self, frame: FrameType) -> bool:
+        """Python handles no signal where a block begins, nor before a ``with`` that ends has released its lock."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        return line in ("try:", "finally:") or (line.startswith("with ") and self._lane._guard.locked())
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_a_caller_that_is_stopped_anywhere_in_the_lane_leaves_it_free(is_first: bool) -> None:
+    """It leads at once; or it waits, leads next, commits for the caller behind it, and hands over."""
+    for place in range(1, 200):
+        crowd = Crowd(MemoryStore())
+        stopped = Stopped(crowd.lane, place)
+        if is_first:
+            crowd.gate.opened.set()
+            stopped.start()
+        else:
+            crowd.call(0, place_in_line)
+            stopped.start()
+            until(lambda crowd=crowd, stopped=stopped: crowd.lane._waiting or not stopped.is_alive())
+            crowd.call_behind(place_in_line)
+        answers = crowd.go()
+        stopped.join()
+        last = crowd.lane.run(place_in_line)
+        assert (crowd.lane._leader, len(crowd.lane._waiting)) == (None, 0), place
+        assert len(answers) == (0 if is_first else 2), place
+        assert all(type(answer) in (int, StoreError) for answer in answers.values()), place
+        assert all(last > answer for answer in answers.values() if isinstance(answer, int)), place
+        if not stopped.was_hit:
+            return
+    pytest.fail("it never came to an end")
 
 
 def test_producers_and_consumers_on_many_threads_lose_and_double_nothing(queues: Queues) -> None:

@@ -1,5 +1,6 @@
 """The parts of the index by themselves: shards of records, and the calendar."""
 
+import errno
 import os
 import resource
 import signal
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.stores.files_due import Calendar, Note, Stretch, stretch_of
+from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_shards import PRINT, Shards, fingerprint, shard_of
 
 
@@ -67,6 +69,51 @@ def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
         first[:PRINT]: [first],
         alike[2][:PRINT]: [alike[2]],
     }
+
+
+def test_half_a_record_that_cannot_be_taken_back_puts_no_other_out_of_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = Shards(str(tmp_path), PRINT + 8)
+    first = record("first", 1)
+    torn, behind = (bytes([first[0]]) + os.urandom(15) for _ in range(2))
+
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    shards.add([first])
+    with monkeypatch.context() as patched, no_file_over(24):
+        patched.setattr(os, "ftruncate", refuse)
+        with pytest.raises(OSError, match="too large"):
+            shards.add([torn])
+    assert shards.find([first[:PRINT], torn[:PRINT]]) == {first[:PRINT]: [first]}
+    shards.add([behind])
+    assert shards.find([first[:PRINT], torn[:PRINT], behind[:PRINT]]) == {
+        first[:PRINT]: [first],
+        behind[:PRINT]: [behind],
+    }
+
+
+def test_an_index_stays_in_doubt_where_the_end_of_doubt_was_written_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = Index(str(tmp_path))
+    index.finish(0, 0)
+    index.begin()
+    whole = os.pwrite
+
+    def half(fd: int, data: bytes, at: int) -> int:
+        whole(fd, data[: len(data) // 2], at)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", half)
+        with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+            index.end()
+    assert not index.load()
+    index.end()
+    assert index.load()
+    index.close()
 
 
 def test_all_can_be_replaced(tmp_path: Path) -> None:

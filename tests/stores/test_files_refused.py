@@ -8,11 +8,13 @@ import pytest
 
 from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_once, willing
 from tests.support.store_contract import FAILURE, NOW, Picture, cards, envelope, moved, picture, put
-from yirangmq.core.errors import StoreFull, StoreReadOnly
+from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.files import FilesStore
+from yirangmq.torture.faults.injector import Injector
+from yirangmq.torture.faults.system_calls import SystemCalls
 
 Work = Callable[[Transaction, list[Message]], None]
 MOST_CALLS = 200
@@ -205,6 +207,30 @@ def test_the_error_says_what_to_do_and_the_store_goes_on(scene: Scene) -> None:
     [card] = put(scene.store, envelope("x"))
     with scene.store.transaction(write=False) as transaction:
         assert transaction.by_id("mail", ["x"]) == [card]
+
+
+@pytest.mark.parametrize("part", ["ids", "keys"])
+def test_a_part_of_the_index_that_fails_hides_no_later_message(tmp_path: Path, part: str) -> None:
+    """From each call on in turn, on this part alone: the rest of the disk works, so the index stays trusted."""
+    injector = Injector()
+    store = FilesStore(tmp_path)
+    last = 0
+    with SystemCalls(injector, tmp_path / ".index" / part):
+        for call in range(1, MOST_CALLS):
+            injector.arm("EIO", call, None)
+            with suppress(StoreError):
+                put(store, envelope(f"r{call}", dedup_key=f"refused {call}"))
+            injector.disarm()
+            new = [envelope(f"a{call}-{n}", dedup_key=f"{call} {n}") for n in range(300)]  # in every shard
+            put(store, *new)
+            with store.transaction() as transaction:
+                assert None not in transaction.by_id("mail", [one.id for one in new])
+                assert None not in transaction.key_holders("mail", [f"{call} {n}" for n in range(300)], NOW)
+            if not injector.fired:
+                last = call
+                break
+    assert last > 1
+    store.close()
 
 
 def _reopened(scene: Scene) -> Picture:

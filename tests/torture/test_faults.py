@@ -6,6 +6,7 @@ import argparse
 import errno
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from yirangmq.doors.http import together
 from yirangmq.stores.files_deeds import Deeds
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.torture.command import add_arguments as add_common
-from yirangmq.torture.faults import protocols
+from yirangmq.torture.faults import protocols, targets
 from yirangmq.torture.faults.command import add_arguments, run
 from yirangmq.torture.faults.injector import APPLIES, Injector
 from yirangmq.torture.faults.run import Plan, Report, inject
@@ -81,6 +82,54 @@ def test_faults_find_an_error_after_the_commit(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(RootLock, "release", release)
     report = found("fs/embedded/publish/once/EINTR")
     assert any("a refused message is ready" in one for failure in report.failures for one in failure.complaints)
+
+
+def test_faults_find_a_lock_that_is_kept_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    acquire = RootLock.acquire
+
+    def kept(lock: RootLock, *, shared: bool) -> None:
+        try:
+            acquire(lock, shared=shared)
+        except OSError:
+            lock._turn.acquire()
+            raise
+
+    monkeypatch.setattr(targets, "TURN_SECONDS", 0.3)
+    monkeypatch.setattr(RootLock, "acquire", kept)
+    monkeypatch.setattr(RootLock, "close", RootLock._close)  # which would wait for it
+    report = found("fs-server/http/publish/once/EIO")
+    assert any("after the fault: StoreBusy" in one for one in report.failures[0].complaints)
+
+
+def test_a_look_at_a_servers_store_waits_for_the_servers_transaction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, looked = threading.Event(), threading.Event()
+
+    class SlowServer:
+        addresses = protocols.Addresses("unix:none", ("127.0.0.1", 0), ("127.0.0.1", 0))
+
+        def __init__(self, store: Any, data: Path) -> None:
+            store.never_wait()
+            self._store = store
+            self._thread = threading.Thread(target=self._hold)
+            self._thread.start()
+            entered.wait()
+
+        def _hold(self) -> None:
+            with self._store.transaction():
+                entered.set()
+                looked.wait()
+
+        def stop(self) -> None:
+            self._thread.join()
+
+    monkeypatch.setattr(targets, "sleep", lambda seconds: looked.set())  # it was busy: its transaction ends
+    target = targets.StoreTarget("fs", tmp_path, None, SlowServer)
+    target.start()
+    assert target.states("work") == {}
+    assert looked.is_set()
+    target.stop()
 
 
 # -- the injector -----------------------------------------------------------------------------------------------------

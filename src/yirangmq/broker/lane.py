@@ -6,7 +6,7 @@ switch; a hundred share one."""
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from yirangmq.broker.commit_jobs import MOST_PER_COMMIT, MOST_ROUNDS, Job, JobRunner, Task, no_processor
@@ -79,39 +79,45 @@ class Lane:
             self._own.close()
 
     def _done(self, job: Job) -> None:
-        """Returns when the job is durable or has failed; an ``Uncleared`` is then its value."""
-        waiter: Waiter | None = None
-        with self._guard:
-            if self._leader is None:
-                self._leader = job
-            else:
-                waiter = job, threading.Event()
-                self._waiting.append(waiter)
-        if waiter is not None:
-            self._await_turn(waiter)
-        if self._leader is job:
-            self._lead(job)
-
-    def _await_turn(self, waiter: Waiter) -> None:
-        job, wake = waiter
+        """Returns when the job is durable or has failed; an ``Uncleared`` is then its value. A thread that is
+        stopped anywhere in here (Ctrl-C) leaves its place in the lane."""
         try:
-            wake.wait()
-        except BaseException:  # this thread is being stopped: the lane must not wait for it
-            heir = None
+            wake: threading.Event | None = None
             with self._guard:
-                if waiter in self._waiting:
-                    self._waiting.remove(waiter)
-                elif self._leader is job:
-                    heir = self._pass_on()
-            if heir is not None:
-                heir[1].set()
+                if self._leader is None:
+                    self._leader = job
+                else:
+                    wake = threading.Event()
+                    self._waiting.append((job, wake))
+            if wake is not None:
+                wake.wait()
+            if self._leader is job:
+                self._lead(job)
+        except BaseException:
+            self._leave(job)
             raise
 
-    def _pass_on(self) -> Waiter | None:
-        """With the guard held: the next in line leads, and is to be woken; or the lane is free."""
-        heir = self._waiting.popleft() if self._waiting else None
-        self._leader = None if heir is None else heir[0]
-        return heir
+    def _leave(self, job: Job) -> None:
+        with self._guard:
+            for waiter in self._waiting:
+                if waiter[0] is job:
+                    self._waiting.remove(waiter)
+                    break
+        self._hand_over(job, ())
+
+    def _hand_over(self, job: Job, gathered: Sequence[Waiter]) -> None:
+        """If ``job`` leads, the next in line leads now, or the lane is free. Then the threads of ``gathered`` and that
+        of the new leader are woken. Idempotent: a leader that is still in line has not begun, and is woken again."""
+        with self._guard:
+            heir = self._waiting[0] if self._waiting else None
+            if self._leader is job:
+                self._leader = None if heir is None else heir[0]
+            elif heir is not None and heir[0] is not self._leader:
+                heir = None
+        for _, wake in gathered:
+            wake.set()
+        if heir is not None:
+            heir[1].set()
 
     def read(self, work: Callable[[Transaction], Answer]) -> Answer:
         """Work that changes nothing: no place in the lane, no sync."""
@@ -119,22 +125,27 @@ class Lane:
             return work(transaction)
 
     def _lead(self, own: Job) -> None:
+        """``own`` is first in line, or came when there was none."""
         gathered: list[Waiter] = []
         batch: list[Task] = [own]
         try:
             with self._guard:
-                while self._waiting and len(batch) < MOST_PER_COMMIT:
-                    waiter = self._waiting.popleft()
-                    gathered.append(waiter)
-                    batch.append(waiter[0])
+                if self._waiting:
+                    line = [*self._waiting]
+                    rest = deque(line[MOST_PER_COMMIT - 1 :])
+                    gathered, self._waiting = line[: MOST_PER_COMMIT - 1], rest  # no signal is handled in between
+            if gathered:
+                batch += [job for job, _ in gathered if job is not own]
             self._commit(batch)
+        except BaseException:  # this thread is being stopped: nothing of the batch is confirmed
+            self._fail([own, *(job for job, _ in gathered)], _interrupted())
+            raise
         finally:
-            with self._guard:
-                heir = self._pass_on()
-            if heir is not None:
-                gathered.append(heir)
-            for _, wake in gathered:
-                wake.set()
+            try:
+                self._hand_over(own, gathered)
+            except BaseException:
+                self._hand_over(own, gathered)
+                raise
 
     def _commit(self, batch: list[Task]) -> None:
         """All in one transaction; if the store or a bug stops it, each alone, so that one cannot fail the others."""
@@ -147,9 +158,6 @@ class Lane:
             if len(batch) > 1:
                 for job in batch:
                     self._alone(job)
-        except BaseException:
-            self._fail(batch, _interrupted())
-            raise
         finally:
             if uncleared:
                 for job, needed in uncleared.items():
@@ -163,11 +171,8 @@ class Lane:
             self._happened.tell()
         except Exception as error:
             self._fail([job], error)
-        except BaseException:
-            self._fail([job], _interrupted())
-            raise
 
-    def _fail(self, batch: list[Task], error: Any) -> None:
+    def _fail(self, batch: Sequence[Task], error: Any) -> None:
         """Every caller gets the error as it is, a ``QueueError`` or not."""
         for job in batch:
             job.error = error

@@ -40,8 +40,10 @@ from yirangmq.stores.files_shards import Shards, writing
 
 MAGIC = b"yrMQidx3"
 _STATE = struct.Struct("<8sIIQQQ40sQQ")
-_DIRTY = struct.Struct("<I")
 _DIRTY_AT = 8
+_DIRTY, _CLEAN = b"\1", b"\0"
+"""The first byte of a field of four, the others of which are 0. One byte is written or not: a write that fails half way
+through never marks an index as clean."""
 _GENERATION_AT = 16
 _QUEUE = struct.Struct(f"<200s{len(Counts._fields)}q")
 NAMES_BEGIN = 1
@@ -126,14 +128,14 @@ class Index:
 
     def begin(self) -> None:
         """From here until ``finish`` a death leaves the index in doubt."""
-        os.pwrite(self._fd, _DIRTY.pack(1), _DIRTY_AT)
+        os.pwrite(self._fd, _DIRTY, _DIRTY_AT)
 
     doubt = begin
     """Somebody moved files behind our back: whoever comes next makes the index anew."""
 
     def end(self) -> None:
         """Nothing happened after all."""
-        os.pwrite(self._fd, _DIRTY.pack(0), _DIRTY_AT)
+        os.pwrite(self._fd, _CLEAN, _DIRTY_AT)
 
     def seen(self) -> int:
         """The number of the latest commit by anybody, also without the lock."""

@@ -6,6 +6,7 @@ Part of the index (files_index.py): it may be lost at any time and is never sync
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 
 from yirangmq.format.permissions import OWNER, Access, open_file
@@ -57,15 +58,23 @@ class Shards:
 
     def add(self, records: Sequence[bytes]) -> None:
         for shard, new in _by_shard(records).items():
-            fd = open_file(self._path(shard), os.O_WRONLY | os.O_APPEND, self._access)
-            size = os.fstat(fd).st_size
+            fd = open_file(self._path(shard), os.O_WRONLY, self._access)
             try:
-                _write_all(fd, b"".join(new))
-            except OSError:
-                os.ftruncate(fd, size)  # half a record would put all that follow out of step
-                raise
+                self._append(fd, b"".join(new))
             finally:
                 os.close(fd)
+
+    def _append(self, fd: int, new: bytes) -> None:
+        """Behind the last whole record: where a write failed and its truncation too, a torn record is overwritten, or
+        all that follow it would be out of step."""
+        size = os.fstat(fd).st_size
+        end = size - size % self._width
+        try:
+            _write_all(fd, new, end)
+        except OSError:
+            with suppress(OSError):
+                os.ftruncate(fd, end)
+            raise
 
     def change(self, changes: Mapping[bytes, bytes]) -> None:
         """Records by what takes their place, under the same fingerprint."""
@@ -116,6 +125,7 @@ class Shards:
         return f"{shard:02d}"
 
     def _read(self, shard: int) -> bytes:
+        """The whole records."""
         try:
             fd = os.open(self._path(shard), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -124,11 +134,12 @@ class Shards:
             data = os.read(fd, os.fstat(fd).st_size)
         finally:
             os.close(fd)
-        return data
+        torn = len(data) % self._width
+        return data[:-torn] if torn else data
 
     def _write(self, shard: int, data: bytes) -> None:
         with writing(self._path(shard), self._access) as fd:
-            _write_all(fd, data)
+            _write_all(fd, data, 0)
             os.ftruncate(fd, len(data))
 
 
@@ -152,7 +163,7 @@ def _by_shard(records: Iterable[bytes]) -> dict[int, list[bytes]]:
     return grouped
 
 
-def _write_all(fd: int, data: bytes) -> None:
-    done = os.write(fd, data)
+def _write_all(fd: int, data: bytes, at: int) -> None:
+    done = os.pwrite(fd, data, at)
     while done < len(data):
-        done += os.write(fd, data[done:])
+        done += os.pwrite(fd, data[done:], at + done)

@@ -1,68 +1,22 @@
-"""The cases of a fault injection run: which call of which operation fails, with what, for how long; and the verdict.
+"""A fault injection run: all cases of each target, or those that are asked for, and their summary.
 
-A case prepares a queue, arms the injector, does one operation and looks:
+Knows: which calls of which operations fail in turn. Does not know: how one case is played and judged (``case``)."""
 
-1. the caller got an answer in time: success, or an error with a code of the store;
-2. a confirmed change is there, a refused one is not;
-3. while a fault lasts, health does not say ok; after it, every protocol publishes, leases and acks, and health says ok;
-4. at the end of an operation's cases a copy of the files, opened as after a kill, tells the same and is sound.
-
-Knows: operations, what each may change. Does not know: how calls fail, how a server is put together."""
-
-import contextlib
-import shutil
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from yirangmq.core.errors import QueueError
-from yirangmq.core.states import State
-from yirangmq.torture.faults.injector import LOCKED, Injector
-from yirangmq.torture.faults.protocols import V1, Embedded, Hung, Lost, Protocols, Refused
-from yirangmq.torture.faults.system_calls import SystemCalls
-from yirangmq.torture.faults.targets import LogTarget, StartServer, States, StoreTarget, target_of
-from yirangmq.torture.run import MEMORY
+from yirangmq.torture.faults.case import ONCE, WAITS, WHILE, Bench, Case
+from yirangmq.torture.faults.injector import LOCKED
+from yirangmq.torture.faults.operations import LIFE
+from yirangmq.torture.faults.targets import StartServer
 
-ONCE, WHILE = "once", "while"
 ONCE_ONLY = frozenset(("CORRUPT",))
 """Errors of one call. SQLite reads pages back while it rolls back, and does not expect SQLITE_CORRUPT there."""
-STORE_CODES = frozenset(
-    ["store_error", "store_full", "store_busy", "store_read_only", "store_damaged", "unavailable", "cannot_listen"]
-)
-"""What a caller may be told when the store fails."""
 MANY = 200
 """Calls of one operation that are tried at most: a bound, not a number anything comes near."""
-RECOVERY_SECONDS = 5.0
-"""After the end of a fault, health says ok within so long."""
-LARGE = 100_000
-"""Bytes of a payload that does not fit the redo log."""
 MOST_FAILURES = 20
-WAITS = frozenset(("mq", "stomp"))
-"""Protocols whose consumer waits until there is a message: it is not told of a store that fails meanwhile, and is
-served when that is over."""
-LIFT_SECONDS = 0.2
-"""How long a fault lasts that such a consumer waits through."""
-QUEUE, PROBE = "work", "probe"
-GONE = frozenset((State.DONE, State.DROPPED))
-WAITING = frozenset((State.READY, State.DELAYED, State.HELD))
-HELD = frozenset((State.LEASED, State.CLAIMED))
-Target = StoreTarget | LogTarget
-
-
-class Case(NamedTuple):
-    target: str
-    protocol: str
-    operation: str
-    mode: str
-    error: str
-    call: int
-
-    def __str__(self) -> str:
-        return f"{self.target}/{self.protocol}/{self.operation}/{self.mode}/{self.error}/{self.call}"
 
 
 class Failure(NamedTuple):
@@ -90,140 +44,6 @@ class Report(NamedTuple):
     """Cases in which the caller got an error."""
     is_complete: bool
     failures: list[Failure]
-
-
-class Operation(NamedTuple):
-    """``prepare`` gives what ``act`` needs; ``wrong`` says what is wrong with what was found afterwards."""
-
-    prepare: Callable[[Protocols, bytes], Any]
-    act: Callable[[Protocols, Any, bytes], Any]
-    wrong: Callable[[States, bytes, bool], str | None]
-
-
-# -- operations -----------------------------------------------------------------------------------------------
-
-
-def _seeded(protocol: Protocols, token: bytes) -> None:
-    protocol.publish(QUEUE, b"seed")
-
-
-def _published(protocol: Protocols, token: bytes) -> None:
-    protocol.publish(QUEUE, token)
-
-
-def _leased(protocol: Protocols, token: bytes) -> Any:
-    protocol.publish(QUEUE, token)
-    found = protocol.lease(QUEUE)
-    if found is None or found[1] != token:
-        raise Refused("torture", f"leased {found} instead of {token!r}")
-    return found[0]
-
-
-def _lease(protocol: Protocols, given: Any, token: bytes) -> Any:
-    found = protocol.lease(QUEUE)
-    if found is None or found[1] != token:
-        raise Refused("torture", f"leased {found} instead of {token!r}")
-    return found[0]
-
-
-def _is_stored(found: States, token: bytes, is_confirmed: bool) -> str | None:
-    states = found.get(token, [])
-    if is_confirmed and states != [State.READY]:
-        return f"a confirmed message is {_shown(states)}"
-    if not is_confirmed and states:
-        return f"a refused message is {_shown(states)}"
-    return None
-
-
-def _is_leased(found: States, token: bytes, is_confirmed: bool) -> str | None:
-    return _is_one_of(found, token, HELD if is_confirmed else WAITING | HELD, is_confirmed)
-
-
-def _is_done(found: States, token: bytes, is_confirmed: bool) -> str | None:
-    states = found.get(token, [])
-    if is_confirmed and not set(states) <= GONE:
-        return f"an acked message is {_shown(states)}"
-    return None if is_confirmed else _is_one_of(found, token, HELD | WAITING, False)
-
-
-def _is_back(found: States, token: bytes, is_confirmed: bool) -> str | None:
-    wanted = WAITING | {State.DEAD} if is_confirmed else HELD | WAITING
-    return _is_one_of(found, token, wanted, is_confirmed)
-
-
-def _is_one_of(found: States, token: bytes, wanted: frozenset[State], is_confirmed: bool) -> str | None:
-    states = found.get(token, [])
-    if len(states) == 1 and states[0] in wanted:
-        return None
-    return f"after a {'confirmed' if is_confirmed else 'refused'} call the message is {_shown(states)}"
-
-
-def _shown(states: list[State]) -> str:
-    return " and ".join(state.value for state in states) or "absent"
-
-
-def _unchanged(found: States, token: bytes, is_confirmed: bool) -> str | None:
-    return None if found.get(token) == [State.READY] else f"the message is {_shown(found.get(token, []))}"
-
-
-def _set_policy(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
-    protocol.do(lambda queues: queues.set_policy(QUEUE, {"retry": {"limit": 7}}))
-
-
-def _sweep(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
-    protocol.do(lambda queues: queues.sweep())
-
-
-def _drop(protocol: Protocols, given: Any, token: bytes) -> None:
-    assert isinstance(protocol, Embedded)
-    protocol.do(lambda queues: [queues.drop(QUEUE, [look.message.id for look in queues.peek(QUEUE)])])
-
-
-def _nothing(protocol: Protocols, token: bytes) -> None:
-    return None
-
-
-QUEUES: dict[str, Operation] = {
-    "publish": Operation(_seeded, lambda protocol, _, token: protocol.publish(QUEUE, token), _is_stored),
-    "publish-new": Operation(_nothing, lambda protocol, _, token: protocol.publish(QUEUE, token), _is_stored),
-    "publish-large": Operation(_seeded, lambda protocol, _, token: protocol.publish(QUEUE, token), _is_stored),
-    "lease": Operation(_published, _lease, _is_leased),
-    "ack": Operation(_leased, lambda protocol, handle, _: protocol.ack(handle), _is_done),
-    "nack": Operation(_leased, lambda protocol, handle, _: protocol.nack(handle), _is_back),
-}
-EMBEDDED: dict[str, Operation] = {
-    **QUEUES,
-    "policy": Operation(_published, _set_policy, _unchanged),
-    "sweep": Operation(_published, _sweep, _unchanged),
-    "drop": Operation(_published, _drop, _is_done),
-}
-TOPICS: dict[str, Operation] = {
-    "record": Operation(_nothing, lambda protocol, _, token: protocol.record(QUEUE, token), _is_stored),
-    "record-large": Operation(_nothing, lambda protocol, _, token: protocol.record(QUEUE, token), _is_stored),
-}
-LIFE = ("open", "close")
-"""Operations on the target as a whole."""
-
-
-def _confirm(protocol: Protocols, given: Any, token: bytes) -> None:
-    log: Any = protocol
-    log.confirm(QUEUE)
-
-
-CURSORS = {
-    "confirm": Operation(lambda protocol, token: protocol.record(QUEUE, token), _confirm, _unchanged),
-}
-
-
-def operations(target: Target, protocol: Protocols) -> dict[str, Operation]:
-    if isinstance(target, LogTarget):
-        return TOPICS if target.is_server else {**TOPICS, **CURSORS}
-    return EMBEDDED if isinstance(protocol, Embedded) else QUEUES
-
-
-# -- the run --------------------------------------------------------------------------------------------------
 
 
 def inject(
@@ -254,7 +74,7 @@ class _Run:
         return late or len(self.failures) >= self._plan.enough
 
     def _run_target(self, name: str) -> None:
-        with _Bench(name, self._start_server) as bench:
+        with Bench(name, self._start_server) as bench:
             cases = self._cases(bench)
             group = ""
             for number, case in enumerate(cases):
@@ -268,7 +88,7 @@ class _Run:
             if cases:
                 self._close_group(bench, cases[-1])
 
-    def _cases(self, bench: "_Bench") -> list[Case]:
+    def _cases(self, bench: Bench) -> list[Case]:
         """Every call of every operation, found by doing each of them once without a fault."""
         found: list[Case] = []
         for protocol, operation in bench.pairs():
@@ -291,7 +111,7 @@ class _Run:
             return [found[number] for number in sorted(chosen)]
         return found
 
-    def _run_case(self, bench: "_Bench", case: Case) -> None:
+    def _run_case(self, bench: Bench, case: Case) -> None:
         self.cases += 1
         outcome = bench.play(case)
         self.fired += bool(outcome.fired)
@@ -300,295 +120,8 @@ class _Run:
             self.failures.append(Failure(str(case), outcome.fired, outcome.complaints))
             bench.renew()
 
-    def _close_group(self, bench: "_Bench", case: Case) -> None:
+    def _close_group(self, bench: Bench, case: Case) -> None:
         complaints = bench.look_at_copy()
         if complaints:
             self.failures.append(Failure(f"before {case}", "", complaints))
             bench.renew()
-
-
-class Outcome(NamedTuple):
-    fired: str
-    is_refused: bool
-    complaints: list[str]
-
-
-class _Bench:
-    """One target in a folder of its own, over calls that can fail."""
-
-    def __init__(self, name: str, start_server: StartServer) -> None:
-        self._name = name
-        self._start_server = start_server
-        self._injector = Injector()
-        self._tokens = 0
-        self._refused: list[tuple[str, bytes]] = []
-
-    def __enter__(self) -> "_Bench":
-        self._top = Path(tempfile.mkdtemp(prefix="yirangmq-faults-", dir=MEMORY if MEMORY.is_dir() else None))
-        self._folders = 0
-        self._begin()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end()
-        shutil.rmtree(self._top, ignore_errors=True)
-
-    def _begin(self) -> None:
-        self._folders += 1
-        self._folder = self._top / f"d{self._folders}"
-        self._folder.mkdir(mode=0o700)  # a looser one is a reason of health
-        self._calls = SystemCalls(self._injector, self._folder)
-        self._calls.__enter__()
-        self._opened = target_of(self._name, self._folder, self._injector, self._start_server)
-        self.target = self._opened.__enter__()
-        self.target.start()
-
-    def _end(self) -> None:
-        self._injector.disarm()
-        try:
-            self.target.stop()
-        except Exception:  # a target that failed a case may not stop either; the case has been told
-            pass
-        finally:
-            try:
-                self._opened.__exit__(None, None, None)
-            finally:
-                self._calls.__exit__(None, None, None)
-
-    def renew(self) -> None:
-        """After a failure: a new target in a new folder, so that one fault is told once."""
-        self._end()
-        self._refused.clear()
-        self._begin()
-
-    def pairs(self) -> list[tuple[str, str]]:
-        found = [
-            (protocol.name, name) for protocol in self.target.protocols for name in operations(self.target, protocol)
-        ]
-        return [*found, *(("-", name) for name in LIFE)]
-
-    def _protocol(self, name: str) -> Protocols:
-        return next(one for one in self.target.protocols if one.name == name)
-
-    def _token(self, operation: str) -> bytes:
-        self._tokens += 1
-        token = b"token-%d-" % self._tokens
-        return token.ljust(LARGE, b"x") if operation.endswith("-large") else token
-
-    # -- without a fault ----------------------------------------------------------------------------------------------
-
-    def calls(self, protocol: str, name: str) -> dict[str, int]:
-        """Of one operation, how many I/O calls can fail with each error."""
-        if name in LIFE:
-            return self._life(name, self._injector.count)[0]
-        one = self._protocol(protocol)
-        operation, token = operations(self.target, one)[name], self._token(name)
-        given = operation.prepare(one, token)
-        self._injector.count()
-        try:
-            operation.act(one, given, token)
-        finally:
-            counts = self._injector.counted()
-        self.target.forget(QUEUE)
-        return counts
-
-    def _life(self, name: str, arm: Callable[[], None]) -> tuple[dict[str, int], Exception | None]:
-        """Stop and start, with faults in one of them: how many calls they could hit, and what was raised."""
-        error: Exception | None = None
-        steps: Sequence[tuple[str, Callable[[], None]]] = (("close", self.target.stop), ("open", self.target.start))
-        counts: dict[str, int] = {}
-        for step, act in steps:
-            if step == name:
-                arm()
-            try:
-                act()
-            except Exception as raised:
-                error = raised
-            finally:
-                if step == name:
-                    counts = self._injector.counted()
-        if name == "open" and error is not None:
-            self.target.start()
-        return counts, error
-
-    # -- with one -----------------------------------------------------------------------------------------------------
-
-    def play(self, case: Case) -> Outcome:
-        length = 1 if case.mode == ONCE else None
-        if case.operation in LIFE:
-            return self._play_life(case, length)
-        protocol = self._protocol(case.protocol)
-        operation, token = operations(self.target, protocol)[case.operation], self._token(case.operation)
-        complaints: list[str] = []
-        refusal: Refused | None = None
-        is_unknown = False
-        try:
-            given = operation.prepare(protocol, token)
-        except (Refused, Hung, Lost, QueueError) as error:
-            return Outcome("", False, [f"before the fault: {error!r}"])
-        lock = contextlib.ExitStack()
-        if case.error == LOCKED and isinstance(self.target, StoreTarget):
-            lock.enter_context(self.target.locked())
-        else:
-            self._injector.arm(case.error, case.call, length)
-        lifting: threading.Timer | None = None
-        if case.mode == WHILE and case.operation == "lease" and protocol.name in WAITS:
-            lifting = threading.Timer(LIFT_SECONDS, self._injector.disarm)
-            lifting.start()
-        try:
-            operation.act(protocol, given, token)
-        except Refused as error:
-            refusal = error
-            if error.code not in STORE_CODES:
-                complaints.append(f"the caller was told {error}")
-        except Hung as error:
-            complaints.append(f"no answer: {error}")
-            is_unknown = True
-        except Lost as error:
-            complaints.append(f"the connection was lost: {error}")
-            is_unknown = True
-        except Exception as error:
-            complaints.append(f"the caller got {error!r}")
-            is_unknown = True
-        if case.mode == WHILE and refusal is not None and lifting is None:
-            complaints += self._health_while()
-        if lifting is not None:
-            lifting.cancel()
-        self._injector.disarm()
-        lock.close()
-        fired = LOCKED if case.error == LOCKED else self._shown()
-        complaints += self._after(operation, token, None if is_unknown else refusal is None, protocol)
-        return Outcome(fired, refusal is not None, complaints)
-
-    def _play_life(self, case: Case, length: int | None) -> Outcome:
-        token = self._token("")
-        first = self.target.protocols[0]
-        put = first.record if isinstance(self.target, LogTarget) else first.publish
-        put(QUEUE, token)
-        complaints: list[str] = []
-        error: Exception | None = None
-        try:
-            _, error = self._life(case.operation, lambda: self._injector.arm(case.error, case.call, length))
-        except Exception as raised:
-            self._injector.disarm()
-            return Outcome(self._shown(), True, [f"does not open after {case.operation} failed: {raised!r}"])
-        if error is not None and not isinstance(error, QueueError):
-            complaints.append(f"{case.operation} raised {error!r}")
-        elif isinstance(error, QueueError) and error.code not in STORE_CODES:
-            complaints.append(f"{case.operation} raised {error.code}: {error}")
-        operation = Operation(_nothing, lambda *_: None, _unchanged)
-        return Outcome(self._shown(), error is not None, [*complaints, *self._after(operation, token, True)])
-
-    def _shown(self) -> str:
-        return ", ".join(f"{one.call} {Path(one.where).name}" for one in self._injector.fired[:3])
-
-    def _after(
-        self, operation: Operation, token: bytes, is_confirmed: bool | None, protocol: Protocols | None = None
-    ) -> list[str]:
-        """The fault is over."""
-        complaints: list[str] = []
-        try:
-            if is_confirmed is not None:
-                wrong = operation.wrong(self.target.states(QUEUE), token, is_confirmed)
-                complaints += [wrong] if wrong else []
-                if not is_confirmed and operation.wrong is _is_stored:
-                    self._refused.append((QUEUE, token[:40]))
-            if protocol is not None and not isinstance(self.target, LogTarget):
-                complaints += self._probe_same(protocol)
-            complaints += self._probes()
-            complaints += self._health_after()
-            self.target.forget(QUEUE)
-        except Exception as error:
-            complaints.append(f"after the fault: {error!r}")
-        return complaints
-
-    def _probes(self) -> list[str]:
-        """The next operation works, through every protocol."""
-        complaints = []
-        for protocol in self.target.protocols:
-            token = self._token("")
-            try:
-                if isinstance(self.target, LogTarget):
-                    self._probe_log(protocol, token)
-                    if self.target.states(PROBE).get(token) != [State.READY]:
-                        complaints.append(f"{protocol.name}: the next record is not there")
-                    continue
-                queue = f"{PROBE}-{protocol.name}"
-                protocol.publish(queue, token)
-                found = protocol.lease(queue)
-                if found is None or found[1] != token:
-                    complaints.append(f"{protocol.name}: leased {found!r} next, not {token!r}")
-                    continue
-                protocol.ack(found[0])
-            except (Refused, Hung, Lost) as error:
-                complaints.append(f"{protocol.name}: the next operation failed: {error!r}")
-        return complaints
-
-    def _probe_same(self, protocol: Protocols) -> list[str]:
-        """The same protocol, on the same queue."""
-        try:
-            protocol.publish(QUEUE, self._token(""))
-        except (Refused, Hung, Lost) as error:
-            return [f"{protocol.name}: the next publish to the same queue failed: {error!r}"]
-        return []
-
-    def _probe_log(self, protocol: Protocols, token: bytes) -> None:
-        """A log that took no more is opened again: by the program that uses it, or by the server within a second."""
-        until = time.monotonic() + RECOVERY_SECONDS
-        while True:
-            try:
-                protocol.record(PROBE, token)
-                return
-            except Refused:
-                if time.monotonic() > until:
-                    raise
-            if self.target.is_server:
-                time.sleep(0.05)
-            else:
-                self.target.stop()
-                self.target.start()
-                protocol = self.target.protocols[0]
-
-    def _health(self) -> V1 | None:
-        return next((one for one in self.target.protocols if isinstance(one, V1)), None)
-
-    def _health_while(self) -> list[str]:
-        line = self._health()
-        if line is None:
-            return []
-        try:
-            status = line.health()
-        except (Hung, Lost) as error:
-            return [f"health does not answer while the fault lasts: {error!r}"]
-        return ["health says ok while the fault lasts"] if status == "ok" else []
-
-    def _health_after(self) -> list[str]:
-        line = self._health()
-        until = time.monotonic() + RECOVERY_SECONDS
-        status = "ok"
-        try:
-            while line is not None and (status := line.health()) != "ok" and time.monotonic() < until:
-                time.sleep(0.02)
-        except (Hung, Lost) as error:
-            return [f"health does not answer after the fault: {error!r}"]
-        return [f"health says {status} {RECOVERY_SECONDS:g} s after the fault"] if status != "ok" else []
-
-    # -- as after a kill ----------------------------------------------------------------------------------------------
-
-    def look_at_copy(self) -> list[str]:
-        """A copy of the files as they are now: whole, and without anything that was refused."""
-        copy = self._top / "copy"
-        shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self._folder, copy, ignore=shutil.ignore_patterns("*.sock", "*-shm"))
-        try:
-            complaints = self.target.complaints(copy)
-            for queue in {queue for queue, _ in self._refused}:
-                there = {payload[:40] for payload in self.target.copied_states(copy, queue)}
-                back = [token for of, token in self._refused if of == queue and token in there]
-                complaints += [f"refused, and there after a kill: {token!r}" for token in back]
-        except Exception as error:
-            complaints = [f"a copy, opened as after a kill: {error!r}"]
-        finally:
-            shutil.rmtree(copy, ignore_errors=True)
-            self._refused.clear()
-        return complaints

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from time import monotonic, sleep
+from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from yirangmq.core.errors import NotFound
+from yirangmq.core.errors import NotFound, StoreBusy
 from yirangmq.core.ports import Finding, Store
 from yirangmq.core.states import State
 from yirangmq.core.topics import Cursor, NewRecord
@@ -34,7 +35,12 @@ SETTLE_SECONDS = 0.05
 """How long a change may be in the redo log alone: short, so that the background commit takes part."""
 CHECKPOINT_PAGES = 20
 LOCK_MS = 5000
+TURN_SECONDS = 5.0
+"""How long a look at a server's store waits for the server's own transactions. After a fault it rebuilds the index, for
+longer than a store waits for a thread where the machine is busy. A lock that is held past this was not released."""
+RETRY_SECONDS = 0.01
 _vfs_numbers = count()
+Answer = TypeVar("Answer")
 States = dict[bytes, list[State]]
 """By payload, the states of the messages that have it."""
 
@@ -163,11 +169,23 @@ class StoreTarget:
                 store.close()
 
     def states(self, queue: str) -> States:
-        return states_of(self.store, queue)
+        return self._in_turn(lambda: states_of(self.store, queue))
 
     def forget(self, queue: str) -> None:
-        if self._embedded is not None:
-            self._embedded.queues.delete_queue(queue)
+        embedded = self._embedded
+        if embedded is not None:
+            self._in_turn(lambda: embedded.queues.delete_queue(queue))
+
+    def _in_turn(self, work: Callable[[], Answer]) -> Answer:
+        """The server's thread uses the same store: it is waited for, up to ``TURN_SECONDS``."""
+        until = monotonic() + (TURN_SECONDS if self.is_server else 0.0)
+        while True:
+            try:
+                return work()
+            except StoreBusy:
+                if monotonic() >= until:
+                    raise
+            sleep(RETRY_SECONDS)
 
     def embedded(self) -> Embedded:
         if self._embedded is None:
