@@ -6,6 +6,7 @@ import argparse
 import errno
 import json
 import os
+import shutil
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import apsw
 import pytest
 
 from yirangmq.cli.fault_server import FaultServer
+from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http import together
 from yirangmq.stores.files_deeds import Deeds
@@ -130,6 +132,40 @@ def test_a_look_at_a_servers_store_waits_for_the_servers_transaction(
     assert target.states("work") == {}
     assert looked.is_set()
     target.stop()
+
+
+def test_no_transaction_of_a_files_store_runs_while_its_files_are_copied(tmp_path: Path) -> None:
+    """The sweeper of a server would remove them meanwhile."""
+    target = targets.StoreTarget("fs", tmp_path, None, None)
+    target.start()
+    raised: list[Exception] = []
+
+    def sweep() -> None:
+        try:
+            with target.store.transaction():
+                pass
+        except StoreBusy as error:
+            raised.append(error)
+
+    with target.at_rest():
+        thread = threading.Thread(target=sweep)
+        thread.start()
+        thread.join()
+    assert len(raised) == 1
+    sweep()
+    assert len(raised) == 1
+    target.stop()
+
+
+def test_files_that_cannot_be_copied_are_a_failure_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def copytree(*args: Any, **options: Any) -> None:
+        raise shutil.Error("gone meanwhile")
+
+    monkeypatch.setattr(shutil, "copytree", copytree)
+    report = found("fs/embedded/publish/once/EIO/1", enough=5)
+    assert report.cases > 1
+    assert len(report.failures) == 2
+    assert all("gone meanwhile" in failure.complaints[0] for failure in report.failures)
 
 
 # -- the injector -----------------------------------------------------------------------------------------------------

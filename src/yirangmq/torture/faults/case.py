@@ -328,8 +328,9 @@ class Bench:
         """A copy of the files as they are now: whole, and without anything that was refused."""
         copy = self._top / "copy"
         shutil.rmtree(copy, ignore_errors=True)
-        shutil.copytree(self._folder, copy, ignore=shutil.ignore_patterns("*.sock", "*-shm"))
         try:
+            with self.target.at_rest():
+                shutil.copytree(self._folder, copy, ignore=shutil.ignore_patterns("*.sock", "*-shm"))
             complaints = self.target.complaints(copy)
             for queue in {queue for queue, _ in self._refused}:
                 there = {payload[:40] for payload in self.target.copied_states(copy, queue)}

@@ -4,7 +4,7 @@ Knows: how each store is opened over the faulting calls, how its content is read
 The server comes from the caller (``cli.fault_server``), which may know how one is put together."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic, sleep
@@ -76,6 +76,9 @@ class Target(Protocol):
 
     def forget(self, queue: str) -> None:
         """Everything that is in it."""
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        """For so long the target's own threads remove no file, so that all of them can be copied."""
 
     def complaints(self, copy: Path) -> list[str]:
         """What is wrong with a copy of the files, opened as after a kill: damage, and counters that do not fit."""
@@ -186,6 +189,14 @@ class StoreTarget:
                 if monotonic() >= until:
                     raise
             sleep(RETRY_SECONDS)
+
+    @contextmanager
+    def at_rest(self) -> Iterator[None]:
+        """A server's sweeper removes files and folders of a files store, in transactions: none runs meanwhile."""
+        with ExitStack() as held:
+            if self.kind == "fs":
+                self._in_turn(lambda: held.enter_context(self.store.transaction(write=False)))
+            yield
 
     def embedded(self) -> Embedded:
         if self._embedded is None:
@@ -307,6 +318,9 @@ class LogTarget:
 
     def forget(self, queue: str) -> None:
         """Records stay; each case has payloads of its own."""
+
+    def at_rest(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def complaints(self, copy: Path) -> list[str]:
         try:
