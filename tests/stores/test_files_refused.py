@@ -248,3 +248,20 @@ def _cards_in(seen: Picture) -> dict[str, Message]:
         if isinstance(queue, dict) and "messages" in queue:
             found.update({message.id: message for message in queue["messages"]})
     return found
+
+
+@pytest.mark.parametrize("content", [b"", b'{"of":"a message that was not blanked"}'])
+def test_a_spare_file_that_is_not_blank_refuses_no_message(tmp_path: Path, content: bytes) -> None:
+    """A message that was finished while the disk was full is left with an empty file; once it is forgotten that file
+    is a spare one."""
+    store = FilesStore(tmp_path / "s")
+    put(store, envelope("first"))
+    spare = tmp_path / "s" / "mail" / "meta" / "spare" / "7.spare"
+    spare.parent.mkdir(exist_ok=True)
+    spare.write_bytes(content)
+    put(store, envelope("second", payload=b"what is sent"))
+    with store.transaction(write=False) as transaction:
+        heads = transaction.heads("mail", 9)
+    assert [sent.payload for _, sent in heads] == [envelope("first").payload, b"what is sent"]
+    assert not spare.exists()
+    store.close()

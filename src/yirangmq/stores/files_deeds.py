@@ -68,6 +68,8 @@ class Deeds:
             data = data[len(BLANK) :]
             self._undo.append(lambda: self._unwrite(partial(disk.truncate, path, len(BLANK))))
         else:
+            if path.endswith(SPARE):  # empty, of a message that was finished on a full disk, or not blanked: begin anew
+                self._unwrite(partial(disk.unlink, path))
             fd = disk.open_write(path)
             self._undo.append(lambda: self._unwrite(partial(disk.unlink, path)))
         try:
