@@ -13,12 +13,12 @@ from yirangmq.core.errors import BadInput
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.torture import backends
 from yirangmq.torture.backends import STORE, SqliteBackend
-from yirangmq.torture.command import add_arguments, run
+from yirangmq.torture.command import power_cut_arguments, run_power_cuts
 
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_arguments(parser)
+    power_cut_arguments(parser)
     return parser.parse_args(words)
 
 
@@ -28,14 +28,14 @@ class OnlyTheSystem(SqliteBackend):
 
 
 def test_it_says_how_much_it_tried_and_that_all_survived(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
+    assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
     out = capsys.readouterr().out
     assert "points of power cut" in out
     assert out.endswith("result: every confirmed message survived every cut\n")
 
 
 def test_as_json_it_is_one_document(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2", "--seed", "3", "--json")) == 0
+    assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2", "--seed", "3", "--json")) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["ok"] is True
     assert report["seed"] == 3
@@ -48,12 +48,14 @@ def test_a_loss_is_kept_and_can_be_replayed(
 ) -> None:
     monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
     words = ("--backend", "sqlite", "--steps", "6", "--states", "2", "--keep-failures", str(tmp_path), "--json")
-    assert run(parsed(*words)) == 1
+    assert run_power_cuts(parsed(*words)) == 1
     report = json.loads(capsys.readouterr().out)
     loss = report["losses"][0]
     assert Path(loss["kept"], "disk").is_dir()
     assert loss["replay"].startswith("yirangmq torture --backend sqlite --seed 1 --steps 6 --states 2 --point ")
-    assert run(parsed(*loss["replay"].split()[2:], "--keep-failures", str(tmp_path / "again"), "--json")) == 1
+    assert (
+        run_power_cuts(parsed(*loss["replay"].split()[2:], "--keep-failures", str(tmp_path / "again"), "--json")) == 1
+    )
     again = json.loads(capsys.readouterr().out)
     assert again["points"] == 1
     assert again["losses"][0]["complaints"] == loss["complaints"]
@@ -64,7 +66,7 @@ def test_a_loss_is_told_to_people(
 ) -> None:
     monkeypatch.setitem(backends.BACKENDS, "sqlite", OnlyTheSystem)
     words = ("--backend", "sqlite", "--steps", "6", "--states", "2", "--keep-failures", str(tmp_path))
-    assert run(parsed(*words)) == 1
+    assert run_power_cuts(parsed(*words)) == 1
     out = capsys.readouterr().out
     assert "\nLOST at point " in out
     assert f"kept:   {tmp_path}" in out
@@ -75,7 +77,7 @@ def test_a_loss_is_told_to_people(
 @pytest.mark.parametrize(("flag", "value"), [("steps", "0"), ("states", "0"), ("steps", "-3"), ("point", "-1")])
 def test_numbers_that_make_no_sense_are_refused_by_name(flag: str, value: str) -> None:
     with pytest.raises(BadInput) as caught:
-        run(parsed("--backend", "sqlite", f"--{flag}", value))
+        run_power_cuts(parsed("--backend", "sqlite", f"--{flag}", value))
     assert caught.value.field == flag
 
 
@@ -89,7 +91,7 @@ def progress(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO) -> str:
     monkeypatch.setattr("yirangmq.observe.progress.QUIET_SECONDS", 0)
     monkeypatch.setattr("yirangmq.observe.progress.STEP_SECONDS", 0)
     monkeypatch.setattr(sys, "stderr", stream)
-    assert run(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
+    assert run_power_cuts(parsed("--backend", "sqlite", "--steps", "2", "--states", "2")) == 0
     return stream.getvalue()
 
 

@@ -21,9 +21,9 @@ from yirangmq.core.ports import Transaction
 from yirangmq.doors.http import together
 from yirangmq.stores.files_deeds import Deeds
 from yirangmq.stores.files_lock import RootLock
-from yirangmq.torture.command import add_arguments as add_common
+from yirangmq.torture.command import power_cut_arguments
 from yirangmq.torture.faults import protocols, targets
-from yirangmq.torture.faults.command import add_arguments, run
+from yirangmq.torture.faults.command import fault_arguments, run_faults
 from yirangmq.torture.faults.injector import APPLIES, Injector
 from yirangmq.torture.faults.run import Plan, Report, inject
 from yirangmq.torture.faults.sqlite_vfs import FaultingVfs
@@ -224,23 +224,23 @@ def test_every_error_applies_to_some_call() -> None:
 
 def parsed(*words: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    add_common(parser)
-    add_arguments(parser)
+    power_cut_arguments(parser)
+    fault_arguments(parser)
     return parser.parse_args(["--faults", *words])
 
 
 def test_faults_command_prints_a_verdict_and_repeats_one_case(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--backend", "sqlite", "--sample", "5"), FaultServer) == 0
+    assert run_faults(parsed("--backend", "sqlite", "--sample", "5"), FaultServer) == 0
     assert capsys.readouterr().out.endswith("and the next operation worked\n")
-    assert run(parsed("--only", "sqlite/embedded/publish/once/EIO/2", "--json"), FaultServer) == 0
+    assert run_faults(parsed("--only", "sqlite/embedded/publish/once/EIO/2", "--json"), FaultServer) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["ok"], report["cases"], report["fired"], report["failures"]) == (True, 1, 1, [])
 
 
 def test_faults_command_says_so_when_there_is_no_such_case_or_no_time(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(parsed("--only", "sqlite/embedded/fly"), FaultServer) == 1
+    assert run_faults(parsed("--only", "sqlite/embedded/fly"), FaultServer) == 1
     assert capsys.readouterr().out.endswith("result: no such case\n")
-    assert run(parsed("--backend", "sqlite", "--seconds", "0.001"), FaultServer) == 1
+    assert run_faults(parsed("--backend", "sqlite", "--seconds", "0.001"), FaultServer) == 1
     assert "time was over" in capsys.readouterr().out
 
 
@@ -248,7 +248,7 @@ def test_faults_command_lists_failures_with_the_way_to_repeat_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Deeds, "is_undone", True)
-    assert run(parsed("--backend", "fs", "--only", "fs/embedded/publish/while/ENOSPC"), FaultServer) == 1
+    assert run_faults(parsed("--backend", "fs", "--only", "fs/embedded/publish/while/ENOSPC"), FaultServer) == 1
     out = capsys.readouterr().out
     assert "again: yirangmq torture --faults --backend fs --only fs/embedded/publish/while/ENOSPC" in out
     assert out.endswith("cases failed\n")

@@ -9,19 +9,19 @@ from yirangmq.torture.faults import command as faults
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    command.add_arguments(parser)
-    faults.add_arguments(parser)
+    command.power_cut_arguments(parser)
+    faults.fault_arguments(parser)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
     if not args.faults:
-        return command.run(args)
+        return command.run_power_cuts(args)
     import logging
 
     from yirangmq.cli.fault_server import FaultServer  # a power cut needs no server
 
     logging.getLogger("yirangmq").setLevel(logging.CRITICAL)  # of thousands of errors, each of them meant
-    return faults.run(args, FaultServer)
+    return faults.run_faults(args, FaultServer)
 
 
 COMMANDS = {

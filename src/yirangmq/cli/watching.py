@@ -10,6 +10,7 @@ from typing import Any
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits, options, place, queue_rows, remote
 from yirangmq.cli.command import Command
+from yirangmq.cli.queue_rows import Row
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column, render
 from yirangmq.cli.values import counted, span
@@ -17,8 +18,8 @@ from yirangmq.clock import SystemClock
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput
 from yirangmq.format.envelope import iso
+from yirangmq.observe import prometheus
 from yirangmq.observe.metrics import Metrics
-from yirangmq.observe.prometheus import page
 
 POLL_SECONDS = 0.5
 """How often a store without a server is looked at."""
@@ -40,7 +41,6 @@ COLUMNS = (
     Column("works", right=True),
     Column("waits", right=True),
 )
-Row = dict[str, Any]
 
 
 def top_options(parser: argparse.ArgumentParser) -> None:
@@ -240,7 +240,7 @@ def run_metrics(args: argparse.Namespace, screen: Screen) -> int:
         else:
             screen.note("no server: only what the store itself can tell")
             found = queue_rows.page(queues)
-            text = page(Metrics(SystemClock()), found["queues"], {}, found["all"])
+            text = prometheus.page(Metrics(SystemClock()), found["queues"], {}, found["all"])
     screen.answer({"metrics": text}, text.rstrip("\n"))
     return exits.OK
 

@@ -49,7 +49,7 @@ def state_of(alert: Alert) -> str:
     return "open" if alert.is_there else "settling"
 
 
-def notice(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
+def notice_document(told: Notice, node: str, ahead: int = 0) -> dict[str, Any]:
     """What every sink is given."""
     return {"notice": told.told.value, "at": iso(told.at + ahead), "node": node, "alert": shown(told.alert, ahead)}
 

@@ -10,7 +10,7 @@ import apsw
 
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.topics import Cursor
-from yirangmq.stores.sqlite_open import make_file, translated
+from yirangmq.stores.sqlite_open import make_file, sqlite_errors_translated
 
 APPLICATION_ID = 0x79724D43
 """Marks the file as ours: "yrMC"."""
@@ -28,12 +28,12 @@ class SqliteCursors:
     def __init__(self, path: Path, *, vfs: str | None = None) -> None:
         self._path = path
         self._turn = threading.Lock()
-        with translated(None, path):
+        with sqlite_errors_translated(None, path):
             if vfs is None:
                 make_file(path)
             self._db = apsw.Connection(str(path), vfs=vfs)
         try:
-            with translated(self._db, path):
+            with sqlite_errors_translated(self._db, path):
                 self._settle()
         except BaseException:
             self._db.close()
@@ -57,18 +57,18 @@ class SqliteCursors:
         return self._rows("SELECT * FROM cursor ORDER BY name")
 
     def _rows(self, query: str, values: tuple[Any, ...] = ()) -> list[Cursor]:
-        with self._turn, translated(self._db, self._path):
+        with self._turn, sqlite_errors_translated(self._db, self._path):
             rows: list[Any] = self._db.execute(query, values).fetchall()
         return [Cursor(name, epoch, number % WHOLE, text, at_ns % WHOLE) for name, epoch, number, text, at_ns in rows]
 
     def put(self, cursors: Sequence[Cursor]) -> None:
         rows = [(c.name, c.epoch, _signed(c.sequence), c.filter, _signed(c.at_ns)) for c in cursors]
-        with self._turn, translated(self._db, self._path), self._db:
+        with self._turn, sqlite_errors_translated(self._db, self._path), self._db:
             self._db.executemany("INSERT OR REPLACE INTO cursor VALUES (?, ?, ?, ?, ?)", rows)
 
     def drop(self, name: str) -> bool:
         found: list[Any] = []
-        with self._turn, translated(self._db, self._path), self._db:
+        with self._turn, sqlite_errors_translated(self._db, self._path), self._db:
             found = self._db.execute("DELETE FROM cursor WHERE name = ? RETURNING 1", (name,)).fetchall()
         return bool(found)
 

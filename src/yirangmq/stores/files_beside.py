@@ -13,7 +13,7 @@ from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import Mender, Problem
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_reading import listdir, read_bytes
-from yirangmq.stores.files_totals import FOLDER as TOTALS
+from yirangmq.stores.files_totals import FOLDER as TOTALS_FOLDER
 from yirangmq.stores.files_totals import latest
 from yirangmq.stores.files_walk import FAILURES, walk_failures, walk_keys
 
@@ -81,11 +81,11 @@ class Beside:
                 self._made.last = max(self._made.last, file.key.seq)
 
     def totals(self) -> Iterator[Problem]:
-        names = listdir(f"{self._folder}/{TOTALS}")
+        names = listdir(f"{self._folder}/{TOTALS_FOLDER}")
         in_force = latest(names)
         for name in sorted(names):
             if name != in_force:
-                yield self._mender.unlinked("totals", f"{TOTALS}/{name}", "is not the latest")
+                yield self._mender.unlinked("totals", f"{TOTALS_FOLDER}/{name}", "is not the latest")
 
     def policy(self, policies: Policies) -> Iterator[Problem]:
         queue = self._mender.queue

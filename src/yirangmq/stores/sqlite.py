@@ -19,7 +19,7 @@ from yirangmq.stores.sqlite_open import (
     checkpoint_pages,
     open_connection,
     set_busy_handler,
-    translated,
+    sqlite_errors_translated,
     translation,
 )
 from yirangmq.stores.sqlite_redo import asking, is_held, redo_path, take_in_here
@@ -84,7 +84,7 @@ class SqliteStore:
         self._watch = FileWatch([Path(f"{path}-wal")])
 
     def _open(self) -> None:
-        with translated(None, self._path):
+        with sqlite_errors_translated(None, self._path):
             if self._connect is not None:
                 self._db = self._connect()
             else:
@@ -266,7 +266,7 @@ class SqliteStore:
 
     def reusable_bytes(self) -> int:
         """Bytes of pages inside the file that hold nothing."""
-        with self._lock, translated(self._db, self._path):
+        with self._lock, sqlite_errors_translated(self._db, self._path):
             return int(self._db.pragma("freelist_count") * self._db.pragma("page_size"))
 
     # -- the whole store ------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class SqliteStore:
     def check(self, *, repair: bool) -> Iterator[Finding]:
         from yirangmq.stores.sqlite_check import DAMAGED, check
 
-        with self._lock, translated(self._db, self._path):
+        with self._lock, sqlite_errors_translated(self._db, self._path):
             if repair:
                 self._known = Known()
             findings = list(check(self._db, repair=repair))
@@ -300,7 +300,7 @@ class SqliteStore:
         """Bytes of the file that hold something; pages that were freed are used again before it grows."""
         self._enter()
         try:
-            with translated(self._db, self._path):
+            with sqlite_errors_translated(self._db, self._path):
                 pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
                 return int(pages * self._db.pragma("page_size"))
         finally:
@@ -313,7 +313,7 @@ class SqliteStore:
         with self._lock:
             self.is_closed = True
             self._watch.close()
-            with translated(None, self._path):
+            with sqlite_errors_translated(None, self._path):
                 self._db.close()
 
 
@@ -364,7 +364,7 @@ class _Work:
         self._store._has_added = self._work.has_added
         try:
             ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
-            with translated(None, self._store._path):
+            with sqlite_errors_translated(None, self._store._path):
                 self._store._roll_back(self._write)
                 if self._write and self._store.is_short:
                     self._store._give_back()

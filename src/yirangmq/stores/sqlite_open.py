@@ -48,7 +48,7 @@ def open_connection(
     # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
     db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
-        with translated(db, path):
+        with sqlite_errors_translated(db, path):
             _settle(db, path, busy_seconds, page_size)
             db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
             db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
@@ -172,7 +172,7 @@ def migrate(db: apsw.Connection, path: Path) -> None:
 
 
 @contextmanager
-def translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
+def sqlite_errors_translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
     """SQLite's errors as ours; everything else passes."""
     try:
         yield

@@ -19,7 +19,7 @@ from yirangmq.core.ports import Finding
 from yirangmq.format.permissions import GROUP, open_file
 from yirangmq.stores.sqlite_check import check
 from yirangmq.stores.sqlite_lost import UNREADABLE
-from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, translated
+from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, sqlite_errors_translated
 from yirangmq.stores.sqlite_redo import Mark, make_again_if, mark_of, redo_path
 from yirangmq.stores.sqlite_rescue import TABLES, Rescued, rescue
 
@@ -39,7 +39,7 @@ REBUILT = ("miscounted", "nameless")
 def salvage(path: Path) -> list[Finding]:
     """Put a sound store in the place of a damaged one; what became of it. If nothing at all can be read, the file stays
     as it is and that is an error."""
-    with translated(None, path), path.open("r+b") as damaged:
+    with sqlite_errors_translated(None, path), path.open("r+b") as damaged:
         _refuse_foreign(damaged, path)
         _have_alone(damaged, path)
         aside = _free_name(path)

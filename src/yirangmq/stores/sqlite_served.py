@@ -30,7 +30,7 @@ from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_aside import Copying, Settling
 from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH
-from yirangmq.stores.sqlite_open import checkpoint_pages, translated
+from yirangmq.stores.sqlite_open import checkpoint_pages, sqlite_errors_translated
 from yirangmq.stores.sqlite_recorder import Recorder
 from yirangmq.stores.sqlite_redo import Mark, make_again, mark_of, new_generation, put_mark
 from yirangmq.stores.sqlite_ring import BYTES, RedoFile
@@ -87,7 +87,7 @@ class ServedSqliteStore(SqliteStore):
         self._believed = self._known
         """What was known when the recorder last looked."""
         try:
-            with translated(self._db, path):
+            with sqlite_errors_translated(self._db, path):
                 self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
                 self._copying = self._copier() if seconds is not None else None
         except BaseException:

@@ -18,11 +18,11 @@ from yirangmq.torture.run import Loss, Plan, Report, torture
 STEPS, SEED, STATES = 60, 1, 8
 SURVIVED, LOST = 0, 1
 MOST_STEPS = 100_000
-SHOWN = 3
+LOSSES_SHOWN = 3
 """Losses, and complaints of each, that are printed; the rest is in the folder kept, and in the JSON."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def power_cut_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags ``run`` understands."""
     parser.add_argument("--backend", choices=sorted(BACKENDS), default="sqlite", help="which store to torture")
     parser.add_argument("--steps", type=int, default=STEPS, help="calls in the recorded workload (%(default)s)")
@@ -33,21 +33,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
-def run(args: argparse.Namespace) -> int:
+def run_power_cuts(args: argparse.Namespace) -> int:
     """0: everything confirmed survived everywhere. 1: something was lost."""
     started = time.monotonic()
-    plan = _plan(args)
+    plan = _power_cut_plan(args)
     with Progress(f"torture {plan.backend.name}", None, shown=sys.stderr.isatty()) as show:
         report = torture(plan, show.part)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
-        print(json.dumps(_as_json(plan, report, seconds)))
+        print(json.dumps(_power_cuts_as_json(plan, report, seconds)))
     else:
-        _print(plan, report, seconds)
+        _print_power_cuts(plan, report, seconds)
     return LOST if report.losses else SURVIVED
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _power_cut_plan(args: argparse.Namespace) -> Plan:
     if args.backend not in BACKENDS:
         raise BadInput(f"{args.backend!r} is not one of {', '.join(BACKENDS)}", field="backend")
     keep = getattr(args, "keep_failures", None)
@@ -67,33 +67,33 @@ def _given(args: argparse.Namespace, name: str, default: int) -> int:
     return default if value is None else value
 
 
-def _replay(plan: Plan, loss: Loss) -> str:
+def _power_cut_replay(plan: Plan, loss: Loss) -> str:
     words = ["yirangmq", "torture", "--backend", plan.backend.name, "--seed", str(plan.seed)]
     words += ["--steps", str(plan.steps), "--states", str(plan.states)]
     return shlex.join([*words, "--point", str(loss.point)] if loss.point >= 0 else words)
 
 
-def _print(plan: Plan, report: Report, seconds: float) -> None:
+def _print_power_cuts(plan: Plan, report: Report, seconds: float) -> None:
     print(
         f"{plan.backend.name}: {report.calls} calls, {report.points} points of power cut, {report.states} disks opened "
         f"({report.second_cuts} after a second cut), {seconds:.1f} s, seed {plan.seed}"
     )
     if report.set_aside:
         print(f"half-written messages found and set aside: {report.set_aside}")
-    for loss in report.losses[:SHOWN]:
+    for loss in report.losses[:LOSSES_SHOWN]:
         print(f"\nLOST at point {loss.point}, during: {loss.call}")
-        for complaint in loss.complaints[:SHOWN]:
+        for complaint in loss.complaints[:LOSSES_SHOWN]:
             print(f"  {complaint}")
         print(f"  disk:   {loss.disk[:300]}")
         if loss.kept:
             print(f"  kept:   {loss.kept}")
-        print(f"  replay: {_replay(plan, loss)}")
-    if len(report.losses) > SHOWN:
-        print(f"\nand {len(report.losses) - SHOWN} more")
+        print(f"  replay: {_power_cut_replay(plan, loss)}")
+    if len(report.losses) > LOSSES_SHOWN:
+        print(f"\nand {len(report.losses) - LOSSES_SHOWN} more")
     print("result: something was lost" if report.losses else "result: every confirmed message survived every cut")
 
 
-def _as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
+def _power_cuts_as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
     return {
         "ok": not report.losses,
         "backend": plan.backend.name,
@@ -111,7 +111,7 @@ def _as_json(plan: Plan, report: Report, seconds: float) -> dict[str, Any]:
                 "disk": loss.disk,
                 "complaints": loss.complaints,
                 "kept": str(loss.kept) if loss.kept else None,
-                "replay": _replay(plan, loss),
+                "replay": _power_cut_replay(plan, loss),
             }
             for loss in report.losses
         ],

@@ -111,7 +111,7 @@ class AlertWatch:
             self._save()
 
     def _tell(self, notice: Notice) -> None:
-        alert, told = notice.alert, forms.notice(notice, self.node, self.clock.ahead_ms())
+        alert, told = notice.alert, forms.notice_document(notice, self.node, self.clock.ahead_ms())
         if self.settings.log is not None and alert.level.rank >= self.settings.log.rank:
             self._log(told["notice"], alert)
         for outbox in self.outboxes.values():
@@ -196,7 +196,7 @@ class AlertWatch:
         )
         if self.settings.log is not None:
             self._log(Told.TEST, alert)
-        return forms.notice(Notice(Told.TEST, alert, now), self.node, self.clock.ahead_ms())
+        return forms.notice_document(Notice(Told.TEST, alert, now), self.node, self.clock.ahead_ms())
 
     @property
     def counts(self) -> Mapping[str, int]:

@@ -9,70 +9,70 @@ from typing import Any
 
 from yirangmq.core import names
 from yirangmq.observe.progress import Progress
-from yirangmq.torture.faults.run import Plan, Report, inject
-from yirangmq.torture.faults.targets import BACKENDS, StartServer
+from yirangmq.torture.faults import run as fault_run
+from yirangmq.torture.faults.targets import TARGETS, StartServer
 
 PASSED, FAILED = 0, 1
 MOST = 1_000_000
-SHOWN = 10
+FAILURES_SHOWN = 10
 """Failures that are printed; all of them are in the JSON."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def fault_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", action="store_true", help="let every I/O call fail in turn, instead of the power")
     parser.add_argument("--sample", type=int, metavar="N", help="with --faults: N cases of each target, by the seed")
     parser.add_argument("--only", metavar="CASE", help="with --faults: this case, or those that begin so")
     parser.add_argument("--seconds", type=float, metavar="S", help="with --faults: stop after so long")
 
 
-def run(args: argparse.Namespace, start_server: StartServer) -> int:
+def run_faults(args: argparse.Namespace, start_server: StartServer) -> int:
     """0: every case passed. 1: some failed, or time was over before the last."""
     started = time.monotonic()
-    plan = _plan(args)
+    plan = _fault_plan(args)
     with Progress(f"faults {args.backend}", None, shown=sys.stderr.isatty()) as show:
-        report = inject(plan, start_server, show.part)
+        report = fault_run.inject(plan, start_server, show.part)
     seconds = time.monotonic() - started
     if getattr(args, "json", False):
-        print(json.dumps(_as_json(args, report, seconds)))
+        print(json.dumps(_faults_as_json(args, report, seconds)))
     else:
-        _print(args, report, seconds)
+        _print_faults(args, report, seconds)
     return PASSED if _is_good(report) else FAILED
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _fault_plan(args: argparse.Namespace) -> fault_run.Plan:
     only: str | None = args.only
-    targets = [name for name in BACKENDS[args.backend] if only is None or only.startswith(f"{name}/")]
+    targets = [name for name in TARGETS[args.backend] if only is None or only.startswith(f"{name}/")]
     if not targets:
-        targets = [name for names_ in BACKENDS.values() for name in names_ if only and only.startswith(f"{name}/")]
+        targets = [name for names_ in TARGETS.values() for name in names_ if only and only.startswith(f"{name}/")]
     sample = None if args.sample is None else names.check_count(args.sample, "sample", most=MOST)
     seconds = None if args.seconds is None else names.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
-    return Plan(targets or BACKENDS[args.backend], args.seed, sample, only, seconds)
+    return fault_run.Plan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
 
 
-def _is_good(report: Report) -> bool:
+def _is_good(report: fault_run.Report) -> bool:
     return not report.failures and report.is_complete and report.cases > 0
 
 
-def _replay(args: argparse.Namespace, case: str) -> str:
+def _fault_replay(args: argparse.Namespace, case: str) -> str:
     return shlex.join(["yirangmq", "torture", "--faults", "--backend", args.backend, "--only", case])
 
 
-def _print(args: argparse.Namespace, report: Report, seconds: float) -> None:
+def _print_faults(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> None:
     print(
         f"{args.backend}: {report.cases} cases, {report.fired} with a fault, {report.refused} told to the caller, "
         f"{seconds:.1f} s, seed {args.seed}"
     )
-    for failure in report.failures[:SHOWN]:
+    for failure in report.failures[:FAILURES_SHOWN]:
         print(f"\nFAILED {failure.case}" + (f" ({failure.call})" if failure.call else ""))
         for complaint in failure.complaints:
             print(f"  {complaint}")
-        print(f"  again: {_replay(args, failure.case.removeprefix('before '))}")
-    if len(report.failures) > SHOWN:
-        print(f"\nand {len(report.failures) - SHOWN} more")
+        print(f"  again: {_fault_replay(args, failure.case.removeprefix('before '))}")
+    if len(report.failures) > FAILURES_SHOWN:
+        print(f"\nand {len(report.failures) - FAILURES_SHOWN} more")
     print(f"result: {_verdict(report)}")
 
 
-def _verdict(report: Report) -> str:
+def _verdict(report: fault_run.Report) -> str:
     if report.failures:
         return f"{len(report.failures)} of {report.cases} cases failed"
     if not report.is_complete:
@@ -82,7 +82,7 @@ def _verdict(report: Report) -> str:
     return "after every fault nothing was lost, nothing refused appeared, and the next operation worked"
 
 
-def _as_json(args: argparse.Namespace, report: Report, seconds: float) -> dict[str, Any]:
+def _faults_as_json(args: argparse.Namespace, report: fault_run.Report, seconds: float) -> dict[str, Any]:
     return {
         "ok": _is_good(report),
         "backend": args.backend,
@@ -97,7 +97,7 @@ def _as_json(args: argparse.Namespace, report: Report, seconds: float) -> dict[s
                 "case": failure.case,
                 "call": failure.call,
                 "complaints": failure.complaints,
-                "again": _replay(args, failure.case.removeprefix("before ")),
+                "again": _fault_replay(args, failure.case.removeprefix("before ")),
             }
             for failure in report.failures
         ],

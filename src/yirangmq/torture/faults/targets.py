@@ -365,7 +365,7 @@ def target_of(
 
 
 NAMES = ("sqlite", "served", "fs", "log", "served-server", "fs-server", "log-server")
-BACKENDS: dict[str, Sequence[str]] = {
+TARGETS: dict[str, Sequence[str]] = {
     "sqlite": ("sqlite",),
     "served": ("served", "served-server"),
     "fs": ("fs", "fs-server"),

@@ -7,10 +7,9 @@ from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import MOST_TOPICS
 from yirangmq.core.topics import MOST_SEQUENCE
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
-from yirangmq.doors.http.v1.fields import BRIDGE, FLAG, QUEUE, Field, choice, many, text, whole
+from yirangmq.doors.http.v1.fields import BOOLEAN, BRIDGE, QUEUE, Field, choice, many, text, whole
 from yirangmq.doors.http.v1.log import topics_of
-from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, thing
-from yirangmq.doors.http.v1.schemas import FLAG as YES_OR_NO
+from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, thing
 
 
 def list_bridges(ask: Ask) -> None:
@@ -33,7 +32,7 @@ ROW = thing(
     name=TEXT,
     queue=TEXT,
     topics=items(TEXT),
-    groups=YES_OR_NO,
+    groups=FLAG,
     state={"type": "string", "enum": [*BridgeState]},
     reason=TEXT,
     epoch=TEXT,
@@ -47,7 +46,7 @@ NEW = (
     BRIDGE,
     QUEUE,
     Field("topics", many(text(200, 1), 0, MOST_TOPICS), "names and patterns; none: all topics"),
-    Field("groups", FLAG, "a record's key becomes its message's group", True),
+    Field("groups", BOOLEAN, "a record's key becomes its message's group", True),
     START,
     AT,
 )

@@ -129,7 +129,7 @@ def _check_flag(value: object, field: str) -> bool:
     return value
 
 
-FLAG = Kind({"type": "boolean"}, _check_flag, _as_flag)
+BOOLEAN = Kind({"type": "boolean"}, _check_flag, _as_flag)
 
 
 def many(inner: Kind, least: int = 1, most: int = MOST_PER_CALL) -> Kind:

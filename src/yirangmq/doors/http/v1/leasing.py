@@ -16,7 +16,7 @@ from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.cloud import BATCH_TYPE, wants_events
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
-from yirangmq.doors.http.v1.fields import CONSUMER_ID, FLAG, Field, seconds, whole
+from yirangmq.doors.http.v1.fields import BOOLEAN, CONSUMER_ID, Field, seconds, whole
 from yirangmq.doors.http.v1.schemas import TEXT, items, ref, thing
 from yirangmq.doors.takers import Waiting
 from yirangmq.format import cloudevents
@@ -176,6 +176,6 @@ BODY = (
     Field("waitSec", seconds(), "wait so long for the first one", 0),
     Field("leaseSec", seconds(0.001), "for how long; the queue's visibility time-out if not said"),
     Field("consumer", CONSUMER_ID, "who takes them", ANYBODY),
-    Field("policy", FLAG, "tell the queue's policy too", False),
+    Field("policy", BOOLEAN, "tell the queue's policy too", False),
 )
 ANSWER = thing(("policy",), queue=TEXT, messages=items(ref("Delivery")), policy=ref("Policy"))

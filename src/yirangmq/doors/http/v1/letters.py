@@ -6,7 +6,7 @@ from yirangmq.broker.deadletters import KINDS
 from yirangmq.core.errors import BadInput
 from yirangmq.doors.http.v1 import shapes
 from yirangmq.doors.http.v1.endpoint import Act, Ask, Endpoint
-from yirangmq.doors.http.v1.fields import CURSOR, FILTER, FLAG, LIMIT, MESSAGE_ID, Field, choice, many, whole
+from yirangmq.doors.http.v1.fields import BOOLEAN, CURSOR, FILTER, LIMIT, MESSAGE_ID, Field, choice, many, whole
 from yirangmq.doors.http.v1.messages import STORY, answer_page, one_look
 from yirangmq.doors.http.v1.schemas import ref
 
@@ -50,9 +50,9 @@ DEAD_LETTER_STATE = Field("state", choice(*KINDS), "the dead ones, those set asi
 WHICH = (
     FILTER,
     Field("ids", many(MESSAGE_ID), "these, whatever their state; all must be dead letters, or nothing moves"),
-    Field("all", FLAG, "all of them", False),
+    Field("all", BOOLEAN, "all of them", False),
     Field("limit", whole(1, 10**9), "at most so many, the oldest first"),
-    Field("dryRun", FLAG, "say what would happen and change nothing", False, key="dry_run"),
+    Field("dryRun", BOOLEAN, "say what would happen and change nothing", False, key="dry_run"),
 )
 REFUSALS = ("bad_filter", "not_found", "wrong_state")
 
