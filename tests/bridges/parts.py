@@ -21,7 +21,7 @@ from yirangmq.core.feeds import Start
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.event_topic import EventTopic
 from yirangmq.format.delivery import Delivery
-from yirangmq.topics.aside import Aside
+from yirangmq.fsio.background import Aside
 from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.stage import Settings
 

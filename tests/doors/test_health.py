@@ -16,7 +16,7 @@ from tests.support.topic_server import live
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
-from yirangmq.stores.disk import Disk as SystemCalls
+from yirangmq.fsio.disk import Disk as SystemCalls
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.page_cache import is_in_memory, on_disk
-from yirangmq.format import direct
-from yirangmq.format.direct import BLOCK, CHUNK, LARGE, Place, write_at
+from yirangmq.fsio import disk
+from yirangmq.fsio.disk import BLOCK, CHUNK, LARGE, Place, write_at
 
 DATA = os.urandom(LARGE + 2 * CHUNK + 4321)
 
@@ -92,7 +92,7 @@ def test_a_system_that_cannot_or_takes_less_gets_the_rest_the_other_way(
     assert path.read_bytes() == bytes(7) + DATA
 
 
-@pytest.mark.parametrize("past_cache", [0, direct.PAST_CACHE])
+@pytest.mark.parametrize("past_cache", [0, disk.PAST_CACHE])
 def test_a_system_that_does_not_know_it_writes_and_reads_as_usual(
     path: Path, fd: int, monkeypatch: pytest.MonkeyPatch, past_cache: int
 ) -> None:
@@ -100,9 +100,9 @@ def test_a_system_that_does_not_know_it_writes_and_reads_as_usual(
     change = fcntl.fcntl
 
     def refuse_flag(handle: int, what: int, flags: int = 0) -> int:
-        return refuse() if flags & direct.PAST_CACHE else change(handle, what, flags)
+        return refuse() if flags & disk.PAST_CACHE else change(handle, what, flags)
 
-    monkeypatch.setattr(direct, "PAST_CACHE", past_cache)
+    monkeypatch.setattr(disk, "PAST_CACHE", past_cache)
     monkeypatch.setattr(fcntl, "fcntl", refuse_flag)
     write_at(fd, DATA, 7)
     assert Place().read(path) == bytes(7) + DATA
@@ -123,8 +123,8 @@ def test_without_memory_for_a_chunk_it_is_written_as_usual(
     def none_left(size: int) -> None:
         raise OSError(errno.ENOMEM, "no memory")
 
-    direct._spare.clear()
-    monkeypatch.setattr(direct, "_memory", none_left)
+    disk._spare.clear()
+    monkeypatch.setattr(disk, "_memory", none_left)
     write_at(fd, DATA, 7)
     write_at(fd, b"small", 0)  # which a descriptor that goes past the cache would refuse
     assert path.read_bytes() == b"small" + bytes(2) + DATA
@@ -162,12 +162,12 @@ def test_many_threads_write_at_once(tmp_path: Path) -> None:
 
 def test_a_child_does_not_write_with_its_parents_memory(path: Path, fd: int) -> None:
     write_at(fd, DATA, 0)
-    assert direct._spare
+    assert disk._spare
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other tests of this process may have left threads
         child = os.fork()
     if not child:
-        os._exit(len(direct._spare))
+        os._exit(len(disk._spare))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

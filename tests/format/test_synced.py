@@ -9,8 +9,8 @@ import pytest
 
 from yirangmq.cli.main import run
 from yirangmq.client.cursor_file import CursorFile, Place
-from yirangmq.format.permissions import GROUP
-from yirangmq.format.synced import replace_file
+from yirangmq.fsio.atomic_file import replace_file
+from yirangmq.fsio.permissions import GROUP
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.pair.memory import Memory
 from yirangmq.stores.stages import StageFiles

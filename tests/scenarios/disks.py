@@ -14,7 +14,7 @@ from typing import Protocol
 import apsw
 
 from yirangmq.core.ports import Store
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.open import open_store
 from yirangmq.stores.sqlite import SqliteStore

@@ -16,7 +16,7 @@ import pytest
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import CountingIds, ManualClock

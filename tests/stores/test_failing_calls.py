@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from yirangmq.core.errors import StoreError
+from yirangmq.fsio.background import Aside
+from yirangmq.fsio.disk import exists, isdir
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
-from yirangmq.stores.files_reading import exists, isdir
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.segments_errands import Errands
-from yirangmq.topics.aside import Aside
 
 NOBODY = Holder(1, "", "node", "now")
 

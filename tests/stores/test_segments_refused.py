@@ -15,8 +15,7 @@ from tests.support.faulty_disk import UnwillingDisk, dead_from, full_from, full_
 from tests.support.segment_log import SMALL, CarelessDisk, fill, new, open_log, segments, sequences
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.direct import LARGE
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import LARGE, Disk
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_view import SegmentView
 

@@ -16,8 +16,8 @@ from tests.support.wait import until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.format.envelope import NewMessage
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores import sqlite_open
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.page_cache import is_in_memory, on_disk
 from yirangmq.core.errors import NotFound, StoreError
-from yirangmq.format.direct import LARGE
+from yirangmq.fsio.disk import LARGE
 from yirangmq.stores.stages import StageFiles
 
 PIECE = os.urandom(LARGE)

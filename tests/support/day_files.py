@@ -9,10 +9,10 @@ from tests.support.stores import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
 from yirangmq.format.dayrecord import read
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles import DayFiles
 from yirangmq.stores.dayfiles_check import check
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.journaled import JournaledStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
 

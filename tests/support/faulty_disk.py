@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.torture.recording_disk import RecordingDisk
 
 CHANGES = (

@@ -37,9 +37,9 @@ from yirangmq.doors.observing import Observing
 from yirangmq.doors.paged import Pages
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
+from yirangmq.fsio.background import Aside
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.stores.stages import StageFiles
-from yirangmq.topics.aside import Aside
 from yirangmq.topics.batching import FeedForBatches
 from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.publisher import Publisher

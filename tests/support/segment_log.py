@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.clock import START_NS
 from yirangmq.core.topics import NewRecord, Piece, Record
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.stores.segments_layout import State, Topic, first_of
 from yirangmq.stores.segments_make import Making, Workshop

@@ -12,9 +12,9 @@ from yirangmq.doors.health import Disk
 from yirangmq.doors.stomp.access import Access
 from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession
+from yirangmq.fsio.background import Aside
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.topics.aside import Aside
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire.stomp import V12, Frame, StompReader, encode

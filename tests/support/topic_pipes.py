@@ -13,10 +13,10 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import ALL, Filter
 from yirangmq.core.topics import NewRecord, Record
+from yirangmq.fsio.background import Aside
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors import open_cursors
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.topics.aside import Aside
 from yirangmq.topics.asking import Ask
 from yirangmq.topics.feed import Stored
 from yirangmq.topics.lines import Dialect, Take

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.segments import LogSettings
 from yirangmq.topics.stage import Settings
 

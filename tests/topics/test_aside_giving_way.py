@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.loops import ManualLoop
 from yirangmq.core.errors import QueueError, Unavailable
-from yirangmq.topics.aside import SWITCH_SECONDS, Aside
+from yirangmq.fsio.background import SWITCH_SECONDS, Aside
 
 USUAL = 0.004
 

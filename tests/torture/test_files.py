@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.torture.backends import FilesBackend
 from yirangmq.torture.journal import Journal, SyncFile
 from yirangmq.torture.recording_disk import RecordingDisk

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.faulty_disk import ForgetsContents, ForgetsFolders
 from yirangmq.core.topics import NO_HEADERS, Cursor, Record
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.torture.backends import LogBackend
 from yirangmq.torture.journal import Journal
 from yirangmq.torture.log_judge import ExpectedLog, log_differences

@@ -11,8 +11,8 @@ from yirangmq.broker.desk import Desk
 from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock, Ids
+from yirangmq.fsio.background import Aside
 from yirangmq.observe.logs import log, values
-from yirangmq.topics.aside import Aside
 from yirangmq.topics.publisher import Publisher
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from yirangmq.config.config import Config
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Clock
 from yirangmq.doors.bridges import BridgeCalls
+from yirangmq.fsio.background import Aside
 from yirangmq.observe.logs import log, values
-from yirangmq.topics.aside import Aside
 from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.publisher import Publisher
 

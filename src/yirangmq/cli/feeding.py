@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from yirangmq.cli.folders import make_folder
 from yirangmq.config.config import Config
 from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.topics import Cursors, Log, Retention
+from yirangmq.fsio.atomic_file import make_folder
+from yirangmq.fsio.errors import translated
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.files_errors import translated
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Pace, Settings
 

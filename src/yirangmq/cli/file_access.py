@@ -1,6 +1,6 @@
 """Whether other users may reach what the server keeps: the reasons for ``health``.
 
-Knows: the settings that name files and folders. Does not know: modes; ``format.permissions`` does."""
+Knows: the settings that name files and folders. Does not know: modes; ``fsio.permissions`` does."""
 
 import os
 import stat
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yirangmq.config.config import Config
 from yirangmq.core.health import HealthReason, health_reason
-from yirangmq.format.permissions import GROUP, loose
+from yirangmq.fsio.permissions import GROUP, loose
 from yirangmq.stores.loose import loose_parts
 
 OTHERS = 0o007

@@ -14,8 +14,8 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted, open_input
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
-from yirangmq.format.permissions import open_file
-from yirangmq.format.synced import sync_folder
+from yirangmq.fsio.atomic_file import sync_folder
+from yirangmq.fsio.permissions import open_file
 from yirangmq.observe.progress import Progress
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import yirangmq
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import remote
-from yirangmq.cli.folders import make_folder
 from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
 from yirangmq.core.settings import module_names
+from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.holder import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES
 

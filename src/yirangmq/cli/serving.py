@@ -18,7 +18,6 @@ from typing import Any
 from yirangmq import __version__
 from yirangmq.cli import exits
 from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.cli.folders import make_folder
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
@@ -28,7 +27,8 @@ from yirangmq.core.access import Grant, check_secret, check_token
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
 from yirangmq.core.programs import grants
-from yirangmq.format import permissions
+from yirangmq.fsio import permissions
+from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
 from yirangmq.stores.holder import Holder, StoreLock

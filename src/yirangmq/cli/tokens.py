@@ -10,7 +10,7 @@ from yirangmq.cli import exits
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.format.synced import sync_folder
+from yirangmq.fsio.atomic_file import sync_folder
 
 RANDOM_BYTES = 24
 """192 bits, as 32 characters of base64url."""

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from yirangmq.cli.folders import make_folder
 from yirangmq.cli.topic_local_follow import InFile, Keeping, LocalSubscription, UnderName, following
 from yirangmq.client.cursor_file import CursorFile
 from yirangmq.client.topic_sending import each_new
@@ -22,6 +21,7 @@ from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Cursor, TopicState, check_subscriber, check_topic
 from yirangmq.format.record import cursor_document, instant
+from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.segments import LogSettings, SegmentLog

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import OWNER
-from yirangmq.format.synced import replace_file
+from yirangmq.fsio.atomic_file import replace_file
+from yirangmq.fsio.permissions import OWNER
 
 
 class Place(NamedTuple):

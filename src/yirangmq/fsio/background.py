@@ -2,10 +2,16 @@
 caller's thread.
 
 The pool is one of ``concurrent.futures``. What is added to it: it is made for the first work, work that is refused is
-never run, and an event loop gets the outcome as ``done(value, error)`` by way of its ``call_soon_threadsafe``."""
+never run, and an event loop gets the outcome as ``done(value, error)`` by way of its ``call_soon_threadsafe``.
 
+Work that may have to wait for the disk, off the loop's thread: a look into the log, cursors, retention.
+
+Knows: a thread, and the way back. Does not know: what the work is. The thread begins with the first work."""
+
+import sys
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
@@ -89,3 +95,65 @@ def _outcome(work: Callable[[], Value]) -> tuple[Value | None, QueueError | None
 
 def _nothing() -> None:
     """Its turn comes when all work before it has ended."""
+
+
+SWITCH_SECONDS = 0.0005
+"""After so long a thread gives way to another one that waits. Python's own measure is ten times that."""
+
+
+class Turns:
+    """How soon threads of this process change places: sooner while anybody asks for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._asked = 0
+        self._usual = 0.0
+
+    def ask(self) -> None:
+        with self._lock:
+            if not self._asked:
+                self._usual = sys.getswitchinterval()
+                sys.setswitchinterval(SWITCH_SECONDS)
+            self._asked += 1
+
+    def rest(self) -> None:
+        with self._lock:
+            self._asked -= 1
+            if not self._asked:
+                sys.setswitchinterval(self._usual)
+
+
+_turns = Turns()
+
+
+class Aside:
+    """Used from the loop's thread; ``call`` runs something there, soon, from any other. ``gives_way``: for work that is
+    much Python, so that the loop need not wait for it, back from the disk or the network, nor it for the loop."""
+
+    def __init__(self, call: Call, hire: Callable[[], Executor] | None = None, *, gives_way: bool = False) -> None:
+        self._call = call
+        self._gives_way = gives_way
+        self._under_way = 0
+        self._executor = BackgroundExecutor(hire or partial(ThreadPoolExecutor, 1, "topics"))
+
+    def run(self, work: Callable[[], Value], done: Done) -> None:
+        """``done(value, error)`` on the loop's thread, in the order of the works."""
+        if self._gives_way:
+            self._under_way += 1
+            _turns.ask()
+            done = partial(self._home, done)
+        self._executor.run(work, self._call, done)
+
+    def _home(self, done: Done, value: Any, error: QueueError | None) -> None:
+        self._rest(min(1, self._under_way))
+        done(value, error)
+
+    def _rest(self, count: int) -> None:
+        self._under_way -= count
+        for _ in range(count):
+            _turns.rest()
+
+    def stop(self) -> None:
+        """Returns when the work under way is done; what has not begun never does."""
+        self._executor.stop()
+        self._rest(self._under_way)

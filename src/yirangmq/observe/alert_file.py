@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import make_folders
-from yirangmq.format.synced import replace_file, sync_folder
+from yirangmq.fsio.atomic_file import replace_file, sync_folder
+from yirangmq.fsio.permissions import make_folders
 
 NAME = "alerts.json"
 ASIDE = "alerts.broken.json"

@@ -12,8 +12,8 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import make_folders, open_file
-from yirangmq.format.synced import replace_file, sync_folder
+from yirangmq.fsio.atomic_file import replace_file, sync_folder
+from yirangmq.fsio.permissions import make_folders, open_file
 
 TERM = "term.json"
 HISTORY = "history.jsonl"

@@ -11,8 +11,8 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.pairing import Witness
 from yirangmq.core.witness import Record, Watching, Wish
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import open_file
 from yirangmq.fsio.lock import lock_within
+from yirangmq.fsio.permissions import open_file
 
 MOST_BYTES = 4096
 LOCK_SECONDS = 1.0

@@ -19,9 +19,9 @@ from zlib import crc32
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.topics import Cursor
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import access_in
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_errors import translated
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.permissions import access_in
 
 ROOM = 64 * 1024
 """A file no larger than this is never made anew."""

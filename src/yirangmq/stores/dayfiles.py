@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from yirangmq.core.dayfiles import Cut, Day, Position, is_day, number_of, planned
 from yirangmq.core.ports import Finding
-from yirangmq.format.permissions import access_in, make_folders
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_errors import translated
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.permissions import access_in, make_folders
 
 BESIDE = "by-date"
 """The folder beside a store where they are by default."""

@@ -16,8 +16,8 @@ from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.settings import KEEP_DAYS
 from yirangmq.format.dayrecord import Head, head_of
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores import dayfiles
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.journal_told import read_position
 
 PER_PAGE = 500

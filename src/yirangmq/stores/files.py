@@ -23,18 +23,17 @@ from time import monotonic
 
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Finding
-from yirangmq.format.permissions import access_in
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk, isdir, read_bytes
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.files_commit import Commit
 from yirangmq.stores.files_counter import read_counter
 from yirangmq.stores.files_deeds import Deeds, Home
 from yirangmq.stores.files_due import Calendar
-from yirangmq.stores.files_errors import translated
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_lock import RootLock
 from yirangmq.stores.files_policies import Policies
 from yirangmq.stores.files_queues import QueueFolders, Rotation
-from yirangmq.stores.files_reading import isdir, read_bytes
 from yirangmq.stores.files_recover import Recovery
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_transaction import FilesTransaction

@@ -6,8 +6,8 @@ import os
 from datetime import UTC, datetime
 
 from yirangmq.format.jsontext import dumps
+from yirangmq.fsio.disk import exists
 from yirangmq.stores.files_deeds import Deeds
-from yirangmq.stores.files_reading import exists
 
 MOST = 240
 """Letters of a name that a suffix can be put to."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 
 from yirangmq.core.errors import BadPolicy
 from yirangmq.format.filenames import Card
+from yirangmq.fsio.disk import listdir, read_bytes
 from yirangmq.stores.files_content import Broken, read_failure
 from yirangmq.stores.files_keys import read_key
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import Mender, Problem
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import listdir, read_bytes
 from yirangmq.stores.files_totals import FOLDER as TOTALS_FOLDER
 from yirangmq.stores.files_totals import latest
 from yirangmq.stores.files_walk import FAILURES, walk_failures, walk_keys

@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 from yirangmq.core.states import WAITING
 from yirangmq.format.filenames import UNSAID, Card, read_name
+from yirangmq.fsio.disk import read_bytes
 from yirangmq.stores.files_chains import Member
 from yirangmq.stores.files_content import completed
 from yirangmq.stores.files_due import Calendar, Note
 from yirangmq.stores.files_entries import Key
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import read_key
-from yirangmq.stores.files_reading import read_bytes
 from yirangmq.stores.files_transaction import FilesTransaction
 from yirangmq.stores.files_walk import walk, walk_keys
 

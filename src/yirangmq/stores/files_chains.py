@@ -14,8 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from yirangmq.format.permissions import OWNER, Access
-from yirangmq.stores.files_reading import exists
+from yirangmq.fsio.disk import exists
+from yirangmq.fsio.permissions import OWNER, Access
 from yirangmq.stores.files_shards import Shards, shard_of, writing
 
 PER_SEGMENT = 1000

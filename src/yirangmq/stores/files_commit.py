@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.format.filenames import DEPTH, PER_FOLDER, Card
+from yirangmq.fsio.disk import ends_whole, isdir, listdir, read_bytes
 from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_bookkeeping import Bookkeeping, Done
 from yirangmq.stores.files_content import Sort, write_envelope, write_failure, write_results
@@ -31,7 +32,6 @@ from yirangmq.stores.files_notes import FOLDER as NOTES
 from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import note_path
 from yirangmq.stores.files_policies import FILE as POLICY_FILE
-from yirangmq.stores.files_reading import ends_whole, isdir, listdir, read_bytes
 from yirangmq.stores.files_shards import fingerprint
 from yirangmq.stores.files_spares import Spares
 from yirangmq.stores.files_totals import Intent, Move

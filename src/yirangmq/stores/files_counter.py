@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreTooNew
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.fsio.disk import exists, read_bytes
 from yirangmq.stores.files_deeds import Home
-from yirangmq.stores.files_reading import exists, read_bytes
 
 COUNTER = ".counter"
 FORMAT = 3

@@ -9,8 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_reading import exists, isdir
+from yirangmq.fsio.disk import Disk, exists, isdir
 
 SPARE = ".spare"
 """How names of files end that may be written again (files_spares.py)."""

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from yirangmq.format.permissions import access_in, open_file
+from yirangmq.fsio.permissions import access_in, open_file
 
 NEAR_MS = 120_000
 FAR_MS = 10_800_000

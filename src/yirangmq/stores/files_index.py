@@ -15,7 +15,8 @@ from contextlib import suppress
 
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.format.filenames import Card
-from yirangmq.format.permissions import access_in, make_folder, open_file
+from yirangmq.fsio.disk import exists
+from yirangmq.fsio.permissions import access_in, make_folder, open_file
 from yirangmq.stores.files_chains import Chains, Member
 from yirangmq.stores.files_entries import (
     EMPTY,
@@ -35,7 +36,6 @@ from yirangmq.stores.files_entries import (
     read_key_record,
     unpack,
 )
-from yirangmq.stores.files_reading import exists
 from yirangmq.stores.files_shards import Shards, writing
 
 MAGIC = b"yrMQidx3"

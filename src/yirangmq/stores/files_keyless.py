@@ -8,6 +8,7 @@ from yirangmq.core.errors import BadPolicy
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.filenames import Card
+from yirangmq.fsio.disk import read_bytes
 from yirangmq.stores.files_content import Broken, read_envelope
 from yirangmq.stores.files_deeds import Deeds
 from yirangmq.stores.files_entries import Key, key_print
@@ -15,7 +16,6 @@ from yirangmq.stores.files_keys import KeyFile
 from yirangmq.stores.files_made import Made
 from yirangmq.stores.files_mending import path_of
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import read_bytes
 
 
 class Keyless:

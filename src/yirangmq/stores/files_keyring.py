@@ -8,12 +8,12 @@ from collections.abc import Mapping
 
 from yirangmq.core.message import Envelope
 from yirangmq.format.filenames import Card
+from yirangmq.fsio.disk import listdir
 from yirangmq.stores.files_entries import Key, key_print
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_keys import KEY_FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
 from yirangmq.stores.files_pending import Pending
 from yirangmq.stores.files_queues import Rotation
-from yirangmq.stores.files_reading import listdir
 from yirangmq.stores.files_sight import Sight
 from yirangmq.stores.files_view import View
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.format.permissions import access_in, open_file
 from yirangmq.fsio.lock import lock_within, unlock
+from yirangmq.fsio.permissions import access_in, open_file
 
 BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
 """Seconds between two attempts: up to 0.2 ms after the first one, up to 5 ms at most."""

@@ -6,7 +6,7 @@ Knows: paths and texts. Does not know: who keeps them, what for."""
 import os
 
 from yirangmq.core.errors import StoreError
-from yirangmq.stores.files_reading import read_bytes
+from yirangmq.fsio.disk import read_bytes
 
 FOLDER = ".notes"
 TEMP = ".temp"

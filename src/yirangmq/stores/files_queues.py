@@ -8,8 +8,8 @@ import time
 from bisect import bisect_right
 
 from yirangmq.core.names import QUEUE
+from yirangmq.fsio.disk import exists, isdir, subfolders
 from yirangmq.stores.files_policies import FILE
-from yirangmq.stores.files_reading import exists, isdir, subfolders
 
 SETTLED_NS = 50_000_000
 """A listing made sooner after the root changed is not reused: a change within the same tick of the file system's clock

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 
-from yirangmq.format.permissions import OWNER, Access, open_file
+from yirangmq.fsio.permissions import OWNER, Access, open_file
 
 PRINT = 8
 """Bytes of a fingerprint. Two texts may share one: who looks something up checks what was found."""

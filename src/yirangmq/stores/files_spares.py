@@ -5,8 +5,8 @@ goes round costs two renames.
 They lie in ``meta/spare`` and hold one byte, the brace with which every message begins. After a crash none is used:
 recovery removes them. Knows: names. Does not know: what was in the files, what will be."""
 
+from yirangmq.fsio.disk import listdir
 from yirangmq.stores.files_deeds import SPARE
-from yirangmq.stores.files_reading import listdir
 
 SPARE_FOLDER = "meta/spare"
 MOST = 500

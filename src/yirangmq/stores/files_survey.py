@@ -12,6 +12,7 @@ from yirangmq.core.message import Counts, Message
 from yirangmq.core.names import QUEUE
 from yirangmq.core.states import WAITING, State
 from yirangmq.format.filenames import UNSAID, Card, folder_for, is_vague, lead, read_name, top_of
+from yirangmq.fsio.disk import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files_beside import Beside
 from yirangmq.stores.files_commit import TRASH
 from yirangmq.stores.files_content import Broken, completed, read_envelope
@@ -27,7 +28,6 @@ from yirangmq.stores.files_notes import TEMP as NOTE_TEMP
 from yirangmq.stores.files_notes import unfinished
 from yirangmq.stores.files_pending import is_counted, weight
 from yirangmq.stores.files_policies import Policies
-from yirangmq.stores.files_reading import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files_rivals import age, claim
 from yirangmq.stores.files_spares import SPARE_FOLDER as SPARES
 from yirangmq.stores.files_totals import NONE, TOTALS, Base, Numbers, base_of, cut_off, minus, plus, share_of, shares_of

@@ -22,8 +22,8 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps, loads
+from yirangmq.fsio.disk import exists, listdir, read_bytes
 from yirangmq.stores.files_deeds import Deeds, Home
-from yirangmq.stores.files_reading import exists, listdir, read_bytes
 
 TOTALS = ("published", "acked", "failed", "dropped", "redriven")
 FOLDER = "meta/totals"

@@ -27,11 +27,11 @@ from yirangmq.format.filenames import (
     minute_folder,
     read_name,
 )
+from yirangmq.fsio.disk import listdir, read_all, read_bytes, subfolders
 from yirangmq.stores.files_content import Broken, completed, read_envelope, read_failure
 from yirangmq.stores.files_due import Calendar
 from yirangmq.stores.files_index import Index
 from yirangmq.stores.files_queues import QueueFolders
-from yirangmq.stores.files_reading import listdir, read_all, read_bytes, subfolders
 from yirangmq.stores.files_timed import Timed
 
 _TARGET = re.compile(rf"[0-9a-z]{{{LINE_DIGITS}}}")

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 
 from yirangmq.format.filenames import DEPTH
+from yirangmq.fsio.disk import listdir
 from yirangmq.stores.files_keys import KEY_FOLDER as KEYS
-from yirangmq.stores.files_reading import listdir
 from yirangmq.stores.files_spares import SPARE_FOLDER as SPARES
 
 FAILURES = "meta/failures"

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
 from yirangmq.format.jsontext import loads, plain
-from yirangmq.format.permissions import open_file
+from yirangmq.fsio.errors import as_store_error
 from yirangmq.fsio.lock import lock_within, try_lock
-from yirangmq.stores.files_errors import as_store_error
+from yirangmq.fsio.permissions import open_file
 
 PATIENCE = 0.5
 """Seconds to try: somebody who only asks who holds the store has the lock for a moment."""

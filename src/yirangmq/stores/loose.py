@@ -1,12 +1,12 @@
 """Parts of a store that other users may reach: for ``check``, ``repair`` and ``health``.
 
-Knows: which files and folders a store is made of. Does not know: who should use it; ``format.permissions`` does."""
+Knows: which files and folders a store is made of. Does not know: who should use it; ``fsio.permissions`` does."""
 
 import stat
 from pathlib import Path
 
 from yirangmq.core.ports import Finding
-from yirangmq.format.permissions import access_in, loose
+from yirangmq.fsio.permissions import access_in, loose
 from yirangmq.stores.holder import lock_path
 
 KIND = "permissions"

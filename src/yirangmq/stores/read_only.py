@@ -19,10 +19,10 @@ import apsw
 
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreReadOnly
 from yirangmq.core.ports import Finding, Store, Transaction
+from yirangmq.fsio.errors import unwritable
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_open import open_reading
-from yirangmq.stores.unwritable import unwritable
 
 COPIED = ("", "-wal", "-redo")
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from yirangmq.format.permissions import open_file
+from yirangmq.fsio.permissions import open_file
 
 SHARE = 8
 """At most this part of the file system is reserved ..."""

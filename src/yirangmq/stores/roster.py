@@ -15,7 +15,7 @@ from yirangmq.core.errors import BadInput, NotFound, StoreError
 from yirangmq.core.ports import Clock
 from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.permissions import make_folder, open_file
+from yirangmq.fsio.permissions import make_folder, open_file
 
 REFRESH_MS = 4_000
 """A card with no news is written so often, well before its consumer would count as silent."""

@@ -15,9 +15,9 @@ from yirangmq.clock import default_consumer
 from yirangmq.core import names
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retention, TopicState, Trimmed
-from yirangmq.format.permissions import access_in
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_errors import translated
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.holder import Holder, StoreLock
 from yirangmq.stores.segments_append import Appender, Durability, OnCommit
 from yirangmq.stores.segments_chain import Chain, to_be_trimmed

@@ -12,8 +12,8 @@ from typing import Literal
 
 from yirangmq.core.errors import StoreError
 from yirangmq.core.topics import Appended, NewRecord
-from yirangmq.format.direct import LARGE
-from yirangmq.stores.files_errors import as_store_error
+from yirangmq.fsio.disk import LARGE
+from yirangmq.fsio.errors import as_store_error
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_house import House
 from yirangmq.stores.segments_make import ZEROS, End, Workshop

@@ -8,8 +8,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments_chain import Segment
 from yirangmq.stores.segments_layout import (
     HEAD_SIZE,

@@ -13,9 +13,9 @@ from types import TracebackType
 
 from yirangmq.core.errors import NotFound, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import MOST_SEQUENCE, Gap, TopicState
+from yirangmq.fsio.errors import translated
 from yirangmq.fsio.lock import try_lock
 from yirangmq.stores import segments_scan as scan
-from yirangmq.stores.files_errors import translated
 from yirangmq.stores.segments_chain import Chain, Gone, Segment
 from yirangmq.stores.segments_layout import Head, first_of
 from yirangmq.stores.segments_reader import SegmentReader

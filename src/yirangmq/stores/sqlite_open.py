@@ -11,10 +11,9 @@ from pathlib import Path
 import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
-from yirangmq.format.permissions import open_file
-from yirangmq.stores.files_errors import as_store_error
+from yirangmq.fsio.errors import as_store_error, unwritable
+from yirangmq.fsio.permissions import open_file
 from yirangmq.stores.sqlite_redo import has_left, redo_path, take_in
-from yirangmq.stores.unwritable import unwritable
 
 APPLICATION_ID = 0x79724D51
 """Marks the file as ours: "yrMQ"."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from yirangmq.format.permissions import access_in
+from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.lock import try_lock, unlock
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.permissions import access_in
 from yirangmq.stores.sqlite_redo import HEAD, Made, Mark, checksum, commits, redo_path
 
 BYTES = 1024 * 1024

@@ -16,7 +16,7 @@ import apsw
 
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
-from yirangmq.format.permissions import GROUP, open_file
+from yirangmq.fsio.permissions import GROUP, open_file
 from yirangmq.stores.sqlite_check import check
 from yirangmq.stores.sqlite_lost import UNREADABLE
 from yirangmq.stores.sqlite_open import APPLICATION_ID, PAGE_SIZE, open_connection, sqlite_errors_translated

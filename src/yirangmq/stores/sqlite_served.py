@@ -24,9 +24,9 @@ import apsw
 
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Finding
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.errors import as_store_error
 from yirangmq.stores import sqlite_rows as sql
-from yirangmq.stores.disk import Disk
-from yirangmq.stores.files_errors import as_store_error
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_aside import Copying, Settling
 from yirangmq.stores.sqlite_line import ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH

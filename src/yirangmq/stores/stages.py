@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from yirangmq.core.errors import NotFound, StoreError, StoreFull
-from yirangmq.format.direct import Place
-from yirangmq.format.permissions import make_folders
-from yirangmq.format.synced import replace_file, sync_folder
+from yirangmq.fsio.atomic_file import replace_file, sync_folder
+from yirangmq.fsio.disk import Place
+from yirangmq.fsio.permissions import make_folders
 
 
 class StageFiles:

@@ -7,7 +7,7 @@ from functools import partial
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.topics import Cursor, Cursors
-from yirangmq.topics.aside import Aside
+from yirangmq.fsio.background import Aside
 
 Told = Callable[[QueueError | None], None]
 

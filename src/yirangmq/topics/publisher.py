@@ -13,7 +13,7 @@ from yirangmq.core.duty import Always, Duty, check
 from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, StoreFull, Unavailable, WrongState
 from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, PublisherVerb, Start, publisher_after
 from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
-from yirangmq.topics.aside import Aside
+from yirangmq.fsio.background import Aside
 from yirangmq.topics.asking import Ask, begins_at, check_epoch, resumed
 from yirangmq.topics.stage import Loop, Settings
 

@@ -10,7 +10,7 @@ from typing import Any
 from yirangmq.core.errors import QueueError
 from yirangmq.core.feeds import ClientState
 from yirangmq.core.topics import Cursor, Trimmed
-from yirangmq.topics.aside import Aside
+from yirangmq.fsio.background import Aside
 from yirangmq.topics.feed import Feed
 from yirangmq.topics.follows import Follows
 from yirangmq.topics.ledger import Ledger, floor_of

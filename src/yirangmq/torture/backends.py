@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from yirangmq.core.ports import Store
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore

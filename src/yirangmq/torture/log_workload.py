@@ -8,8 +8,8 @@ from random import Random
 from typing import NamedTuple
 
 from yirangmq.core.topics import Cursor, NewRecord, Record, Retention
+from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors_file import FileCursors
-from yirangmq.stores.disk import Disk
 from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.torture.backends import STORE, LogBackend
 from yirangmq.torture.journal import Called, Journal, Returned

@@ -1,9 +1,9 @@
-"""The files store's and the log's way to the disk, with everything it asks written down. Knows: ``stores.disk.Disk``.
+"""The files store's and the log's way to the disk, with everything it asks written down. Knows: ``fsio.disk.Disk``.
 Does not know: what the files mean."""
 
 import os
 
-from yirangmq.stores.disk import Disk
+from yirangmq.fsio.disk import Disk
 from yirangmq.torture.journal import Journal, SyncAll, SyncFile, SyncFolder, Truncate, Write
 
 

@@ -1,7 +1,7 @@
 """System calls of this process on files below one folder, made to fail on demand.
 
 The functions of ``os``, ``fcntl`` and ``io`` that Python code calls are replaced while the ``with`` block lasts. So
-every call counts, whether it goes through ``stores.disk`` or not: of a store, its locks, cursors and alerts.
+every call counts, whether it goes through ``fsio.disk`` or not: of a store, its locks, cursors and alerts.
 What C libraries do by themselves is not seen (SQLite has ``sqlite_vfs``).
 
 Knows: which functions there are and how the system would fail them. Does not know: when (``injector``), what the files
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from yirangmq.stores import disk
+from yirangmq.fsio import disk
 from yirangmq.torture.faults.injector import Injector
 
 BY_PATH = {

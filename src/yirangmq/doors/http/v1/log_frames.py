@@ -11,10 +11,9 @@ from functools import partial
 from yirangmq.core.errors import QueueError, StoreDamaged
 from yirangmq.core.topics import Log, Piece
 from yirangmq.doors.http.exchange import Outlet
-from yirangmq.fsio.background import Call, Done
+from yirangmq.fsio.background import Aside, Call, Done
 from yirangmq.observe.logs import log as journal
 from yirangmq.observe.logs import values
-from yirangmq.topics.aside import Aside
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 16 << 20

@@ -1,13 +1,19 @@
 """Files onto the disk: whole, and there after a power cut.
 
 Knows: files, folders, their names. Does not know: what is in them. (A store that must be tested at every single write
-goes through ``stores.disk`` instead.)"""
+goes through ``fsio.disk`` instead.)
 
+Folders that must be there before anything is stored in them."""
+
+import contextlib
+import errno
 import os
 from pathlib import Path
 
-from yirangmq.format.direct import write_at
-from yirangmq.format.permissions import Access, open_file
+from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+from yirangmq.fsio import permissions
+from yirangmq.fsio.disk import write_at
+from yirangmq.fsio.permissions import Access, open_file
 
 
 def replace_file(path: Path, data: bytes, access: Access | None = None) -> None:
@@ -35,3 +41,17 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Missing folders, their names on disk before anything is stored in them."""
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
+    try:
+        for parent in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                permissions.make_folder(parent)
+            sync_folder(parent.parent)
+    except OSError as error:
+        kind = {errno.ENOSPC: StoreFull, errno.EROFS: StoreReadOnly, errno.EACCES: StoreReadOnly}
+        wrong = kind.get(error.errno or 0, StoreError)
+        raise wrong(f"the folder {folder} cannot be made: {error.strerror}") from None

@@ -1,12 +1,23 @@
-"""The system's errors as ours. Knows: errno. Does not know: what was being done."""
+"""The system's errors as ours. Knows: errno. Does not know: what was being done.
+
+The error ``store_read_only``: what every store says when it cannot be written, and what to do."""
 
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from yirangmq.core.errors import StoreError, StoreFull
-from yirangmq.stores.unwritable import unwritable
+from yirangmq.core.errors import StoreError, StoreFull, StoreReadOnly
+
+ADVICE = (
+    "mount its file system read-write, or give this user the right to write there; "
+    "status, peek, dlq list, export and check work without"
+)
+
+
+def unwritable(place: object, why: object) -> StoreReadOnly:
+    return StoreReadOnly(f"{place} cannot be written: {why}; {ADVICE}")
+
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
