@@ -13,7 +13,7 @@ from yirangmq.config.config import Config
 from yirangmq.config.load import load
 from yirangmq.config.setting import default_of, flag, variable
 from yirangmq.core.errors import BadInput
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 
 ROOT = Path(__file__).parents[1]
 TLS = {"tls_cert": "c", "tls_key": "k"}

@@ -25,7 +25,7 @@ from yirangmq.core.errors import (
     WrongEpoch,
     WrongState,
 )
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.envelope import NewMessage
 
@@ -107,7 +107,7 @@ def open(
     from yirangmq.broker.store_time import resume
     from yirangmq.broker.verbs import Verbs
     from yirangmq.clock import SystemClock, TimeOrderedIds
-    from yirangmq.core.inherited import Defaults
+    from yirangmq.core.policy import Defaults
     from yirangmq.stores.open import open_roster, open_store
 
     clock = SystemClock()

@@ -17,8 +17,7 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.bridges import NewBridge, read_new
 from yirangmq.core.errors import QueueError
-from yirangmq.core.feeds import Start
-from yirangmq.core.topics import NewRecord
+from yirangmq.core.topics import NewRecord, Start
 from yirangmq.doors.event_topic import EventTopic
 from yirangmq.format.delivery import Delivery
 from yirangmq.fsio.background import Aside

@@ -8,8 +8,7 @@ from yirangmq.broker import bridge_notes
 from yirangmq.core.bridges import MOST_GROUP, Reached, read_new
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreFull, WrongState
 from yirangmq.core.events import Published
-from yirangmq.core.feeds import Start
-from yirangmq.core.topics import NewRecord, Retention
+from yirangmq.core.topics import NewRecord, Retention, Start
 from yirangmq.doors.bridges import BridgeCalls
 from yirangmq.format.envelope import header_of
 

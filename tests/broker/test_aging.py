@@ -6,8 +6,7 @@ from tests.support.queues import DAY, SECOND, dead_letters, exhaust, state, take
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.sweep import MOST_PER_SWEEP
 from yirangmq.core.errors import NotFound
-from yirangmq.core.message import Counts
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Counts, Reason
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock

@@ -13,7 +13,6 @@ from yirangmq.broker.batches import MANY, Batches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.core.batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.errors import (
     BadInput,
     NotActive,
@@ -28,6 +27,7 @@ from yirangmq.core.errors import (
 )
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Transaction
+from yirangmq.core.sink_batches import KEPT, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.doors.takers import Waiting

@@ -6,7 +6,7 @@ from tests.support.commit_jobs import refused, runner_on, unchecked
 from yirangmq.broker.commit_jobs import Job, Task
 from yirangmq.broker.gate import Gate
 from yirangmq.core.errors import BadInput, StoreError, StoreFull
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore

@@ -9,8 +9,7 @@ from tests.support.queues import take, taken
 from tests.support.stores import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import QueueError
-from yirangmq.core.message import Counts
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Counts, Reason
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock, open_for_test

@@ -11,7 +11,7 @@ from yirangmq.broker.lane import Lane
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import QuotaExceeded
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock

@@ -3,7 +3,7 @@
 from tests.support.commit_jobs import refused, runner_on, unchecked
 from yirangmq.broker.commit_jobs import Job, Task
 from yirangmq.broker.read_only_jobs import run_on_standby, run_reads
-from yirangmq.core.duty import Always
+from yirangmq.core.active_guard import Always
 from yirangmq.core.errors import BadInput, NotActive, StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.stores.memory import MemoryStore

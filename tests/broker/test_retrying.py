@@ -4,8 +4,7 @@ import pytest
 
 from tests.support.queues import SECOND, dead_letters, exhaust, state, take, taken
 from yirangmq.broker.queues import Queues
-from yirangmq.core.message import Counts
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Counts, Reason
 from yirangmq.core.states import State
 from yirangmq.testing import CountingIds, ManualClock
 

@@ -13,12 +13,12 @@ from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
 from yirangmq.cli.alerting import QUEUES_PER_LOOK, Gathering, Sources
 from yirangmq.clock import SteadyClock, TimeOrderedIds
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.alert_rules import faults
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.errors import NotActive, StoreFull, StoreReadOnly
 from yirangmq.core.events import Committed
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.doors.health import Disk, Room
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.stores.memory import MemoryStore
@@ -59,7 +59,7 @@ class Part:
     async def bury(self) -> None:
         await self.do(lambda transaction: policies.put(transaction, self.verbs, "mail", {"retry": {"limit": 0}}))
         [taken] = await self.do(lambda transaction: self.verbs.lease(transaction, "mail", 1, None, "ann"))
-        leases, cause = Leases([taken.lease_id]), decide.Cause(Reason.REJECTED, "no", None)
+        leases, cause = Leases([taken.lease_id]), transitions.Cause(Reason.REJECTED, "no", None)
         await self.do(lambda transaction: self.verbs.nack(transaction, leases, None, cause))
 
 

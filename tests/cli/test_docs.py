@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.cli import Cli
 from tests.support.pages import code_blocks
-from yirangmq.core.filter_nodes import FIELDS
-from yirangmq.core.reasons import MEANING
+from yirangmq.core.filter import FIELDS
+from yirangmq.core.message import MEANING
 
 DOCS = Path(__file__).parents[2] / "docs"
 ID = "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"

@@ -14,7 +14,7 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.client import blocking
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
-from yirangmq.core.vigil import Vigil
+from yirangmq.core.adaptive_spin import Vigil
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

@@ -14,7 +14,7 @@ from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, Missing, Moved
 from yirangmq.core.errors import BadInput
-from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import ClientState
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.topics.stage import Settings
 from yirangmq.wire.frames import Frame, Kind

@@ -22,8 +22,7 @@ from yirangmq.client import way
 from yirangmq.client.open import connect
 from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, NewEpoch
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
-from yirangmq.core.feeds import ClientState
-from yirangmq.core.topics import NewRecord
+from yirangmq.core.topics import ClientState, NewRecord
 from yirangmq.doors import following as server_side
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog

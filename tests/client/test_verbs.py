@@ -16,9 +16,8 @@ from yirangmq.client.faces import Subscription as ClientSubscription
 from yirangmq.client.sending import FRAME_MESSAGES
 from yirangmq.client.verbs import AsyncClient
 from yirangmq.core.errors import BadInput, LeaseExpired, LeaseLost, LeaseMismatch, NotFound, QueueError, TooLarge
-from yirangmq.core.message import Counts
+from yirangmq.core.message import Counts, Reason
 from yirangmq.core.ports import Stored
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 

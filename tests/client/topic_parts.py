@@ -10,7 +10,7 @@ from tests.client.parts import BadLine, Connect, InLoop
 from tests.support.wait import PATIENCE
 from yirangmq.client.following import AsyncTopicSubscription
 from yirangmq.client.open import connect
-from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import ClientState
 from yirangmq.wire.frames import Frame
 
 Tamper = Callable[[Frame], list[Frame]]

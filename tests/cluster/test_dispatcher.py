@@ -23,7 +23,7 @@ from yirangmq.cluster.lines import Compacted
 from yirangmq.cluster.node import Node, Settings
 from yirangmq.cluster.producing import Producer
 from yirangmq.core.errors import BadPolicy, TooLarge
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 
 pytestmark = pytest.mark.process
 

@@ -16,10 +16,9 @@ from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.gate import Gate
 from yirangmq.consumer.tally import Summary
+from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import BadInput, StoreError
-from yirangmq.core.message import Counts
-from yirangmq.core.reasons import Reason
-from yirangmq.core.roster import ConsumerState
+from yirangmq.core.message import Counts, Reason
 from yirangmq.core.states import State
 
 

@@ -12,8 +12,7 @@ from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.outcomes import DONE, of_error, too_slow
 from yirangmq.consumer.poison import MOST, Poison
 from yirangmq.consumer.tally import Summary
-from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import RANK_LAST, Envelope, Reason
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
 from yirangmq.testing import ManualClock

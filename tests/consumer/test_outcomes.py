@@ -15,7 +15,7 @@ from yirangmq.consumer.outcomes import Reject, Retry
 from yirangmq.consumer.ports import Results
 from yirangmq.consumer.tally import Summary
 from yirangmq.core.errors import BadInput
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.testing import ManualClock

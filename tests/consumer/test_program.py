@@ -17,7 +17,7 @@ from yirangmq.consumer.program import Program
 from yirangmq.consumer.route import Route
 from yirangmq.consumer.tally import Summary
 from yirangmq.consumer.validation import Validation
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import NewMessage

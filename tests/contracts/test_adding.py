@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from tests.support.store_contract import NOW, QUEUE, REACHED, SIZE, bring, cards, envelope, listed, put
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Counts
 from yirangmq.core.ports import Change, Store, Stored
 from yirangmq.core.states import State
@@ -34,13 +34,13 @@ def test_an_empty_batch_stores_nothing(store: Store) -> None:
 def test_a_new_card_is_what_the_rules_say(store: Store, available: int, expires: int) -> None:
     sent = envelope("m", available_at=available, expires_at=expires, rank=3)
     [card] = put(store, sent)
-    assert card == decide.fresh(sent, card.seq, NOW)
+    assert card == transitions.fresh(sent, card.seq, NOW)
 
 
 def test_ready_and_delayed_are_told_apart_within_one_batch(store: Store) -> None:
     sent = [envelope(f"m{n}", available_at=NOW + n % 3 * 1_000, expires_at=n % 2 * (NOW + 500)) for n in range(12)]
     made = put(store, *sent)
-    assert made == [decide.fresh(e, card.seq, NOW) for e, card in zip(sent, made, strict=True)]
+    assert made == [transitions.fresh(e, card.seq, NOW) for e, card in zip(sent, made, strict=True)]
     with store.transaction(write=False) as transaction:
         assert transaction.counts(QUEUE) == Counts(delayed=8, ready=4, published=12, bytes=12 * SIZE)
 
@@ -63,7 +63,7 @@ def test_a_remembered_id_without_content_is_known(store: Store) -> None:
     [card] = put(store, envelope("m"))
     with store.transaction() as transaction:
         policy = transaction.policy(QUEUE)
-        dropped = decide.drop(card, policy, NOW)
+        dropped = transitions.drop(card, policy, NOW)
         transaction.swap([Change(card, dropped)])
     with store.transaction() as transaction:
         assert transaction.add([envelope("m")], NOW, NOW + WINDOW) == [Stored(card.seq, "m", True)]

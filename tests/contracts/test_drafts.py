@@ -6,11 +6,11 @@ import pytest
 
 from tests.support.store_contract import LATER, NOW, QUEUE, SIZE, draft, envelope, listed, move, openings, put
 from tests.support.stores import Place
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Counts, Envelope, Message
-from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change, Store, Stored, Transaction
 from yirangmq.core.states import State
+from yirangmq.core.validation import line_of
 
 CONTENTS: dict[str, dict[str, Any]] = {
     "longer": {"payload": b"x" * 5_000},
@@ -25,7 +25,7 @@ CONTENTS: dict[str, dict[str, Any]] = {
 def test_a_draft_is_what_the_rules_say(store: Store, place: Place) -> None:
     sent = envelope("m", rank=3, available_at=NOW + 5_000, expires_at=LATER + 1, payload=b"")
     [card] = draft(store, sent)
-    assert card == decide.draft(sent, card.seq, LATER, NOW)
+    assert card == transitions.draft(sent, card.seq, LATER, NOW)
     for opener in openings(place):
         with opener.transaction(write=False) as transaction:
             assert transaction.by_id(QUEUE, ["m"]) == transaction.by_seq([card.seq]) == [card]

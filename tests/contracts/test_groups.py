@@ -22,9 +22,9 @@ from tests.support.store_contract import (
 )
 from tests.support.stores import Place
 from yirangmq.core.message import Message
-from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import TRANSITIONS, WAITING, State, Verb
+from yirangmq.core.validation import line_of
 
 ONE, OTHER = line_of("one"), line_of("other")
 ROWS = [(before, verb) for before, verb in TRANSITIONS if before is not None]

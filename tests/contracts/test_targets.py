@@ -5,9 +5,9 @@ import pytest
 from tests.support.store_contract import LATER, NOW, QUEUE, REACHED, SIZE, bring, envelope, listed, move, openings, put
 from tests.support.stores import Place
 from yirangmq.core.message import RANK_LAST, Counts, Message
-from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State
+from yirangmq.core.validation import line_of
 
 ANNA, BERTA = line_of("anna"), line_of("berta")
 

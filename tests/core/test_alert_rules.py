@@ -8,14 +8,15 @@ from yirangmq.core.alert_rules import (
     RULES,
     DiskFacts,
     Facts,
+    Growth,
     PeerFacts,
     QueueFacts,
+    Recent,
     RuleSetting,
     Turn,
     faults,
 )
 from yirangmq.core.alerts import Level
-from yirangmq.core.recent import Growth, Recent
 
 MIB = 1 << 20
 WELL = Facts(

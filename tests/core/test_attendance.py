@@ -1,7 +1,7 @@
 """Who counts as a consumer of a queue, as they come and go."""
 
-from yirangmq.core import attendance as rules
-from yirangmq.core.attendance import MOST_SEEN, Attendance
+from yirangmq.core import dispatch as rules
+from yirangmq.core.dispatch import MOST_SEEN, Attendance
 
 GRACE = 1_000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from yirangmq.core.certificates import read_subject, show_subject, subject_of
+from yirangmq.core.access import read_subject, show_subject, subject_of
 from yirangmq.core.errors import BadInput
 
 SHOWN = {"subject": ((("organizationName", "Bank, Inc"),), (("commonName", "gateway"),))}

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, read_chain, read_chains, show_chain
-from yirangmq.core.check_documents import READERS, read_check
-from yirangmq.core.checks import Complaint, Subject, first_complaint
-from yirangmq.core.content_checks import Schema
 from yirangmq.core.errors import BadInput, BadPolicy
+from yirangmq.core.payload_check_parser import READERS, read_check
+from yirangmq.core.payload_checks import Complaint, Schema, Subject, first_complaint
+from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, read_chain, read_chains, show_chain
 
 
 def decode(payload: bytes) -> Any:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core.dayfiles import Cut, Day, Delivery, Position, day_of, is_day, judged, outcome_of, planned
-from yirangmq.core.message import Failure, Message
+from yirangmq.core.journal import Cut, Day, Delivery, Position, day_of, is_day, judged, outcome_of, planned
+from yirangmq.core.message import Failure, Message, Reason
 from yirangmq.core.ports import Change
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 
 TODAY = date(2026, 11, 15)

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core import decide
-from yirangmq.core.decide import Cause, Outcome
+from yirangmq.core import transitions
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
-from yirangmq.core.message import RANK_LAST, Envelope, Message
+from yirangmq.core.message import MAX_MESSAGE, RANK_LAST, Envelope, Message, Reason
 from yirangmq.core.policy import DAY_MS, Chance, QueuePolicy, read_policy
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
 from yirangmq.core.states import TRANSITIONS, State, Verb
+from yirangmq.core.transitions import Cause, Outcome
 
 NOW = 1_000_000
 FRESH_PLACE = 77
@@ -34,14 +33,14 @@ def sent(**changes: Any) -> Envelope:
 
 
 def nacked(message: Message, rules: QueuePolicy = DEFAULT, cause: Cause = Cause(Reason.HANDLER_ERROR)) -> Outcome:  # noqa: B008
-    return decide.nack(message, rules, NOW, cause, FRESH_PLACE, Chance())
+    return transitions.nack(message, rules, NOW, cause, FRESH_PLACE, Chance())
 
 
 # -- entering ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_message_is_ready_and_stands_at_its_number() -> None:
-    assert decide.fresh(sent(rank=4), 7, NOW) == Message(
+    assert transitions.fresh(sent(rank=4), 7, NOW) == Message(
         7, "mail", "m", State.READY, 4, 7, 0, 0, 0, 0, NOW, "", "", 0, True
     )
 
@@ -57,14 +56,14 @@ def test_a_new_message_is_ready_and_stands_at_its_number() -> None:
     ],
 )
 def test_a_delay_and_a_time_to_live(available: int, expires: int, state: State, due: int) -> None:
-    made = decide.fresh(sent(available_at=available, expires_at=expires), 7, NOW)
+    made = transitions.fresh(sent(available_at=available, expires_at=expires), 7, NOW)
     assert (made.state, made.due_at, made.expires_at) == (state, due, expires)
 
 
 @pytest.mark.parametrize("delay", [0, 5])
 def test_a_message_that_does_not_fit_is_dead_before_it_was_ever_taken(delay: int) -> None:
-    made = decide.fresh(sent(available_at=NOW + delay), 7, NOW)
-    refused, failure = decide.refuse(made, DEFAULT, NOW, "payload.temp: is missing")
+    made = transitions.fresh(sent(available_at=NOW + delay), 7, NOW)
+    refused, failure = transitions.refuse(made, DEFAULT, NOW, "payload.temp: is missing")
     assert (refused.state, refused.reason, refused.attempt) == (State.DEAD, Reason.VALIDATION_ERROR, 0)
     assert refused.due_at == NOW + 14 * DAY_MS
     assert failure == (Reason.VALIDATION_ERROR, "payload.temp: is missing", NOW, 0, "")
@@ -76,8 +75,8 @@ def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
     when_disabled: str, state: State, delay: int
 ) -> None:
     rules = policy(dlq={"enabled": False, "whenDisabled": when_disabled})
-    made = decide.fresh(sent(available_at=NOW + delay), 7, NOW)
-    assert decide.refuse(made, rules, NOW, "why").message.state is state
+    made = transitions.fresh(sent(available_at=NOW + delay), 7, NOW)
+    assert transitions.refuse(made, rules, NOW, "why").message.state is state
 
 
 # -- holding ----------------------------------------------------------------------------------------------------------
@@ -85,7 +84,7 @@ def test_without_dead_letters_one_that_does_not_fit_is_dropped_or_parked(
 
 def test_a_lease_is_one_more_attempt_and_a_new_fence() -> None:
     ready = card(State.READY, attempt=2, leases=5, consumer="", due_at=0)
-    leased = decide.lease(ready, NOW, NOW + 30, "consumer-02")
+    leased = transitions.lease(ready, NOW, NOW + 30, "consumer-02")
     assert leased == ready._replace(
         state=State.LEASED, attempt=3, leases=6, due_at=NOW + 30, changed_at=NOW, consumer="consumer-02"
     )
@@ -94,7 +93,7 @@ def test_a_lease_is_one_more_attempt_and_a_new_fence() -> None:
 def test_a_live_lease_is_held() -> None:
     leased = card()
     for consumer in (None, "consumer-01"):
-        assert decide.held(leased, 1, consumer, NOW, "7-1") is leased
+        assert transitions.held(leased, 1, consumer, NOW, "7-1") is leased
 
 
 @pytest.mark.parametrize(
@@ -113,37 +112,37 @@ def test_any_other_lease_is_lost(
     message: Message | None, leases: int, consumer: str | None, error: type[QueueError]
 ) -> None:
     with pytest.raises(error):
-        decide.held(message, leases, consumer, NOW, "7-1")
+        transitions.held(message, leases, consumer, NOW, "7-1")
 
 
 def test_an_extended_lease_ends_later_and_changes_nothing_else() -> None:
-    assert decide.extend(card(), NOW, NOW + 99) == card(due_at=NOW + 99, changed_at=NOW)
+    assert transitions.extend(card(), NOW, NOW + 99) == card(due_at=NOW + 99, changed_at=NOW)
 
 
 # -- success ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_acked_message_is_kept_as_long_as_the_archive_says() -> None:
-    done = decide.ack(card(), DEFAULT, NOW)
+    done = transitions.ack(card(), DEFAULT, NOW)
     assert done == card(State.DONE, due_at=NOW + 7 * DAY_MS, changed_at=NOW)
 
 
 def test_without_an_archive_only_its_id_is_remembered() -> None:
-    done = decide.ack(card(), policy(archive={"enabled": False}, tombstoneSec=5), NOW)
+    done = transitions.ack(card(), policy(archive={"enabled": False}, tombstoneSec=5), NOW)
     assert done == card(State.DONE, due_at=NOW + 5_000, changed_at=NOW, body=False)
 
 
 def test_an_archive_shorter_than_the_memory_for_ids_keeps_the_id_long_enough() -> None:
-    done = decide.ack(card(), policy(archive={"retentionDays": 0}, tombstoneSec=5), NOW)
+    done = transitions.ack(card(), policy(archive={"retentionDays": 0}, tombstoneSec=5), NOW)
     assert done.due_at == NOW + 5_000
 
 
 def test_an_ack_is_remembered_by_its_fence() -> None:
-    done = decide.ack(card(), DEFAULT, NOW)
-    assert decide.acked_before(done, 1)
-    assert not decide.acked_before(done, 2)
-    assert not decide.acked_before(card(), 1)
-    assert not decide.acked_before(None, 1)
+    done = transitions.ack(card(), DEFAULT, NOW)
+    assert transitions.acked_before(done, 1)
+    assert not transitions.acked_before(done, 2)
+    assert not transitions.acked_before(card(), 1)
+    assert not transitions.acked_before(None, 1)
 
 
 # -- failure ----------------------------------------------------------------------------------------------------------
@@ -216,7 +215,10 @@ def test_a_message_given_back_too_late_is_out_of_time(on_expire: str, state: Sta
     ],
 )
 def test_without_dead_letters_the_last_failure_drops_or_parks(rules: dict[str, Any], state: State, due: int) -> None:
-    for outcome in (nacked(card(attempt=6), policy(**rules)), decide.expire(card(attempt=6), policy(**rules), NOW, 9)):
+    for outcome in (
+        nacked(card(attempt=6), policy(**rules)),
+        transitions.expire(card(attempt=6), policy(**rules), NOW, 9),
+    ):
         assert outcome is not None
         assert (outcome.message.state, outcome.message.due_at) == (state, due)
         assert outcome.message.body is (state is State.PARKED)
@@ -236,21 +238,21 @@ def test_a_long_text_is_cut() -> None:
 def test_a_nack_is_remembered_by_its_fence_wherever_it_led(rules: dict[str, Any]) -> None:
     for delay in (None, 0, 5):
         after = nacked(card(), policy(**rules), Cause(Reason.HANDLER_ERROR, "", delay)).message
-        assert decide.nacked_before(after, 1)
-        assert not decide.nacked_before(after, 2)
-    assert not decide.nacked_before(None, 1)
-    assert not decide.nacked_before(card(), 1)
+        assert transitions.nacked_before(after, 1)
+        assert not transitions.nacked_before(after, 2)
+    assert not transitions.nacked_before(None, 1)
+    assert not transitions.nacked_before(card(), 1)
 
 
 @pytest.mark.parametrize("rules", [{}, {"retry": {"limit": 0}}, {"retry": {"limit": 0}, "dlq": {"enabled": False}}])
 def test_a_lapsed_lease_was_not_given_back(rules: dict[str, Any]) -> None:
-    outcome = decide.expire(card(), policy(**rules), NOW, FRESH_PLACE)
+    outcome = transitions.expire(card(), policy(**rules), NOW, FRESH_PLACE)
     assert outcome is not None
-    assert not decide.nacked_before(outcome.message, 1)
+    assert not transitions.nacked_before(outcome.message, 1)
 
 
 def test_a_message_dropped_by_somebody_else_was_not_given_back() -> None:
-    assert not decide.nacked_before(decide.drop(card(), DEFAULT, NOW), 1)
+    assert not transitions.nacked_before(transitions.drop(card(), DEFAULT, NOW), 1)
 
 
 # -- time -------------------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ def test_a_message_dropped_by_somebody_else_was_not_given_back() -> None:
 
 @pytest.mark.parametrize("state", [State.LEASED, State.CLAIMED])
 def test_a_lease_that_lapses_is_a_time_out(state: State) -> None:
-    outcome = decide.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
+    outcome = transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     assert outcome.message == card(
         State.READY, place=FRESH_PLACE, due_at=0, changed_at=NOW, consumer="", reason="TIMEOUT", repeats=1
@@ -268,14 +270,14 @@ def test_a_lease_that_lapses_is_a_time_out(state: State) -> None:
 
 
 def test_the_last_lease_that_lapses_is_dead() -> None:
-    outcome = decide.expire(card(attempt=6), DEFAULT, NOW, FRESH_PLACE)
+    outcome = transitions.expire(card(attempt=6), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     assert (outcome.message.state, outcome.message.reason) == (State.DEAD, Reason.TIMEOUT)
 
 
 def test_leases_that_lapse_again_and_again_are_poison() -> None:
     lapsed = card(reason="TIMEOUT", repeats=2)
-    outcome = decide.expire(lapsed, policy(retry={"poisonAfter": 3}), NOW, FRESH_PLACE)
+    outcome = transitions.expire(lapsed, policy(retry={"poisonAfter": 3}), NOW, FRESH_PLACE)
     assert outcome is not None
     assert (outcome.message.state, outcome.message.reason) == (State.DEAD, Reason.POISON)
 
@@ -283,7 +285,7 @@ def test_leases_that_lapse_again_and_again_are_poison() -> None:
 @pytest.mark.parametrize(("on_expire", "state"), [("drop", State.DROPPED), ("dead", State.DEAD)])
 @pytest.mark.parametrize("before", [State.READY, State.DELAYED, State.LEASED])
 def test_out_of_time(before: State, on_expire: str, state: State) -> None:
-    outcome = decide.expire(card(before, expires_at=NOW), policy(onExpire=on_expire), NOW, FRESH_PLACE)
+    outcome = transitions.expire(card(before, expires_at=NOW), policy(onExpire=on_expire), NOW, FRESH_PLACE)
     assert outcome is not None
     assert outcome.message.state is state
     assert outcome.failure is not None
@@ -298,7 +300,7 @@ def test_out_of_time(before: State, on_expire: str, state: State) -> None:
 )
 def test_a_wait_that_is_over(requeue: str, attempt: int, place: int) -> None:
     delayed = card(State.DELAYED, attempt=attempt, expires_at=NOW + 9)
-    outcome = decide.expire(delayed, policy(requeue=requeue), NOW, FRESH_PLACE)
+    outcome = transitions.expire(delayed, policy(requeue=requeue), NOW, FRESH_PLACE)
     assert outcome is not None
     assert outcome.message == delayed._replace(state=State.READY, place=place, due_at=NOW + 9, changed_at=NOW)
     assert outcome.failure is None
@@ -306,7 +308,7 @@ def test_a_wait_that_is_over(requeue: str, attempt: int, place: int) -> None:
 
 @pytest.mark.parametrize("state", [State.DEAD, State.DRAFT])
 def test_what_nobody_came_back_for_is_dropped(state: State) -> None:
-    outcome = decide.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
+    outcome = transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE)
     assert outcome is not None
     reason = Reason.EXPIRED if state is State.DRAFT else card(state).reason
     assert outcome.message == card(
@@ -316,7 +318,7 @@ def test_what_nobody_came_back_for_is_dropped(state: State) -> None:
 
 @pytest.mark.parametrize("state", [State.DONE, State.DROPPED])
 def test_what_is_over_is_forgotten(state: State) -> None:
-    assert decide.expire(card(state), DEFAULT, NOW, FRESH_PLACE) is None
+    assert transitions.expire(card(state), DEFAULT, NOW, FRESH_PLACE) is None
 
 
 # -- by hand ----------------------------------------------------------------------------------------------------------
@@ -325,7 +327,7 @@ def test_what_is_over_is_forgotten(state: State) -> None:
 @pytest.mark.parametrize("state", [State.DEAD, State.PARKED])
 def test_a_redriven_message_begins_anew_but_keeps_its_priority_and_its_fence(state: State) -> None:
     dead = card(state, attempt=6, leases=6, reason="TIMEOUT", repeats=4, expires_at=NOW - 1)
-    assert decide.redrive(dead, NOW, FRESH_PLACE) == dead._replace(
+    assert transitions.redrive(dead, NOW, FRESH_PLACE) == dead._replace(
         state=State.READY,
         place=FRESH_PLACE,
         attempt=0,
@@ -339,19 +341,19 @@ def test_a_redriven_message_begins_anew_but_keeps_its_priority_and_its_fence(sta
 
 
 def test_a_parked_message_has_all_the_time_in_the_world() -> None:
-    assert decide.park(card(State.DEAD), NOW) == card(State.PARKED, due_at=0, changed_at=NOW)
+    assert transitions.park(card(State.DEAD), NOW) == card(State.PARKED, due_at=0, changed_at=NOW)
 
 
 VERBS: dict[Verb, Callable[[Message], Message]] = {
-    Verb.LEASE: lambda message: decide.lease(message, NOW, NOW + 5, "c"),
-    Verb.ACK: lambda message: decide.ack(message, DEFAULT, NOW),
-    Verb.EXTEND: lambda message: decide.extend(message, NOW, NOW + 5),
+    Verb.LEASE: lambda message: transitions.lease(message, NOW, NOW + 5, "c"),
+    Verb.ACK: lambda message: transitions.ack(message, DEFAULT, NOW),
+    Verb.EXTEND: lambda message: transitions.extend(message, NOW, NOW + 5),
     Verb.RETRY: lambda message: nacked(message).message,
     Verb.RELEASE: lambda message: nacked(message, cause=Cause(Reason.HANDLER_ERROR, "", 0)).message,
     Verb.BURY: lambda message: nacked(message, cause=Cause(Reason.REJECTED)).message,
-    Verb.REDRIVE: lambda message: decide.redrive(message, NOW, FRESH_PLACE),
-    Verb.PARK: lambda message: decide.park(message, NOW),
-    Verb.DROP: lambda message: decide.drop(message, DEFAULT, NOW),
+    Verb.REDRIVE: lambda message: transitions.redrive(message, NOW, FRESH_PLACE),
+    Verb.PARK: lambda message: transitions.park(message, NOW),
+    Verb.DROP: lambda message: transitions.drop(message, DEFAULT, NOW),
 }
 
 
@@ -382,7 +384,9 @@ def test_a_failed_message_is_never_left_leased(
     document: dict[str, Any], cause: Cause, attempt: int, expires: int, lapsed: bool
 ) -> None:
     leased = card(attempt=attempt, leases=attempt, expires_at=expires)
-    outcome = decide.expire(leased, policy(**document), NOW, 9) if lapsed else nacked(leased, policy(**document), cause)
+    outcome = (
+        transitions.expire(leased, policy(**document), NOW, 9) if lapsed else nacked(leased, policy(**document), cause)
+    )
     assert outcome is not None
     after = outcome.message
     assert after.state in {target for (state, _), target in TRANSITIONS.items() if state is State.LEASED}

@@ -2,47 +2,46 @@
 
 import pytest
 
-from yirangmq.core import decide, deliveries
-from yirangmq.core.decide import Cause
-from yirangmq.core.deliveries import Status
-from yirangmq.core.message import Envelope, Failure, Message
+from yirangmq.core import events, transitions
+from yirangmq.core.events import Status
+from yirangmq.core.message import Envelope, Failure, Message, Reason
 from yirangmq.core.policy import Chance, read_policy
-from yirangmq.core.reasons import Reason
+from yirangmq.core.transitions import Cause
 
 POLICY = read_policy({"retry": {"limit": 1}}, "mail")
 SENT = Envelope("mail", "m-1", 5, 0, 0, 0, None, "", b"x", False)
-HELD = decide.lease(decide.fresh(SENT, 1, 0), 100, 1_100, "worker")
-LAST = decide.lease(decide.expire(HELD, POLICY, 1_100, 2).message, 1_200, 2_200, "worker")  # type: ignore[union-attr]
+HELD = transitions.lease(transitions.fresh(SENT, 1, 0), 100, 1_100, "worker")
+LAST = transitions.lease(transitions.expire(HELD, POLICY, 1_100, 2).message, 1_200, 2_200, "worker")  # type: ignore[union-attr]
 
 
 def nacked(reason: Reason) -> tuple[Message, Failure | None]:
-    return decide.nack(HELD, POLICY, 300, Cause(reason, "it broke"), 2, Chance())
+    return transitions.nack(HELD, POLICY, 300, Cause(reason, "it broke"), 2, Chance())
 
 
 @pytest.mark.parametrize(
     ("after", "status", "reason", "became", "final"),
     [
-        ((decide.ack(HELD, POLICY, 300), None), Status.DELIVERED, "", "done", True),
+        ((transitions.ack(HELD, POLICY, 300), None), Status.DELIVERED, "", "done", True),
         (nacked(Reason.HANDLER_ERROR), Status.FAILED, "HANDLER_ERROR", "delayed", False),
         (nacked(Reason.REJECTED), Status.FAILED, "REJECTED", "dead", True),
         (nacked(Reason.TIMEOUT), Status.FAILED, "TIMEOUT", "delayed", False),
-        (decide.expire(HELD, POLICY, 1_100, 2), Status.TIMEOUT, "TIMEOUT", "ready", False),
-        (decide.expire(LAST, POLICY, 2_200, 2), Status.TIMEOUT, "TIMEOUT", "dead", True),
-        ((decide.release(HELD, POLICY, 300, 2), None), Status.FAILED, "released", "ready", False),
-        ((decide.drop(HELD, POLICY, 300), None), Status.FAILED, "dropped", "dropped", True),
+        (transitions.expire(HELD, POLICY, 1_100, 2), Status.TIMEOUT, "TIMEOUT", "ready", False),
+        (transitions.expire(LAST, POLICY, 2_200, 2), Status.TIMEOUT, "TIMEOUT", "dead", True),
+        ((transitions.release(HELD, POLICY, 300, 2), None), Status.FAILED, "released", "ready", False),
+        ((transitions.drop(HELD, POLICY, 300), None), Status.FAILED, "dropped", "dropped", True),
     ],
 )
 def test_each_end_has_its_status(
     after: tuple[Message, Failure | None], status: Status, reason: str, became: str, final: bool
 ) -> None:
-    record = deliveries.begun(HELD)
+    record = events.begun(HELD)
     assert (record.status, record.begun_at, record.ended_at, record.consumer) == (Status.DELIVERING, 100, 0, "worker")
     assert not record.is_final
-    assert deliveries.leaves_hand(HELD, after[0])
-    ended = deliveries.ended(record, *after, 300)
+    assert events.leaves_hand(HELD, after[0])
+    ended = events.ended(record, *after, 300)
     assert (ended.status, ended.reason, ended.became, ended.ended_at) == (status, reason, became, 300)
     assert ended.is_final is final
 
 
 def test_an_extended_lease_is_the_same_delivery() -> None:
-    assert not deliveries.leaves_hand(HELD, decide.extend(HELD, 200, 2_000))
+    assert not events.leaves_hand(HELD, transitions.extend(HELD, 200, 2_000))

@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadFilter
-from yirangmq.core.filter import matches, parse
-from yirangmq.core.filter_nodes import FIELDS, Everything, fields_of, names_state
-from yirangmq.core.filter_text import instant
+from yirangmq.core.filter import FIELDS, Everything, fields_of, instant, matches, names_state, parse
 from yirangmq.core.states import State
 
 NOON = instant("2026-01-13T12:00:00Z")

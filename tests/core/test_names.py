@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError, every_error
-from yirangmq.core.message import RANK_LAST, Message, lease_id, split_lease_id
-from yirangmq.core.reasons import MEANING, Reason, check_reason
+from yirangmq.core.message import MEANING, RANK_LAST, Message, Reason, check_reason, lease_id, split_lease_id
 from yirangmq.core.states import State
 
 GOOD = ["a", "A9", "_x", "-x", "a.b-c_d", "telemetry-dlq", "9b2f2f2a-6f64-4f8b-a9b5-1e0d6f3a0d71"]
@@ -18,13 +17,13 @@ BAD = ["", ".", "..", ".a", "a/b", "a\\b", "a b", "a\n", "\na", "é", "이랑", 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_plain_names_pass_everywhere(name: str) -> None:
-    assert names.check_queue(name) == names.check_id(name) == names.check_consumer(name) == name
+    assert validation.check_queue(name) == validation.check_id(name) == validation.check_consumer(name) == name
 
 
 @pytest.mark.parametrize("name", BAD, ids=repr)
 @pytest.mark.parametrize(
     ("check", "field"),
-    [(names.check_queue, "queue"), (names.check_id, "messageId"), (names.check_consumer, "consumerId")],
+    [(validation.check_queue, "queue"), (validation.check_id, "messageId"), (validation.check_consumer, "consumerId")],
 )
 def test_other_names_are_refused_by_field(check: Callable[[object], str], field: str, name: object) -> None:
     with pytest.raises(BadInput) as caught:
@@ -33,7 +32,7 @@ def test_other_names_are_refused_by_field(check: Callable[[object], str], field:
 
 
 @pytest.mark.parametrize(
-    ("check", "most"), [(names.check_queue, 200), (names.check_id, 100), (names.check_consumer, 64)]
+    ("check", "most"), [(validation.check_queue, 200), (validation.check_id, 100), (validation.check_consumer, 64)]
 )
 def test_names_have_a_longest(check: Callable[[object], str], most: int) -> None:
     assert check("a" * most) == "a" * most
@@ -42,13 +41,13 @@ def test_names_have_a_longest(check: Callable[[object], str], most: int) -> None
 
 
 def test_a_consumer_may_name_host_and_port() -> None:
-    assert names.check_consumer("host-1:8080@rack") == "host-1:8080@rack"
+    assert validation.check_consumer("host-1:8080@rack") == "host-1:8080@rack"
 
 
 @given(st.text())
 def test_no_name_that_passes_can_leave_its_folder(name: str) -> None:
     try:
-        names.check_queue(name)
+        validation.check_queue(name)
     except BadInput:
         return
     assert "/" not in name
@@ -59,13 +58,13 @@ def test_no_name_that_passes_can_leave_its_folder(name: str) -> None:
 
 @pytest.mark.parametrize(("given", "found"), [(None, None), (0, 0), (2**53 - 1, 2**53 - 1)])
 def test_a_priority_is_null_or_counts_from_zero(given: object, found: int | None) -> None:
-    assert names.check_priority(given) == found
+    assert validation.check_priority(given) == found
 
 
 @pytest.mark.parametrize("given", [-1, 2**53, 1.0, "1", True, [], float("nan")], ids=repr)
 def test_other_priorities_are_refused(given: object) -> None:
     with pytest.raises(BadInput, match=r"^priority: "):
-        names.check_priority(given)
+        validation.check_priority(given)
 
 
 def test_every_priority_goes_before_none() -> None:
@@ -73,25 +72,25 @@ def test_every_priority_goes_before_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "found"), [(0, 0), (1, 1_000), (0.25, 250), (0.0004, 0), (names.MAX_SECONDS, 316_224_000_000)]
+    ("seconds", "found"), [(0, 0), (1, 1_000), (0.25, 250), (0.0004, 0), (validation.MAX_SECONDS, 316_224_000_000)]
 )
 def test_seconds_become_milliseconds(seconds: float, found: int) -> None:
-    assert names.check_milliseconds(seconds, "delay") == found
+    assert validation.check_milliseconds(seconds, "delay") == found
 
 
 @pytest.mark.parametrize(
-    "seconds", [-0.001, "1", None, True, float("nan"), float("inf"), names.MAX_SECONDS + 1], ids=repr
+    "seconds", [-0.001, "1", None, True, float("nan"), float("inf"), validation.MAX_SECONDS + 1], ids=repr
 )
 def test_other_seconds_are_refused(seconds: object) -> None:
     with pytest.raises(BadInput, match=r"^delay: "):
-        names.check_milliseconds(seconds, "delay")
+        validation.check_milliseconds(seconds, "delay")
 
 
 @pytest.mark.parametrize("count", [0, -1, 11, 1.0, "1", None, True], ids=repr)
 def test_other_counts_are_refused(count: object) -> None:
-    assert names.check_count(10, "limit", most=10) == 10
+    assert validation.check_count(10, "limit", most=10) == 10
     with pytest.raises(BadInput, match=r"^limit: "):
-        names.check_count(count, "limit", most=10)
+        validation.check_count(count, "limit", most=10)
 
 
 # -- reasons and errors -----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from yirangmq.core.outgoing import read_networks
+from yirangmq.core.webhook import read_networks
 
 LINK_LOCAL = [
     "169.254.169.254",

@@ -4,9 +4,19 @@ from typing import Any
 
 import pytest
 
-from yirangmq.core.access import ADMIN, CONSUME, LIST, LOOK, PUBLISH
+from yirangmq.core.access import (
+    ADMIN,
+    CONSUME,
+    LIST,
+    LOOK,
+    PUBLISH,
+    check_routes,
+    grants,
+    read_programs,
+    read_routes,
+    show,
+)
 from yirangmq.core.errors import BadInput
-from yirangmq.core.programs import check_routes, grants, read_programs, read_routes, show
 from yirangmq.doors.gate import Gate, host_of
 
 THREE: list[dict[str, Any]] = [

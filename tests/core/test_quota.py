@@ -3,7 +3,7 @@
 import pytest
 
 from yirangmq.core.message import Counts
-from yirangmq.core.quota import Load, Quota, refusal, store_refusal, surplus, unfinished
+from yirangmq.core.policy import Load, Quota, refusal, store_refusal, surplus, unfinished
 
 TEN = Quota(max_messages=10)
 KILO = Quota(max_bytes=1_000)

@@ -1,6 +1,6 @@
 """Whether to stay awake: for what usually comes soon, for a bounded time, and not before that is known."""
 
-from yirangmq.core.vigil import LONG_REST, SHORT_REST, Vigil
+from yirangmq.core.adaptive_spin import LONG_REST, SHORT_REST, Vigil
 
 LONGEST = 0.0005
 

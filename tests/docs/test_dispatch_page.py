@@ -10,8 +10,8 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
 from yirangmq.config.load import load
-from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import MEANING, Strategy
+from yirangmq.core.events import Status
 
 PAGE = (Path(__file__).parents[2] / "docs" / "dispatch.md").read_text()
 

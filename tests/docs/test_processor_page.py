@@ -12,10 +12,9 @@ import pytest
 import yirangmq
 from tests.support.pages import code_blocks
 from yirangmq.config.load import load
-from yirangmq.core.chain import read_chain
-from yirangmq.core.check_documents import COUNTED, READERS, WRITTEN
-from yirangmq.core.checks import KINDS
-from yirangmq.core.content_checks import ROOTS
+from yirangmq.core.payload_check_parser import COUNTED, READERS, WRITTEN
+from yirangmq.core.payload_checks import KINDS, ROOTS
+from yirangmq.core.processor import read_chain
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "processor.md").read_text()

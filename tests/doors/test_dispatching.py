@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.session import Client, Consumer, Server, dispatch
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.doors.takers import Waiting
@@ -101,7 +101,7 @@ def test_the_same_key_goes_to_the_same_consumer(server: Server, client: Client) 
 def test_keys_of_one_that_is_gone_move_and_those_of_one_that_is_full_wait(server: Server, client: Client) -> None:
     dispatch(client, "key_hash")
     a, b = Consumer(server, "a", credit=1), Consumer(server, "b")
-    mine = [f"g{n}" for n in range(99) if owner(f"group {names.line_of(f'g{n}')}", ("a", "b")) == "a"][:3]
+    mine = [f"g{n}" for n in range(99) if owner(f"group {validation.line_of(f'g{n}')}", ("a", "b")) == "a"][:3]
     for group in mine:
         client.publish("mail", group.encode(), groupId=group)
     assert (a.look(), b.look()) == ([mine[0].encode()], []), "a is full, and b is not their owner"

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
 from yirangmq.core.policy import read_policy
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 from yirangmq.format import deadletter
 from yirangmq.format.delivery import Delivery, Look

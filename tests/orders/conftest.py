@@ -7,7 +7,7 @@ import pytest
 
 from tests.orders.desk import Counter
 from tests.support.stores import KINDS, Place, checked_place
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.testing import ManualClock
 
 

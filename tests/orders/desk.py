@@ -9,8 +9,8 @@ from yirangmq.broker.orders import Orders
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.core.errors import QueueError
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import RANK_LAST, Message
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.testing import CountingIds, ManualClock
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.orders.desk import Counter
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 
 
 @pytest.fixture

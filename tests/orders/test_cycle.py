@@ -6,7 +6,7 @@ import pytest
 
 from tests.orders.desk import Counter
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge, WrongState
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
 

@@ -8,7 +8,7 @@ from tests.orders.desk import Counter
 from yirangmq.broker import uniqueness
 from yirangmq.broker.uniqueness import FOREVER, MARK, key_of
 from yirangmq.core.errors import WrongState
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 
 

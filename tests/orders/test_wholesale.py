@@ -9,7 +9,7 @@ from yirangmq.broker import timeouts, wholesale
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.wholesale import failed_page
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 
 
 def fail_many(counter: Counter, count: int, queue: str = "mail") -> list[str]:

@@ -15,8 +15,7 @@ from tests.support.etcd import EtcdCluster
 from tests.support.pair import pair
 from tests.support.server_process import until
 from yirangmq.core.errors import BadInput
-from yirangmq.core.pairing import Pace, Witness
-from yirangmq.core.witness import Watching, Wish
+from yirangmq.core.failover import Pace, Watching, Wish, Witness
 from yirangmq.pair.etcd_key import EtcdKey
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden_files import golden
-from yirangmq.core.beat import Beat, Load
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError
-from yirangmq.core.pairing import Pace, Role, Status
-from yirangmq.core.partner import WINDOW_MS, Heard, Partner
+from yirangmq.core.failover import Beat, Load, Pace, Role, Status
+from yirangmq.core.failover_node import WINDOW_MS, Heard, Partner
 from yirangmq.wire.heartbeat import HEAD, MOST_BYTES, read, write
 
 KEY = b"a key of the two nodes"

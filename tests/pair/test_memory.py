@@ -6,8 +6,7 @@ import pytest
 
 from tests.support.clock import MillisecondClock
 from yirangmq.core.errors import StoreDamaged
-from yirangmq.core.pairing import Witness
-from yirangmq.core.witness import Watching, Wish
+from yirangmq.core.failover import Watching, Wish, Witness
 from yirangmq.pair.memory import Memory
 from yirangmq.pair.shared_file import SharedFile
 

@@ -5,8 +5,7 @@ from itertools import product
 
 import pytest
 
-from yirangmq.core.pairing import Decision, Own, Pace, Peer, Probe, Role, Status, Verdict, Witness
-from yirangmq.core.role import decide
+from yirangmq.core.failover import Decision, Own, Pace, Peer, Probe, Role, Status, Verdict, Witness, decide
 
 PACE = Pace()
 WATCHED = Pace(has_witness=True)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.pair.world import INTERVAL, NAMES, PACE, WATCHED, World, started
-from yirangmq.core.pairing import Pace, Role, Verdict
+from yirangmq.core.failover import Pace, Role, Verdict
 
 pytestmark = pytest.mark.timeout(900)  # with YIRANGMQ_HYPOTHESIS=long
 both_paces = pytest.mark.parametrize("pace", [PACE, WATCHED], ids=["alone", "witness"])

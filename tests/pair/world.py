@@ -1,15 +1,12 @@
 """Two nodes and the wire between them in simulated time: loss, delay, cuts, frozen and killed nodes, clocks that jump.
 
-The nodes are the real ``core.conduct``; only sockets, disks and time are played here."""
+The nodes are the real ``core.failover_node``; only sockets, disks and time are played here."""
 
 import random
 from dataclasses import dataclass, field
 
-from yirangmq.core.beat import Beat
-from yirangmq.core.conduct import Conduct
-from yirangmq.core.pairing import Decision, Pace, Probe, Role, Status, Verdict, Witness
-from yirangmq.core.partner import Partner
-from yirangmq.core.witness import Record, Watching
+from yirangmq.core.failover import Beat, Decision, Pace, Probe, Record, Role, Status, Verdict, Watching, Witness
+from yirangmq.core.failover_node import Conduct, Partner
 
 STEP = 20
 LOOK = 20

@@ -9,7 +9,7 @@ from tests.processor.hooks import MODULE
 from tests.support.stores import KINDS, Place
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.testing import CountingIds, ManualClock
 
 

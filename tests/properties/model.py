@@ -1,6 +1,6 @@
 """What a queue must do, said once more and differently: one list of entries, every rule in its plainest form.
 
-Knows nothing of ``core.decide`` and no store. Times are milliseconds; ``now`` is handed in."""
+Knows nothing of ``core.transitions`` and no store. Times are milliseconds; ``now`` is handed in."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, QueueError, WrongState
 from yirangmq.core.message import RANK_LAST, Counts
-from yirangmq.core.names import line_of
+from yirangmq.core.validation import line_of
 
 Refusal = type[QueueError] | None
 FINAL = ("REJECTED", "VALIDATION_ERROR", "CORRUPT")

@@ -13,12 +13,12 @@ from hypothesis.stateful import run_state_machine_as_test
 from tests.properties.machine import CONSUMERS, QueueMachine
 from tests.support.stores import Place
 from yirangmq.broker import groups
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Envelope, Message
-from yirangmq.core.names import line_of
 from yirangmq.core.policy import Chance, QueuePolicy, Retry
 from yirangmq.core.ports import Stored, Transaction
 from yirangmq.core.states import WAITING, State
+from yirangmq.core.validation import line_of
 from yirangmq.stores import memory_transaction
 from yirangmq.stores.files_keyring import Keyring
 from yirangmq.stores.files_sight import Sight
@@ -53,27 +53,27 @@ def is_found(kind: str = "memory", place_of: type[Place] = Place) -> bool:
 
 def no_attempt_limit(patch: pytest.MonkeyPatch) -> None:
     """Failing messages are tried for ever."""
-    nack = decide.nack
+    nack = transitions.nack
 
     def endless(
-        message: Message, policy: QueuePolicy, now: int, cause: decide.Cause, place: int, chance: Chance
-    ) -> decide.Outcome:
+        message: Message, policy: QueuePolicy, now: int, cause: transitions.Cause, place: int, chance: Chance
+    ) -> transitions.Outcome:
         retry = Retry(10**6, policy.retry.backoff, policy.retry.initial_ms, policy.retry.max_ms)
         rules = copy.copy(policy)
         object.__setattr__(rules, "retry", retry)
         return nack(message, rules, now, cause, place, chance)
 
-    patch.setattr(decide, "nack", endless)
+    patch.setattr(transitions, "nack", endless)
 
 
 def a_lease_without_a_fence(patch: pytest.MonkeyPatch) -> None:
     """Every lease of a message has the same id, so that an old holder can still ack."""
-    lease = decide.lease
+    lease = transitions.lease
 
     def unfenced(message: Message, now: int, until: int, consumer: str) -> Message:
         return lease(message, now, until, consumer)._replace(leases=1)
 
-    patch.setattr(decide, "lease", unfenced)
+    patch.setattr(transitions, "lease", unfenced)
 
 
 def rank_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -92,16 +92,16 @@ def a_lease_that_lapses_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def time_to_live_is_not_looked_at_when_a_delay_ends(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "_is_expired", lambda message, now: False)
+    patch.setattr(transitions, "_is_expired", lambda message, now: False)
 
 
 def a_returning_message_goes_to_the_front(patch: pytest.MonkeyPatch) -> None:
-    release = decide._release
+    release = transitions._release
 
     def in_front(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
         return release(message, policy, now, message.place)
 
-    patch.setattr(decide, "_release", in_front)
+    patch.setattr(transitions, "_release", in_front)
 
 
 def keys_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def keys_are_forgotten_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_repeated_nack_counts_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "nacked_before", lambda message, leases: False)
+    patch.setattr(transitions, "nacked_before", lambda message, leases: False)
 
 
 def a_failed_transaction_is_half_done(patch: pytest.MonkeyPatch) -> None:
@@ -122,12 +122,12 @@ def a_failed_transaction_is_half_done(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_redriven_message_keeps_its_attempts(patch: pytest.MonkeyPatch) -> None:
-    redrive = decide.redrive
+    redrive = transitions.redrive
 
     def tired(message: Message, now: int, place: int) -> Message:
         return redrive(message, now, place)._replace(attempt=message.attempt)
 
-    patch.setattr(decide, "redrive", tired)
+    patch.setattr(transitions, "redrive", tired)
 
 
 def _not_freed_after(state: State) -> Plant:
@@ -148,12 +148,12 @@ def a_group_is_not_held(patch: pytest.MonkeyPatch) -> None:
 
 def a_group_loses_its_order_when_one_comes_back(patch: pytest.MonkeyPatch) -> None:
     """It goes behind the others, as it would without a group."""
-    release = decide._release
+    release = transitions._release
 
     def behind(message: Message, policy: QueuePolicy, now: int, place: int) -> Message:
         return release(message, policy, now, place)._replace(place=place)
 
-    patch.setattr(decide, "_release", behind)
+    patch.setattr(transitions, "_release", behind)
 
 
 def a_target_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -175,12 +175,12 @@ def the_bytes_of_dead_letters_count(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_header_weighs_nothing(patch: pytest.MonkeyPatch) -> None:
-    fresh = decide.fresh
+    fresh = transitions.fresh
 
     def light(envelope: Envelope, seq: int, now: int) -> Message:
         return fresh(envelope, seq, now)._replace(size=len(envelope.payload))
 
-    patch.setattr(decide, "fresh", light)
+    patch.setattr(transitions, "fresh", light)
 
 
 IN_MEMORY: list[Plant] = [

@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.day_files import DAY_MS, Kept, keeping
 from yirangmq.broker.deadletters import DeadLetters
-from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import day_of
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_house import Housekept, housekeep
 

@@ -10,9 +10,9 @@ from tests.stores.parts import document, drop, only, open_queues, tree
 from tests.support.store_contract import FAILURE, LATER, NOW, cards, envelope, move, picture, put
 from yirangmq import NewMessage
 from yirangmq.core.message import RANK_LAST
-from yirangmq.core.names import line_of
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
+from yirangmq.core.validation import line_of
 from yirangmq.format.filenames import base36
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.files_chains import Chains, Member

@@ -5,11 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import StoreError
-from yirangmq.core.message import RANK_LAST, Envelope, Message
-from yirangmq.core.names import line_of
+from yirangmq.core.message import RANK_LAST, Envelope, Message, Reason
 from yirangmq.core.policy import MAX_BODY
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
+from yirangmq.core.validation import line_of
 from yirangmq.format.envelope import MAX_HEADER
 from yirangmq.format.filenames import DEPTH, TOPS, Card, due_in, is_vague, read_name, top_of
 from yirangmq.stores.files_content import completed, write_envelope

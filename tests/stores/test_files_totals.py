@@ -14,7 +14,7 @@ from tests.stores.parts import open_queues, tree
 from tests.support.faulty_disk import UnwillingDisk
 from yirangmq.broker import groups
 from yirangmq.broker.queues import Queues
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Change, Transaction
@@ -49,7 +49,7 @@ def leased(queues: Queues) -> list[str]:
 def redrive(transaction: Transaction) -> None:
     dead = transaction.scan("mail", State.DEAD, 9).messages
     place = transaction.places(len(dead))
-    changes = [Change(one, decide.redrive(one, START, place + offset)) for offset, one in enumerate(dead)]
+    changes = [Change(one, transitions.redrive(one, START, place + offset)) for offset, one in enumerate(dead)]
     groups.swap(transaction, changes, START, set())
 
 

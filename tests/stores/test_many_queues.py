@@ -11,7 +11,7 @@ import pytest
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import Leases
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.health import QUEUES_PER_LOOK, Health
 from yirangmq.format.envelope import NewMessage, build

@@ -3,10 +3,10 @@
 from yirangmq.broker.commit_jobs import JobRunner
 from yirangmq.broker.gate import Gate, Uncleared
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core.chain import Chain
 from yirangmq.core.errors import BadInput
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
+from yirangmq.core.processor import Chain
 
 
 def refused(transaction: Transaction) -> None:

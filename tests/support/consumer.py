@@ -12,7 +12,7 @@ from yirangmq.consumer.consumer import Consumer
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.ports import Results
 from yirangmq.consumer.tally import Summary
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.format import delivery
 
 

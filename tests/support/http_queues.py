@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from tests.support.wait import PATIENCE
 from yirangmq.client.values import Batch, Delivery, new_delivery
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError
 from yirangmq.core.message import RANK_LAST, Counts, Envelope, Failure, Message
 from yirangmq.core.policy import read_policy
@@ -95,7 +95,7 @@ class WebQueues:
 
     def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         path = f"{_path(queue)}/messages"
-        names.check_many(messages, "messages")
+        validation.check_many(messages, "messages")
         documents = [_document(message) for message in messages]
         return self._stored(path, documents) if documents else []
 
@@ -164,7 +164,7 @@ class WebQueues:
         delay: float | None = None,
         consumer: str | None = None,
     ) -> Results:
-        return self._settle("nack", leases, consumer, reason=reason, text=names.check_text(text), delaySec=delay)
+        return self._settle("nack", leases, consumer, reason=reason, text=validation.check_text(text), delaySec=delay)
 
     def extend(self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None) -> None:
         _raise_first(self.extend_many(_several(leases), seconds, consumer=consumer))
@@ -173,7 +173,7 @@ class WebQueues:
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> Results:
         if seconds is not None:
-            names.check_milliseconds(seconds, "seconds", least=0.001)
+            validation.check_milliseconds(seconds, "seconds", least=0.001)
         return self._settle("extend", leases, consumer, leaseSec=seconds)
 
     def release(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
@@ -212,7 +212,7 @@ class WebQueues:
         return [_look(raw) for raw in _elements(parts["messages"])], loads(parts["cursor"])
 
     def show(self, queue: str, id: str) -> Look:
-        return _look(self.ask("GET", f"{_path(queue)}/messages/{quote(names.check_id(id), safe='')}"))
+        return _look(self.ask("GET", f"{_path(queue)}/messages/{quote(validation.check_id(id), safe='')}"))
 
     def queues(self) -> list[str]:
         return [row["queue"] for row in self.get("GET", "/v1/queues")["queues"]]
@@ -243,7 +243,7 @@ class WebQueues:
         return bool(self.get("POST", f"{_path(queue)}/resume")["changed"])
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
-        names.check_many(ids, "ids")
+        validation.check_many(ids, "ids")
         return _results(self.get("POST", f"{_path(queue)}/drop", {"ids": [*ids]}))
 
     def sweep(self) -> int:
@@ -257,7 +257,7 @@ class WebQueues:
 
 
 def _path(queue: str) -> str:
-    return f"/v1/queues/{quote(names.check_queue(queue), safe='')}"
+    return f"/v1/queues/{quote(validation.check_queue(queue), safe='')}"
 
 
 def _written(body: object) -> bytes:

@@ -10,9 +10,8 @@ from typing import Any
 from tests.support.clock import START_NS
 from tests.support.loops import InlineExecutor
 from yirangmq.core.errors import QueueError
-from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import ALL, Filter
-from yirangmq.core.topics import NewRecord, Record
+from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import Aside
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors import open_cursors

@@ -13,8 +13,8 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import NotFound
 from yirangmq.core.message import Counts
-from yirangmq.core.outgoing import read_networks
 from yirangmq.core.ports import Transaction
+from yirangmq.core.webhook import read_networks
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.envelope import NewMessage, build

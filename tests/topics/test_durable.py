@@ -9,9 +9,8 @@ import pytest
 from tests.support.segment_log import make_log
 from tests.support.topic_pipes import Client, MakeStage, Stage, small
 from yirangmq.core.errors import BadInput, QueueError, Retired, Unavailable, WrongEpoch, WrongState
-from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import Retention
+from yirangmq.core.topics import ClientState, Retention, Start
 from yirangmq.topics.ledger import floor_of
 from yirangmq.wire.frames import Kind
 

@@ -10,9 +10,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.topic_pipes import Client, Stage, small
 from yirangmq.core.errors import QueueError
-from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import ALL, Filter, make_filter
-from yirangmq.core.topics import NewRecord
+from yirangmq.core.topics import ClientState, NewRecord, Start
 
 TOPICS = ("a", "b", "c")
 FILTERS = (ALL, make_filter(["b"]), make_filter(["a", "c*"]), make_filter(["nothing"]))

@@ -9,9 +9,8 @@ import pytest
 from tests.support.faulty_disk import UnwillingDisk
 from tests.support.topic_pipes import SMALL, MakeStage, Stage, small
 from yirangmq.core.errors import BadInput, StoreError, StoreFull, TooLarge, Unavailable
-from yirangmq.core.feeds import ClientState, PublisherState, Start
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import Cursors, Log, NewRecord
+from yirangmq.core.topics import ClientState, Cursors, Log, NewRecord, PublisherState, Start
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.publisher import Opening, Publisher

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from tests.support.topic_pipes import SMALL, Client, MakeStage, Stage, small
-from yirangmq.core.feeds import ClientState, Start
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import NewRecord
+from yirangmq.core.topics import ClientState, NewRecord, Start
 from yirangmq.topics.stage import Pace, Settings
 from yirangmq.wire import feeds
 from yirangmq.wire.calls import frame

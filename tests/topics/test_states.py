@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.core.feeds import (
+from yirangmq.core.topics import (
     CLIENT,
     CLIENT_MEANING,
     PUBLISHER,

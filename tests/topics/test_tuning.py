@@ -13,7 +13,7 @@ from tests.support.topic_server import Follower, dial, live
 from tests.support.wait import soon
 from yirangmq.cli.feeding import settings_of
 from yirangmq.config.config import Config
-from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import ClientState
 from yirangmq.doors.topics import LEAST_BUFFER, MOST_WORKERS
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import calls

@@ -5,9 +5,9 @@ Knows: notes, names. Does not know: connections, strategies."""
 
 from collections.abc import Callable, Mapping
 
-from yirangmq.core import attendance as rules
-from yirangmq.core import names
-from yirangmq.core.attendance import Attendance
+from yirangmq.core import dispatch as rules
+from yirangmq.core import validation
+from yirangmq.core.dispatch import Attendance
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
 from yirangmq.format.jsontext import dumps, loads
@@ -84,8 +84,10 @@ def _read(text: str | None, now: int) -> Attendance:
     """A note that cannot be read, edited by hand, is as none."""
     try:
         given = loads(text.encode()) if text else {}
-        registered = {names.check_consumer(name): int(at) for name, at in dict(given.get("registered", {})).items()}
-        seen = {names.check_consumer(name): now for name in list(given.get("seen", []))}
+        registered = {
+            validation.check_consumer(name): int(at) for name, at in dict(given.get("registered", {})).items()
+        }
+        seen = {validation.check_consumer(name): now for name in list(given.get("seen", []))}
     except (BadInput, ValueError, TypeError, AttributeError):
         return Attendance()
     return Attendance(registered, {}, seen)

@@ -6,8 +6,8 @@ rows for queues are kept until they are stored together, those for topics only w
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol, TypeVar
 
-from yirangmq.core.batches import MARK, Entry, Stage, check_rows
 from yirangmq.core.ports import Clock, Ids
+from yirangmq.core.sink_batches import MARK, Entry, Stage, check_rows
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.rows import LARGE, TOPIC, Rows, Sorter, are_for_topics
 from yirangmq.wire.checksum import crc32

@@ -17,10 +17,10 @@ from yirangmq.broker.by_parts import ByParts
 from yirangmq.broker.commit_jobs import Aside, Done
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.room import make_room, newcomers
-from yirangmq.core.batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.errors import QueueError, TooLarge, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Ids, Transaction
+from yirangmq.core.sink_batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
 

@@ -10,8 +10,8 @@ from yirangmq.broker import bridge_notes
 from yirangmq.broker.crossing import Crossing, Done, Means
 from yirangmq.core.bridges import Bridge, BridgeState, NewBridge, Reached
 from yirangmq.core.errors import NotFound, QueueError, WrongState
-from yirangmq.core.feeds import Start
 from yirangmq.core.ports import Transaction
+from yirangmq.core.topics import Start
 
 
 class Bridges:

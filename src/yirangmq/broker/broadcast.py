@@ -11,7 +11,7 @@ from yirangmq.broker import groups
 from yirangmq.broker.addressed import addressed, targets
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.offers import Head, Offers
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import copy_id, is_copy
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Transaction
@@ -68,9 +68,9 @@ class Broadcast:
 
     def _finish(self, transaction: Transaction, queue: str, heads: Sequence[Head], now: int) -> None:
         policy = transaction.policy(queue)
-        taken = [decide.lease(message, now, now, BROADCASTER) for message, _ in heads]
+        taken = [transitions.lease(message, now, now, BROADCASTER) for message, _ in heads]
         transaction.swap([Change(message, after) for (message, _), after in zip(heads, taken, strict=True)])
-        done = [Change(card, decide.ack(card, policy, now)) for card in taken]
+        done = [Change(card, transitions.ack(card, policy, now)) for card in taken]
         self._deeds.happened.leased(queue, heads, now)
         self._deeds.swap(transaction, done, now)
         self._deeds.happened.settled("ack", done, now)
@@ -80,7 +80,7 @@ class Broadcast:
         if known == tuple(everyone) and 0 <= now - looked_at < LOOK_MS:
             return
         self._looked[queue] = now, tuple(everyone)
-        lines = {names.line_of(name) for name in everyone}
+        lines = {validation.line_of(name) for name in everyone}
         gone = [line for line in islice(targets(transaction, queue), MOST_LINES) if line not in lines]
         policy = transaction.policy(queue)
         changes = []
@@ -89,7 +89,7 @@ class Broadcast:
             if cards:
                 self._looked.pop(queue, None)  # there may be more, or one of their groups may come into line now
             for card in cards:
-                outcome = decide.abandon(card, policy, now, "its consumer is no longer one of this queue")
+                outcome = transitions.abandon(card, policy, now, "its consumer is no longer one of this queue")
                 changes.append(Change(card, outcome.message, outcome.failure))
         self._deeds.swap(transaction, changes, now)
         self._deeds.happened.refused(changes, now)
@@ -102,13 +102,13 @@ def copy_of(envelope: Envelope, name: str, now: int) -> Envelope:
     header |= {"targetConsumerId": name, "copyOf": envelope.id}
     if header.get("groupId"):
         group = f"{header['groupId']}@{name}"
-        header["groupId"] = group if len(group) <= MAX_TEXT else str(names.line_of(group))
-    target = names.line_of(name)
+        header["groupId"] = group if len(group) <= MAX_TEXT else str(validation.line_of(group))
+    target = validation.line_of(name)
     return envelope._replace(
         id=copy_id(envelope.id, target),
         available_at=now,
         dedup_key=None,
         header=dumps(header).decode(),
-        group=names.line_of(header.get("groupId") or ""),
+        group=validation.line_of(header.get("groupId") or ""),
         target=target,
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.broker.room import check_new_queues, make_room, newcomers
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
@@ -21,7 +21,7 @@ class Bundle:
     envelopes: list[Envelope] = field(default_factory=list)
     acked: list[str] = field(default_factory=list)
     nacked: list[str] = field(default_factory=list)
-    cause: decide.Cause | None = None
+    cause: transitions.Cause | None = None
 
     @property
     def size(self) -> int:
@@ -31,7 +31,7 @@ class Bundle:
         self._check_size(1)
         self.envelopes.append(envelope)
 
-    def settle(self, leases: list[str], cause: decide.Cause | None) -> None:
+    def settle(self, leases: list[str], cause: transitions.Cause | None) -> None:
         """Ack them, or nack them for a cause."""
         self._check_size(len(leases))
         if cause is None:
@@ -69,7 +69,7 @@ class Bundle:
         leases = Leases([*self.acked, *self.nacked])
         found = transaction.by_seq([seq for seq, _ in leases.keys])
         for message, (_, fence), lease in zip(found, leases.keys, leases.texts, strict=True):
-            decide.held(message, fence, None, now, lease)
+            transitions.held(message, fence, None, now, lease)
 
 
 def _check_room(transaction: Transaction, queue: str, envelopes: list[Envelope], now: int) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from yirangmq.broker.groups import swap
 from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Transaction
 
@@ -18,8 +18,8 @@ def bury(verbs: Verbs, transaction: Transaction, queue: str, found: Sequence[tup
     changes = []
     for receipt, (envelope, why) in zip(stored, found, strict=True):
         if not receipt.duplicate:
-            before = decide.fresh(envelope, receipt.seq, now)
-            outcome = decide.refuse(before, policy, now, why)
+            before = transitions.fresh(envelope, receipt.seq, now)
+            outcome = transitions.refuse(before, policy, now, why)
             changes.append(Change(before, outcome.message, outcome.failure))
     swap(transaction, changes, now, verbs.touched)
     verbs.happened.refused(changes, now)

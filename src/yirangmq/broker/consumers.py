@@ -7,17 +7,17 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
+from yirangmq.core.consumer_registry import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.core.errors import NotFound
 from yirangmq.core.ports import Clock
-from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 
 MOST = 10_000
 """Consumers on one roster; the ones longest silent make room."""
 
 
 class Consumers:
-    """``core.roster.Roster`` in a dict. Safe to share between threads."""
+    """``core.consumer_registry.Roster`` in a dict. Safe to share between threads."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -42,7 +42,7 @@ class Consumers:
             return [show_card(card, now) for _, card in sorted(self._cards.items())]
 
     def wish(self, id: str, wish: str) -> dict[str, Any]:
-        names.check_consumer(id)
+        validation.check_consumer(id)
         check_wish(wish)
         with self._guard:
             card = self._cards.get(id)

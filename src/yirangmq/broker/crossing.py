@@ -15,11 +15,10 @@ from yirangmq.broker.burying import bury
 from yirangmq.broker.desk import Desk
 from yirangmq.core.bridges import Bridge, BridgeState, Reached
 from yirangmq.core.errors import QueueError, QuotaExceeded, Retired, Unavailable, WrongEpoch, WrongState
-from yirangmq.core.feeds import Start
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import Record
+from yirangmq.core.topics import Record, Start
 from yirangmq.format.bridged import envelope_of
 
 MOST_RECORDS = 500

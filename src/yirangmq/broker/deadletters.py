@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import matching, search
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound, WrongState
-from yirangmq.core.filter import parse
-from yirangmq.core.filter_nodes import Node, names_state
+from yirangmq.core.filter import Node, names_state, parse
 from yirangmq.core.message import Message
 from yirangmq.core.policy import DLQ_LONGEST, DLQ_SUFFIX
 from yirangmq.core.ports import Change, Transaction
@@ -68,7 +67,7 @@ class DeadLetters:
 
     def sources(self, queue: str) -> list[str]:
         """The queues whose dead letters go by this name: those whose ``dlq.queue`` it is, and the queue itself."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
 
         def work(transaction: Transaction) -> list[str]:
             """Without a policy of its own a queue's dead letters have the usual name: few queues are looked at."""
@@ -215,8 +214,8 @@ class DeadLetters:
     ) -> list[Message]:
         """All of them are dead letters, or an error and nothing moves."""
         ids = choice.ids or []
-        names.check_count(len(ids), "ids", most=MOST_PER_CALL)
-        wanted = list(dict.fromkeys(names.check_id(id) for id in ids))
+        validation.check_count(len(ids), "ids", most=MOST_PER_CALL)
+        wanted = list(dict.fromkeys(validation.check_id(id) for id in ids))
 
         def work(transaction: Transaction) -> list[Message]:
             columns = [transaction.by_id(source, wanted) for source in sources]
@@ -253,15 +252,15 @@ def _states(state: str, node: Node) -> tuple[State, ...]:
 
 def _redriven(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
     place = transaction.places(len(messages)) if messages else 0
-    return [decide.redrive(message, now, place + offset) for offset, message in enumerate(messages)]
+    return [transitions.redrive(message, now, place + offset) for offset, message in enumerate(messages)]
 
 
 def _parked(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
-    return [decide.park(message, now) for message in messages]
+    return [transitions.park(message, now) for message in messages]
 
 
 def _dropped(transaction: Transaction, messages: Sequence[Message], now: int) -> list[Message]:
-    return [decide.drop(message, transaction.policy(message.queue), now) for message in messages]
+    return [transitions.drop(message, transaction.policy(message.queue), now) for message in messages]
 
 
 def _shown_as(transaction: Transaction, queue: str) -> str:

@@ -8,9 +8,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from yirangmq.core import deliveries as rules
-from yirangmq.core.deliveries import DeliveryRecord, Status
-from yirangmq.core.events import DeliveriesEnded
+from yirangmq.core import events as rules
+from yirangmq.core.events import DeliveriesEnded, DeliveryRecord, Status
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change
 

@@ -32,7 +32,7 @@ from yirangmq.broker.relief import relieve
 from yirangmq.broker.serving import Served, Serving
 from yirangmq.broker.tasks import Taker
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.duty import Always, Duty, check
+from yirangmq.core.active_guard import Always, Duty, check
 from yirangmq.core.errors import QueueError, StoreBusy, StoreError, Unavailable
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.format.delivery import Delivery

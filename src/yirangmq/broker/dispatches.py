@@ -8,10 +8,10 @@ from typing import Any
 
 from yirangmq.broker import policies
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
-from yirangmq.core.deliveries import Status, show
+from yirangmq.core import validation
 from yirangmq.core.dispatch import Dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
+from yirangmq.core.events import Status, show
 from yirangmq.core.ports import Transaction
 from yirangmq.format.jsontext import loads
 
@@ -23,7 +23,7 @@ NONE = "none"
 def change(verbs: Verbs, transaction: Transaction, queue: str, given: Mapping[str, Any], now: int) -> dict[str, Any]:
     """Put members of ``dispatch`` in force, the others as they were. Nothing that is in hand, in line or waiting for
     its retry is touched: what is given out from this commit on goes by the new words."""
-    names.check_queue(queue)
+    validation.check_queue(queue)
     for name in given:
         if name not in MEMBERS:
             raise BadInput(f"not a known member; known: {', '.join(MEMBERS)}", field=f"dispatch.{name}"[:80])
@@ -44,24 +44,24 @@ def register(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: 
     """It is one of the queue's consumers from now on, there or not. False: it was already."""
     _check(transaction, queue)
     verbs.touched.add(queue)
-    return verbs.dispatching.attending.register(transaction, queue, names.check_consumer(who), now)
+    return verbs.dispatching.attending.register(transaction, queue, validation.check_consumer(who), now)
 
 
 def deregister(verbs: Verbs, transaction: Transaction, queue: str, who: str, now: int) -> bool:
     """It is no longer, unless it is there. False: it was not registered."""
     _check(transaction, queue)
     verbs.touched.add(queue)
-    return verbs.dispatching.attending.deregister(transaction, queue, names.check_consumer(who), now)
+    return verbs.dispatching.attending.deregister(transaction, queue, validation.check_consumer(who), now)
 
 
 def _check(transaction: Transaction, queue: str) -> None:
-    if not transaction.has_queue(names.check_queue(queue)):
+    if not transaction.has_queue(validation.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
 
 
 def look(verbs: Verbs, transaction: Transaction, queue: str, now: int) -> dict[str, Any]:
     """How a queue is dispatched, to whom, and how the deliveries since the start of the process went."""
-    names.check_queue(queue)
+    validation.check_queue(queue)
     dispatch = transaction.policy(queue).dispatch
     log = verbs.happened.deliveries
     known = show_dispatch(dispatch) or {**(show_dispatch(Dispatch()) or {}), "strategy": None}

@@ -15,9 +15,18 @@ from yirangmq.broker.deliveries import MOST_OPEN
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.keys import key_of
 from yirangmq.broker.offers import Head, Offers
-from yirangmq.core import names
-from yirangmq.core.attendance import Attendance, next_change
-from yirangmq.core.dispatch import BY_NAME, SHARING, STRATEGIES, Candidate, Dispatch, Memory, Strategy
+from yirangmq.core import validation
+from yirangmq.core.dispatch import (
+    BY_NAME,
+    SHARING,
+    STRATEGIES,
+    Attendance,
+    Candidate,
+    Dispatch,
+    Memory,
+    Strategy,
+    next_change,
+)
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
@@ -172,7 +181,7 @@ class Dispatching:
     def _assigned(
         self, queue: str, dispatch: Dispatch, candidates: Sequence[Candidate], heads: Sequence[Head], limit: int
     ) -> list[int | None]:
-        memory = self._memories.get(queue) or Memory(lot=names.line_of(queue))
+        memory = self._memories.get(queue) or Memory(lot=validation.line_of(queue))
         is_keyed = dispatch.strategy is Strategy.KEY_HASH
         keys = [key_of(envelope, dispatch.key) if is_keyed else "" for _, envelope in heads]
         assign = STRATEGIES[dispatch.strategy]
@@ -202,7 +211,7 @@ class Dispatching:
     ) -> None:
         lines: dict[int, list[Any]] = {}
         for taker in takers:
-            lines.setdefault(names.line_of(taker.consumer), []).append(taker)
+            lines.setdefault(validation.line_of(taker.consumer), []).append(taker)
         found = list(islice(targets(transaction, queue), len(lines)))
         wanted = list(lines) if len(found) == len(lines) else [line for line in found if line in lines]
         for line, taker in [(number, one) for number in wanted for one in lines[number]]:
@@ -244,7 +253,7 @@ class Dispatching:
             heads = [head for head, share in zip(found, shares, strict=True) if share is not None]
         left = limit - len(heads)
         if left > 0:
-            heads += self._addressed(transaction, queue, names.line_of(who), left, now)
+            heads += self._addressed(transaction, queue, validation.line_of(who), left, now)
         return self._deeds.hand_out(transaction, queue, heads, span, who, now)
 
 

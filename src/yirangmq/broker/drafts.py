@@ -1,5 +1,5 @@
 """The producer's verbs of the HTTP queue inside one transaction: a message is drafted, then its content is set. Many
-at a time; the rules are ``core.orders``.
+at a time; the rules are ``core.transitions``.
 
 A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
 
@@ -11,13 +11,12 @@ from yirangmq.broker.leases import Results
 from yirangmq.broker.offers import MOST_SWEEPS
 from yirangmq.broker.room import check_growth, check_new_queues
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide, names
-from yirangmq.core import orders as rules
+from yirangmq.core import transitions, validation
+from yirangmq.core import transitions as rules
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope, Message, new_envelope, new_message
-from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.policy import Load, QueuePolicy
 from yirangmq.core.ports import Clock, Stored, Transaction, new_change
-from yirangmq.core.quota import Load
 from yirangmq.core.states import State
 from yirangmq.format.content import with_content
 from yirangmq.format.envelope import stamped
@@ -91,7 +90,7 @@ class Drafts:
 
     def _clear(self, transaction: Transaction, queue: str, contents: Sequence[tuple[str, Content]]) -> None:
         """What the queue's processor wants looked at outside of the transaction is known before anything is set."""
-        ids = [id for id in dict.fromkeys(id for id, _ in contents) if names.IDENTIFIER.fullmatch(id)]
+        ids = [id for id in dict.fromkeys(id for id, _ in contents) if validation.IDENTIFIER.fullmatch(id)]
         cards = [card for card in transaction.by_id(queue, ids) if card is not None and card.body]
         old = {envelope.id: envelope for envelope in transaction.envelopes(cards) if envelope is not None}
         coming = [with_content(old[id], *content) for id, content in contents if id in old]
@@ -170,7 +169,7 @@ class Drafts:
         changes = []
         for offset, (card, _, new, _) in enumerate(drafts):
             before = new_message((*card[:17], new.size))
-            changes.append(new_change((before, decide.set_content(before, policy, now, place + offset), None)))
+            changes.append(new_change((before, transitions.set_content(before, policy, now, place + offset), None)))
         verbs.swap(transaction, changes, now)
         verbs.touched.add(queue)
         sent = [new for _, _, new, _ in drafts]
@@ -181,7 +180,7 @@ def cards_of(
     verbs: Verbs, transaction: Transaction, queue: str, ids: Sequence[str], now: int
 ) -> dict[str, Message | None]:
     """Where they stand, time included; None for what is no message."""
-    known = [id for id in dict.fromkeys(ids) if names.IDENTIFIER.fullmatch(id)]
+    known = [id for id in dict.fromkeys(ids) if validation.IDENTIFIER.fullmatch(id)]
     cards = transaction.by_id(queue, known)
     for _ in range(MOST_SWEEPS):
         if not any(card is not None and 0 < card[8] <= now for card in cards):

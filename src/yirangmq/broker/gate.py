@@ -17,11 +17,11 @@ from yirangmq.broker import offspring
 from yirangmq.broker.offspring import Child, Made, at_once
 from yirangmq.broker.room import check_new_queues, make_room, newcomers
 from yirangmq.broker.validate import MOST_COMPILED
-from yirangmq.core.chain import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.core.errors import BadInput, BadPolicy, HookFailed, QueueError, TooLarge, Unfit
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
+from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, refusal
 from yirangmq.format.digest import with_digest
 from yirangmq.format.envelope import header_of
 from yirangmq.format.jsontext import loads
@@ -29,7 +29,7 @@ from yirangmq.format.schemas import compiled
 from yirangmq.format.schemas import first_complaint as schema_complaint
 
 if TYPE_CHECKING:
-    from yirangmq.core.content_checks import Schema
+    from yirangmq.core.payload_checks import Schema
 
 INLINE_BYTES = 256 * 1024
 """Payloads checked inside a transaction: about a millisecond for each check; more would hold up everybody else."""
@@ -229,9 +229,9 @@ class Gate:
         if not chain.checks:
             return None
         if self._rules is None:
-            from yirangmq.core import checks  # loaded with the first chain
+            from yirangmq.core import payload_checks  # loaded with the first chain
 
-            self._rules = checks
+            self._rules = payload_checks
         subject = self._rules.Subject(
             envelope.payload, envelope.is_json, lambda: header_of(envelope), loads, self._fits
         )
@@ -271,7 +271,7 @@ def check_schemas(chain: Chain | None) -> None:
     """Compile every schema now, so that a broken one is refused before it is stored."""
     if chain is None or not chain.checks:
         return
-    from yirangmq.core.content_checks import Schema
+    from yirangmq.core.payload_checks import Schema
 
     for number, check in enumerate(chain.checks):
         if isinstance(check, Schema):

@@ -1,11 +1,11 @@
 """FIFO groups: of the messages that share a group id one is in line or in hand, the others are held behind it.
 
 Every change of messages goes through ``swap``, so that a group whose first message is done with, whatever the verb,
-moves on in the same commit. Knows: transactions. The moves themselves are ``core.decide``."""
+moves on in the same commit. Knows: transactions. The moves themselves are ``core.transitions``."""
 
 from collections.abc import Sequence
 
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import WAITING, State
@@ -22,7 +22,7 @@ def line_up(transaction: Transaction, new: Sequence[Message]) -> None:
     """Messages just added: those behind others of their group are held."""
     held = [message for message in new if message.group and message.state in (State.READY, State.DELAYED)]
     firsts = _firsts(transaction, held)
-    transaction.swap([Change(m, decide.hold(m)) for m in held if firsts[m.queue, m.group].seq != m.seq])
+    transaction.swap([Change(m, transitions.hold(m)) for m in held if firsts[m.queue, m.group].seq != m.seq])
 
 
 def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched: set[str]) -> None:
@@ -33,7 +33,7 @@ def _turn(transaction: Transaction, changes: Sequence[Change], now: int, touched
     turns = []
     for message, envelope in zip(next_ones, transaction.envelopes(next_ones), strict=True):
         if envelope is not None:  # else its content is lost, and the store has passed its turn on
-            turns.append(Change(message, decide.free(message, envelope.available_at, now)))
+            turns.append(Change(message, transitions.free(message, envelope.available_at, now)))
             touched.add(message.queue)
     transaction.swap(turns)
 

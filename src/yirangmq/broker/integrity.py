@@ -9,7 +9,7 @@ from typing import Protocol
 
 from yirangmq.broker.gate import Gate
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import PayloadDamaged, QueueError
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Change, Transaction
@@ -50,7 +50,7 @@ class Damage:
         for message, envelope in found:
             text = damage(envelope)
             if text:
-                outcome = decide.set_aside(message, policy, now, text)
+                outcome = transitions.set_aside(message, policy, now, text)
                 changes.append(Change(message, outcome.message, outcome.failure))
                 about = {"queue": queue, "messageId": message.id, "state": outcome.message.state, "why": text}
                 log.error("a stored payload is damaged", extra={"values": about})

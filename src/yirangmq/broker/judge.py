@@ -8,9 +8,9 @@ from typing import Any
 from yirangmq.broker.gate import Gate, Uncleared, Verdict, Verdicts, key_of, unfit
 from yirangmq.broker.hook_process import HookProcess, Lost
 from yirangmq.broker.hook_worker import FAILED, UNFIT, unpacked
-from yirangmq.core.chain import Chain, Hook
 from yirangmq.core.errors import HookFailed, QueueError
 from yirangmq.core.message import Envelope
+from yirangmq.core.processor import Chain, Hook
 from yirangmq.format.envelope import NewMessage
 
 MOST_LOST = 3

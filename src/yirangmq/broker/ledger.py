@@ -1,12 +1,12 @@
 """The ledger of a pipeline's batches: notes of the store, written in the commit that stores the rows.
 
-Knows: notes. What they mean is ``core.batches``."""
+Knows: notes. What they mean is ``core.sink_batches``."""
 
 from typing import Any
 
-from yirangmq.core.batches import Entry, Stage, Step, check_new, key_of, prefix_of, too_old
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.ports import Transaction
+from yirangmq.core.sink_batches import Entry, Stage, Step, check_new, key_of, prefix_of, too_old
 from yirangmq.format.jsontext import dumps, loads
 
 

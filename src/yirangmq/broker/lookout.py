@@ -1,14 +1,14 @@
 """Keeps a server's loop from falling asleep for the moment in which whoever was just answered usually asks again.
 
-Knows: when answers left and when work came (``core.vigil`` knows what to make of it). Does not know: the desk, asyncio.
-Whoever runs it hands in ``soon``, which calls back in the next turn of the loop, and ``give_way``, which lets others
-have the processor first."""
+Knows: when answers left and when work came (``core.adaptive_spin`` knows what to make of it). Does not know: the desk,
+asyncio. Whoever runs it hands in ``soon``, which calls back in the next turn of the loop, and ``give_way``, which lets
+others have the processor first."""
 
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
-from yirangmq.core.vigil import Vigil
+from yirangmq.core.adaptive_spin import Vigil
 
 LONGEST = 0.00015
 """Seconds in which a client that has its answer asks again; others are not stayed awake for."""

@@ -13,7 +13,7 @@ from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.integrity import Damage, damaged
 from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.validate import Schemas
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Envelope, Message, Run, sizes_of
 from yirangmq.core.ports import Change, Transaction
 
@@ -132,7 +132,7 @@ class Offers:
         for message, envelope in heads:
             complaint = "" if message.leases else self._deeds.schemas.complaint(envelope, policy)
             if complaint:
-                outcome = decide.refuse(message, policy, now, complaint)
+                outcome = transitions.refuse(message, policy, now, complaint)
                 changes.append(Change(message, outcome.message, outcome.failure))
         self._deeds.swap(transaction, changes, now)
         self._deeds.happened.refused(changes, now)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from yirangmq.core.chain import Hook
 from yirangmq.core.errors import BadInput, HookFailed
 from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.processor import Hook
 from yirangmq.format.envelope import NewMessage, build
 from yirangmq.format.jsontext import dumps, loads
 

@@ -1,5 +1,5 @@
 """The consumer's verbs of the HTTP queue inside one transaction: claim (order), fetch (get), and those that settle
-messages by their ids alone. Many at a time; the rules are ``core.orders``, whole queues are ``broker.wholesale``.
+messages by their ids alone. Many at a time; the rules are ``core.transitions``, whole queues are ``broker.wholesale``.
 
 A verb checks everything before it writes anything, so that one that is refused has changed nothing."""
 
@@ -10,15 +10,14 @@ from yirangmq.broker.drafts import cards_of
 from yirangmq.broker.integrity import Damage
 from yirangmq.broker.leases import Results
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
-from yirangmq.core import orders as rules
+from yirangmq.core import transitions
+from yirangmq.core import transitions as rules
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Steered
-from yirangmq.core.message import Counts, Envelope, Message
+from yirangmq.core.message import Counts, Envelope, Message, Reason
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction, new_change
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 
 Decided = Callable[[Message | None, QueuePolicy], Change | None]
@@ -52,7 +51,7 @@ class Orders:
         if not found:
             return []
         until = now + self._verbs.defaults.claim_in(transaction.policy(queue))
-        claimed = [decide.claim(message, now, until, rules.ORDERER) for message in found]
+        claimed = [transitions.claim(message, now, until, rules.ORDERER) for message in found]
         transaction.swap([new_change((before, after, None)) for before, after in zip(found, claimed, strict=True)])
         self._verbs.happened.claimed(queue, found, now)
         if dispatch is not None:
@@ -73,7 +72,7 @@ class Orders:
         [card] = transaction.by_seq([claimed.seq])
         if card == claimed:
             now = self._clock.now_ms()
-            self._verbs.swap(transaction, [Change(card, decide.unclaim(card, now))], now)
+            self._verbs.swap(transaction, [Change(card, transitions.unclaim(card, now))], now)
             self._verbs.touched.add(card.queue)
 
     def fetch(self, transaction: Transaction, queue: str, ids: Sequence[str]) -> list[Fetched | QueueError]:
@@ -88,7 +87,7 @@ class Orders:
             if self._damage.set_aside(transaction, queue, heads, now):
                 cards = cards_of(self._verbs, transaction, queue, ids, now)
                 claimed = [card for card in cards.values() if card is not None and card.state is State.CLAIMED]
-        started = {card.id: decide.start(card, now, until) for card in claimed}
+        started = {card.id: transitions.start(card, now, until) for card in claimed}
         if claimed:
             transaction.swap([new_change((card, started[card.id], None)) for card in claimed])
         return self._shown(transaction, ids, {**cards, **started})

@@ -8,13 +8,10 @@ from typing import Protocol
 
 from yirangmq.broker.happenings import Happenings
 from yirangmq.broker.room import check_new_queues, newcomers
-from yirangmq.core.deliveries import RELEASED, DeliveryRecord
 from yirangmq.core.errors import QueueError, StoreError
-from yirangmq.core.events import Refused
-from yirangmq.core.inherited import Defaults
-from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.events import RELEASED, DeliveryRecord, Refused
+from yirangmq.core.policy import Defaults, Load, QueuePolicy
 from yirangmq.core.ports import Ids, Transaction
-from yirangmq.core.quota import Load
 from yirangmq.format.envelope import NewMessage, build, iso
 
 TYPE = "delivery.outcome"

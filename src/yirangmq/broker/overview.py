@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
@@ -17,7 +17,7 @@ def rows(transaction: Transaction, wanted: Sequence[str] | None, now: int) -> li
     """Of these queues, or of all. About 25 µs a queue: a server asks for a slice at a time (``doors.slices``)."""
     if wanted is None:
         return [row(transaction, name, True, now) for name in transaction.queues()]
-    chosen = [names.check_queue(name) for name in wanted]
+    chosen = [validation.check_queue(name) for name in wanted]
     return [row(transaction, name, transaction.has_queue(name), now) for name in chosen]
 
 

@@ -5,7 +5,7 @@ from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.schedules import check_schedules
 from yirangmq.broker.validate import Schemas
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadPolicy, NotFound
 from yirangmq.core.events import Steered
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -16,7 +16,7 @@ from yirangmq.format.jsontext import dumps, loads
 def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:
     """The policy that a document stands for (None: the defaults), or ``BadPolicy`` naming the field. Without a gate
     nobody knows which hooks may run."""
-    policy = read_policy({} if document is None else document, names.check_queue(queue))
+    policy = read_policy({} if document is None else document, validation.check_queue(queue))
     schemas.check_policy(policy)
     check_schemas(policy.chain)
     if gate is not None:
@@ -43,7 +43,7 @@ def put(transaction: Transaction, verbs: Verbs, queue: str, document: object, wh
 
 def pause(transaction: Transaction, verbs: Verbs, queue: str, *, paused: bool) -> bool:
     """Nothing is handed out while a queue is paused; publishing goes on. True: it was not so before."""
-    if not transaction.has_queue(names.check_queue(queue)):
+    if not transaction.has_queue(validation.check_queue(queue)):
         raise NotFound(f"there is no queue {queue!r}", field="queue")
     if transaction.policy(queue).paused == paused:
         return False

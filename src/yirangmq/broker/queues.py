@@ -21,14 +21,13 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.broker.waiters import Waiters
 from yirangmq.broker.wholesale import Wholesale
 from yirangmq.clock import default_consumer
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
+from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.events import Steered
-from yirangmq.core.message import RANK_LAST, Counts, Envelope, new_envelope
+from yirangmq.core.message import RANK_LAST, Counts, Envelope, Reason, check_reason, new_envelope
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Finding, Ids, Store, Stored, Transaction
-from yirangmq.core.reasons import Reason, check_reason
-from yirangmq.core.roster import Roster
 from yirangmq.core.store_time import shown_message
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import NewMessage, build, read
@@ -58,7 +57,7 @@ class Queues(AbstractContextManager["Queues"]):
         self._waiters = Waiters(store)
         self._roster: Roster = roster or Consumers(clock)
         self.wholesale = Wholesale(self, self._verbs, clock)
-        self.consumer = names.check_consumer(consumer) if consumer else default_consumer()
+        self.consumer = validation.check_consumer(consumer) if consumer else default_consumer()
 
     @property
     def topics(self) -> NoReturn:
@@ -73,8 +72,8 @@ class Queues(AbstractContextManager["Queues"]):
 
     def publish_many(self, queue: str, messages: Iterable[object]) -> list[Stored]:
         """Put many in with one commit, in this order. One bad message refuses the whole batch; nothing is stored."""
-        names.check_queue(queue)
-        names.check_many(messages, "messages")
+        validation.check_queue(queue)
+        validation.check_many(messages, "messages")
         batch = messages if isinstance(messages, list) else list(messages)
         now = self._clock.now_ms()
         ids = self._ids.new(len(batch))
@@ -86,7 +85,7 @@ class Queues(AbstractContextManager["Queues"]):
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
     ) -> list[Stored]:
         """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         batch = list(texts)
         now = self._clock.now_ms()
         made = zip(batch, self._ids.new(len(batch)), strict=True)
@@ -95,8 +94,8 @@ class Queues(AbstractContextManager["Queues"]):
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> Sender:
         """Publish one by one; ``told`` is called with the receipt of each. Here each is on disk when ``send`` returns:
         ``window`` is for those who send it to a server."""
-        names.check_queue(queue)
-        names.check_count(window, "window", most=MOST_PER_CALL)
+        validation.check_queue(queue)
+        validation.check_count(window, "window", most=MOST_PER_CALL)
         return Sender(self, queue, told)
 
     def _envelope(self, queue: str, message: object, id: str, now: int) -> Envelope:
@@ -127,11 +126,13 @@ class Queues(AbstractContextManager["Queues"]):
         consumer: str | None = None,
     ) -> list[Delivery]:
         """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one."""
-        names.check_queue(queue)
-        names.check_count(limit, "limit", most=MOST_PER_CALL)
-        who = names.check_consumer(consumer) if consumer is not None else self.consumer
-        span = None if lease_seconds is None else names.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
-        until = time.monotonic() + names.check_milliseconds(wait, "wait") / 1000
+        validation.check_queue(queue)
+        validation.check_count(limit, "limit", most=MOST_PER_CALL)
+        who = validation.check_consumer(consumer) if consumer is not None else self.consumer
+        span = (
+            None if lease_seconds is None else validation.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
+        )
+        until = time.monotonic() + validation.check_milliseconds(wait, "wait") / 1000
         while True:
             seen = self._waiters.generation
             deliveries = self._lane.run(lambda transaction: self._verbs.lease(transaction, queue, limit, span, who))
@@ -158,14 +159,14 @@ class Queues(AbstractContextManager["Queues"]):
     ) -> Subscription:
         """Have messages handed out as they come, at most ``credit`` unsettled at a time. Iterate over it, and settle
         what you get with the verbs here or its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
-        names.check_queue(queue)
-        names.check_count(credit, "credit", most=MOST_PER_CALL)
+        validation.check_queue(queue)
+        validation.check_count(credit, "credit", most=MOST_PER_CALL)
         if lease_seconds is not None:
-            names.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
+            validation.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
         if consumer is not None:
-            names.check_consumer(consumer)
+            validation.check_consumer(consumer)
         if idle is not None:
-            names.check_milliseconds(idle, "idle")
+            validation.check_milliseconds(idle, "idle")
         terms = Terms(queue, credit, lease_seconds, consumer, idle)
         return Subscription(self, self._waiters, self._seconds_to_next_due, terms)
 
@@ -204,8 +205,8 @@ class Queues(AbstractContextManager["Queues"]):
         consumer: str | None = None,
     ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
-        delay_ms = None if delay is None else names.check_milliseconds(delay, "delay")
-        cause = decide.Cause(check_reason(reason), names.check_text(text), delay_ms)
+        delay_ms = None if delay is None else validation.check_milliseconds(delay, "delay")
+        cause = transitions.Cause(check_reason(reason), validation.check_text(text), delay_ms)
         return self._settle(
             leases, lambda transaction, checked: self._verbs.nack(transaction, checked, consumer, cause)
         )
@@ -218,7 +219,7 @@ class Queues(AbstractContextManager["Queues"]):
     def extend_many(
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> Results:
-        span = None if seconds is None else names.check_milliseconds(seconds, "seconds", least=0.001)
+        span = None if seconds is None else validation.check_milliseconds(seconds, "seconds", least=0.001)
         return self._settle(
             leases, lambda transaction, checked: self._verbs.extend(transaction, checked, consumer, span)
         )
@@ -251,8 +252,8 @@ class Queues(AbstractContextManager["Queues"]):
 
     def peek(self, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
         """See the first messages of a state without taking them."""
-        names.check_queue(queue)
-        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        validation.check_queue(queue)
+        validation.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = check_state(state)
         ahead = self._clock.ahead_ms()
         return self._lane.read(
@@ -261,7 +262,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def walk(self, queue: str, state: str, batch: int = 500) -> Iterator[Look]:
         """Every message of a state, a page at a time: memory stays flat, changes meanwhile are allowed."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         wanted, cursor = check_state(state), ""
         while True:
             ahead = self._clock.ahead_ms()
@@ -273,8 +274,8 @@ class Queues(AbstractContextManager["Queues"]):
 
     def show(self, queue: str, id: str) -> Look:
         """One message, wherever it stands."""
-        names.check_queue(queue)
-        names.check_id(id)
+        validation.check_queue(queue)
+        validation.check_id(id)
         return self._lane.read(partial(one, queue=queue, id=id, ahead=self._clock.ahead_ms()))
 
     def queues(self, prefix: str = "") -> list[str]:
@@ -282,7 +283,7 @@ class Queues(AbstractContextManager["Queues"]):
         return self._lane.read(lambda transaction: transaction.queues(prefix=prefix))
 
     def counts(self, queue: str) -> Counts:
-        names.check_queue(queue)
+        validation.check_queue(queue)
         return self._lane.read(lambda transaction: transaction.counts(queue))
 
     def durability(self) -> str:
@@ -292,7 +293,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def policy(self, queue: str) -> dict[str, Any]:
         """The policy in force, every member spelled out."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         return show_policy(self._lane.read(lambda transaction: transaction.policy(queue)))
 
     def check_policy(self, queue: str, document: object) -> dict[str, Any]:
@@ -307,7 +308,7 @@ class Queues(AbstractContextManager["Queues"]):
 
     def try_out(self, queue: str, messages: Sequence[object]) -> dict[str, Any]:
         """What the queue's processor would say of these messages; nothing is stored."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         now, ids = self._clock.now_ms(), self._ids.new(len(messages))
         envelopes = [self._envelope(queue, m, id, now) for m, id in zip(messages, ids, strict=True)]
         found = self.read(partial(trial.tried, gate=self._verbs.gate, queue=queue, envelopes=envelopes))
@@ -357,20 +358,20 @@ class Queues(AbstractContextManager["Queues"]):
         limit: int = 100,
     ) -> list[dict[str, Any]]:
         """The latest deliveries of queues with a ``dispatch``, the newest first, as far as this process remembers."""
-        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        validation.check_count(limit, "limit", most=MOST_PER_CALL)
         wanted = {"queue": queue, "id": id, "consumer": consumer, "status": status}
         return dispatches.deliveries(self._verbs, wanted, limit)
 
     def schedules(self, queue: str | None = None) -> list[dict[str, Any]]:
         """The schedules of all queues, or of one, each with the time at which it fires next."""
         if queue is not None:
-            names.check_queue(queue)
+            validation.check_queue(queue)
         return self._lane.read(lambda transaction: listed(transaction, self.wall_ms(), queue))
 
     def drop(self, queue: str, ids: Sequence[str]) -> Results:
         """Give messages up, in any state; for each None, or why not."""
-        names.check_queue(queue)
-        names.check_many(ids, "ids")
+        validation.check_queue(queue)
+        validation.check_many(ids, "ids")
         return self._lane.run(lambda transaction: self._verbs.drop(transaction, queue, ids))
 
     # -- consumers at work ----------------------------------------------------------------------------------------
@@ -423,7 +424,7 @@ class Queues(AbstractContextManager["Queues"]):
         return self._clock.ahead_ms()
 
     def delete_queue(self, queue: str) -> None:
-        names.check_queue(queue)
+        validation.check_queue(queue)
 
         def work(transaction: Transaction) -> None:
             transaction.delete_queue(queue)

@@ -4,7 +4,7 @@ Jobs that only read get their value; nothing is changed. The committer answers t
 
 from yirangmq.broker.commit_jobs import JobRunner, Task, reply_error
 from yirangmq.broker.sealed import NeedsWrite, read_only, sealed
-from yirangmq.core.duty import Duty
+from yirangmq.core.active_guard import Duty
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Store
 

@@ -1,16 +1,24 @@
 """Room in a queue that has a quota: whether a batch fits, and which messages go when the oldest must.
 
-Knows: what the store says of the queue. The rule itself is ``core.quota``."""
+Knows: what the store says of the queue. The rule itself is ``core.policy``."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import QuotaExceeded
 from yirangmq.core.message import RANK_LAST, Envelope, Message
-from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.policy import (
+    DROP_OLDEST,
+    RETRY_AFTER,
+    Load,
+    QueuePolicy,
+    queues_refusal,
+    refusal,
+    surplus,
+    unfinished,
+)
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.core.quota import DROP_OLDEST, RETRY_AFTER, Load, queues_refusal, refusal, surplus, unfinished
 from yirangmq.core.states import State
 
 PER_PAGE = 500
@@ -39,7 +47,7 @@ def make_room(transaction: Transaction, policy: QueuePolicy, queue: str, coming:
         raise QuotaExceeded(
             f"queue {queue!r} is full of messages that are being worked on; try again in {RETRY_AFTER:g} s"
         )
-    return [Change(message, decide.drop(message, policy, now)) for message in going]
+    return [Change(message, transitions.drop(message, policy, now)) for message in going]
 
 
 def check_growth(transaction: Transaction, policy: QueuePolicy, queue: str, size: int) -> None:

@@ -5,7 +5,7 @@ Knows: which methods of a transaction are work. Does not know: doors."""
 from collections.abc import Callable
 from typing import Any, cast
 
-from yirangmq.core.duty import Duty
+from yirangmq.core.active_guard import Duty
 from yirangmq.core.ports import Transaction
 
 WORK = frozenset(

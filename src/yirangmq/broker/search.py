@@ -7,8 +7,7 @@ from typing import Any
 
 from yirangmq.broker.looks import shown
 from yirangmq.broker.queues import Queues
-from yirangmq.core.filter import Lookup, matches
-from yirangmq.core.filter_nodes import Node, fields_of
+from yirangmq.core.filter import Lookup, Node, fields_of, matches
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Stored
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Sender:
     def __init__(self, queues: "Queues", queue: str, told: Callable[[Stored], object] | None) -> None:
-        names.check_told(told)
+        validation.check_told(told)
         self._queues = queues
         self._queue = queue
         self._told = told

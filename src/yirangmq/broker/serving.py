@@ -11,7 +11,7 @@ from typing import Any
 from yirangmq.broker.addressed import targets
 from yirangmq.broker.tasks import Serve, Taker
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Clock, Transaction
 
@@ -155,7 +155,7 @@ class Serving:
         takers: dict[int, list[Taker]] = {}
         for taker in self.takers[queue] if any(targets(transaction, queue)) else ():
             if taker.serve is None:
-                takers.setdefault(names.line_of(taker.consumer), []).append(taker)
+                takers.setdefault(validation.line_of(taker.consumer), []).append(taker)
         looked_for = list(islice(targets(transaction, queue), len(takers)))
         lines = takers if len(looked_for) == len(takers) else looked_for  # whichever are fewer
         served: Served = []

@@ -1,5 +1,5 @@
-"""Verbs that end a lease or make it longer, inside one transaction: look the leases up, decide each by ``core.decide``,
-swap all at once. A stale one is its own error and harms no other.
+"""Verbs that end a lease or make it longer, inside one transaction: look the leases up, decide each by
+``core.transitions``, swap all at once. A stale one is its own error and harms no other.
 
 Knows: leases, transactions. Does not know: how messages are handed out, doors."""
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from yirangmq.broker import together
 from yirangmq.broker.leases import Leases, Results
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.message import Message
 from yirangmq.core.policy import Chance
@@ -30,25 +30,27 @@ class Deeds(together.RunDeeds, Protocol):
 
 def ack(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        if decide.acked_before(message, fence):
+        if transitions.acked_before(message, fence):
             return None
-        before = decide.held(message, fence, consumer, now, lease)
+        before = transitions.held(message, fence, consumer, now, lease)
         policy = transaction.policy(before.queue)
-        return new_change((before, decide.ack(before, policy, now), None))
+        return new_change((before, transitions.ack(before, policy, now), None))
 
     if together.ack_runs(deeds, transaction, leases, consumer, deeds.now_ms()):
         return [None] * len(leases.texts)
     return _settle(deeds, transaction, leases, "ack", settle)
 
 
-def nack(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:
+def nack(
+    deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, cause: transitions.Cause
+) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        if decide.nacked_before(message, fence):
+        if transitions.nacked_before(message, fence):
             return None
-        before = decide.held(message, fence, consumer, now, lease)
+        before = transitions.held(message, fence, consumer, now, lease)
         chance = Chance(deeds.fraction())
         policy = transaction.policy(before.queue)
-        outcome = decide.nack(before, policy, now, cause, transaction.places(1), chance)
+        outcome = transitions.nack(before, policy, now, cause, transaction.places(1), chance)
         deeds.touched.add(before.queue)
         return Change(before, outcome.message, outcome.failure)
 
@@ -59,19 +61,19 @@ def release(
     deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, *, in_place: bool = False
 ) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        before = decide.held(message, fence, consumer, now, lease)
+        before = transitions.held(message, fence, consumer, now, lease)
         deeds.touched.add(before.queue)
         place = before.place if in_place else transaction.places(1)
-        return Change(before, decide.release(before, transaction.policy(before.queue), now, place))
+        return Change(before, transitions.release(before, transaction.policy(before.queue), now, place))
 
     return _settle(deeds, transaction, leases, "release", settle)
 
 
 def extend(deeds: Deeds, transaction: Transaction, leases: Leases, consumer: str | None, span: int | None) -> Results:
     def settle(message: Message | None, fence: int, lease: str, transaction: Transaction, now: int) -> Change | None:
-        before = decide.held(message, fence, consumer, now, lease)
+        before = transitions.held(message, fence, consumer, now, lease)
         length = transaction.policy(before.queue).visibility_ms if span is None else span
-        return Change(before, decide.extend(before, now, now + length))
+        return Change(before, transitions.extend(before, now, now + length))
 
     return _settle(deeds, transaction, leases, "extend", settle)
 

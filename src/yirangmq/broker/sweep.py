@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change, Transaction
 
@@ -28,7 +28,7 @@ def sweep(
     changes: list[Change] = []
     over: list[Message] = []
     for offset, message in enumerate(due):
-        outcome = decide.expire(message, transaction.policy(message.queue), now, place + offset)
+        outcome = transitions.expire(message, transaction.policy(message.queue), now, place + offset)
         if outcome is None:
             over.append(message)
         else:

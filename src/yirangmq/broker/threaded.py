@@ -11,7 +11,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Protocol, TypeVar
 from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.queues import NO_TOPICS, Queues
 from yirangmq.broker.subscription import Subscription
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import Unavailable
 from yirangmq.core.ports import Stored
 from yirangmq.format.delivery import Delivery, Look
@@ -120,7 +120,7 @@ class AsyncQueues:
                 yield look
 
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> "AsyncSender":
-        names.check_count(window, "window", most=MOST_PER_CALL)
+        validation.check_count(window, "window", most=MOST_PER_CALL)
         return AsyncSender(self._core, self._threads, queue, told)
 
     def subscribe(
@@ -198,7 +198,7 @@ class AsyncSender:
     def __init__(
         self, queues: Queues, threads: ThreadPoolExecutor, queue: str, told: Callable[[Stored], object] | None
     ) -> None:
-        names.check_told(told)
+        validation.check_told(told)
         self._receipts: list[Stored] = []
         self._core = queues.sender(queue, told=self._receipts.append)
         self._threads = threads

@@ -2,7 +2,7 @@
 
 Knows: the note. Does not know: what is done then (``broker.wholesale``)."""
 
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 
 NOTE = "mq/timeouts"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope, Message, Run
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.format.delivery import Delivery, RunDeliveries
 
@@ -62,10 +62,10 @@ def ack_runs(deeds: RunDeeds, transaction: Transaction, leases: Named, consumer:
     if deeds.defaults.unique_in(policy) or policy.dispatch is not None:
         return False
     try:
-        decide.held(run.card, fence, consumer, now, leases.texts[0])
+        transitions.held(run.card, fence, consumer, now, leases.texts[0])
     except QueueError:
         return False
-    _swap(transaction, run, decide.ack(run.card, policy, now))
+    _swap(transaction, run, transitions.ack(run.card, policy, now))
     if deeds.defaults.concurrency_in(policy) is not None:
         deeds.touched.add(run.card.queue)
     deeds.happened.settled_run("ack", run, now)

@@ -11,7 +11,7 @@ from typing import Any
 
 from yirangmq.broker.groups import line_up, swap
 from yirangmq.broker.queues import Queues
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, TooLarge
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.policy import MAX_BODY, QueuePolicy
@@ -95,7 +95,7 @@ def _checked_names(queues: Queues, wanted: Sequence[str] | None) -> list[str]:
     if wanted is None:
         return queues.queues()
     for name in wanted:
-        names.check_queue(name)
+        validation.check_queue(name)
         if not queues.read(lambda transaction, name=name: transaction.has_queue(name)):  # type: ignore[misc]
             raise NotFound(f"there is no queue {name!r}", field="queue")
     return list(dict.fromkeys(wanted))

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from yirangmq.broker import policies
 from yirangmq.broker.gate import Gate, Uncleared, Verdicts, key_of
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core.chain import EVERY, Chain, show_chain
 from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
+from yirangmq.core.processor import EVERY, Chain, show_chain
 from yirangmq.format.digest import with_digest
 from yirangmq.format.jsontext import loads
 

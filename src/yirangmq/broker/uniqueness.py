@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from hashlib import sha256
 
 from yirangmq.core.errors import WrongState
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope, Message
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Change, Stored, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.envelope import RESERVED_KEYS

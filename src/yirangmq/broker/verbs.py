@@ -1,4 +1,5 @@
-"""What each verb does inside one transaction: load, decide by ``core.decide``, swap. Many at a time, never half-done.
+"""What each verb does inside one transaction: load, decide by ``core.transitions``, swap. Many at a time, never
+half-done.
 
 A verb checks everything before it writes anything, so that one that raises one of our errors has changed nothing."""
 
@@ -20,16 +21,14 @@ from yirangmq.broker.strict_order import StrictOrder
 from yirangmq.broker.sweep import MOST_PER_SWEEP, sweep, tidy
 from yirangmq.broker.uniqueness import Uniqueness
 from yirangmq.broker.validate import Schemas
-from yirangmq.core import decide, names
-from yirangmq.core.chain import Chain
+from yirangmq.core import transitions, validation
 from yirangmq.core.dispatch import BY_NAME
 from yirangmq.core.errors import NotFound, QueueError, QuotaExceeded, TooLarge
 from yirangmq.core.events import Refused
-from yirangmq.core.inherited import Defaults
 from yirangmq.core.message import Envelope, payload_of
-from yirangmq.core.policy import QueuePolicy
+from yirangmq.core.policy import Defaults, Load, QueuePolicy
 from yirangmq.core.ports import Change, Clock, Ids, Stored, Transaction, new_change
-from yirangmq.core.quota import Load
+from yirangmq.core.processor import Chain
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, new_delivery
 from yirangmq.format.envelope import stamped
@@ -140,9 +139,9 @@ class Verbs:
         cards = [card for card in transaction.by_seq(recorded) if card is not None and card.state is State.READY]
         if not cards:
             return
-        leased = [Change(card, decide.lease(card, now, now, PROCESSOR)) for card in cards]
+        leased = [Change(card, transitions.lease(card, now, now, PROCESSOR)) for card in cards]
         transaction.swap(leased)
-        done = [Change(card, decide.ack(card, policy, now)) for _, card, _ in leased]
+        done = [Change(card, transitions.ack(card, policy, now)) for _, card, _ in leased]
         self.swap(transaction, done, now)
         self.happened.settled("ack", done, now)
 
@@ -186,8 +185,8 @@ class Verbs:
                 receipts.append(receipt)
                 continue
             receipts.append(receipt._replace(refused=complaint))
-            before = decide.fresh(envelope, receipt.seq, now)
-            outcome = decide.refuse(before, policy, now, complaint)
+            before = transitions.fresh(envelope, receipt.seq, now)
+            outcome = transitions.refuse(before, policy, now, complaint)
             changes.append(Change(before, outcome.message, outcome.failure))
         self.swap(transaction, changes, now)
         self.happened.refused(changes, now)
@@ -214,14 +213,14 @@ class Verbs:
         if policy.dispatch is not None and policy.dispatch.strategy in BY_NAME:
             return self.dispatching.ask(transaction, queue, policy.dispatch, limit, span, who, now)
         until = now + (policy.visibility_ms if span is None else span)
-        runs = self.offers.affordable_runs(transaction, queue, limit, names.line_of(who), most_bytes)
+        runs = self.offers.affordable_runs(transaction, queue, limit, validation.line_of(who), most_bytes)
         if runs is not None:
-            lease = partial(decide.lease, now=now, until=until, consumer=who)
+            lease = partial(transitions.lease, now=now, until=until, consumer=who)
             deliveries = together.lease(self, transaction, runs, lease, now)
             if policy.dispatch is not None:
                 self.happened.deliveries.begun([card for card, _, _ in deliveries])
             return deliveries
-        heads = self.offers.affordable(transaction, queue, limit, names.line_of(who), most_bytes, now)
+        heads = self.offers.affordable(transaction, queue, limit, validation.line_of(who), most_bytes, now)
         return self.hand_out(transaction, queue, heads, span, who, now)
 
     def hand_out(
@@ -232,7 +231,7 @@ class Verbs:
         until = now + (policy.visibility_ms if span is None else span)
         changes, deliveries = [], []
         for before, envelope in heads:
-            after = decide.lease(before, now, until, who)
+            after = transitions.lease(before, now, until, who)
             changes.append(new_change((before, after, None)))
             deliveries.append(new_delivery((after, envelope, policy)))
         if changes:
@@ -259,7 +258,7 @@ class Verbs:
     def ack(self, transaction: Transaction, leases: Leases, consumer: str | None) -> Results:
         return settling.ack(self, transaction, leases, consumer)
 
-    def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: decide.Cause) -> Results:
+    def nack(self, transaction: Transaction, leases: Leases, consumer: str | None, cause: transitions.Cause) -> Results:
         return settling.nack(self, transaction, leases, consumer, cause)
 
     def release(
@@ -283,7 +282,7 @@ class Verbs:
                 if message is None:
                     raise NotFound(f"queue {queue!r} has no message {id!r}")
                 if message.state is not State.DROPPED:
-                    changes.append(Change(message, decide.drop(message, policy, now)))
+                    changes.append(Change(message, transitions.drop(message, policy, now)))
                 errors.append(None)
             except QueueError as error:
                 errors.append(error)

@@ -14,8 +14,8 @@ from yirangmq.broker.orders import Orders
 from yirangmq.broker.room import check_new_queues
 from yirangmq.broker.uniqueness import COMPARED
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
-from yirangmq.core import orders as rules
+from yirangmq.core import transitions
+from yirangmq.core import transitions as rules
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction
@@ -90,7 +90,7 @@ class Wholesale:
 
     def _renew(self, transaction: Transaction, dead: Sequence[Message], now: int) -> None:
         place = transaction.places(len(dead))
-        changes = [Change(card, decide.redrive(card, now, place + n)) for n, card in enumerate(dead)]
+        changes = [Change(card, transitions.redrive(card, now, place + n)) for n, card in enumerate(dead)]
         self._verbs.swap(transaction, changes, now)
         self._verbs.touched.add(dead[0].queue)
         self._verbs.happened.moved(State.READY, dead)

@@ -14,12 +14,11 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.happenings import Happenings
 from yirangmq.clock import SteadyClock
 from yirangmq.config.config import Config
-from yirangmq.core.alert_rules import DiskFacts, Facts, QueueFacts, faults
+from yirangmq.core.alert_rules import DiskFacts, Facts, Growth, QueueFacts, Recent, faults
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Committed, Died, Event
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.recent import Growth, Recent
 from yirangmq.doors.alerts.calls import AlertCalls
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch

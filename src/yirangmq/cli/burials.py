@@ -14,7 +14,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import brief
 from yirangmq.cli.views import letter_card, letter_record
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.format.jsontext import loads
 from yirangmq.observe.progress import Progress
@@ -75,7 +75,7 @@ def _state_option(parser: argparse.ArgumentParser) -> None:
 
 def run_list(args: argparse.Namespace, screen: Screen) -> int:
     if args.limit is not None:
-        names.check_count(args.limit, "limit", most=10**9)
+        validation.check_count(args.limit, "limit", most=10**9)
     with place.seen(args, screen) as queues:
         found = DeadLetters(queues).find(args.queue, args.filter, args.state)
         if args.records or screen.json:

@@ -10,7 +10,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.clock import SystemClock
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, QueueError, TimedOut
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.overview import view, views
 
     async def look(etcd: "Etcd", address: "Address") -> int:
-        chosen = [await view(etcd, names.check_queue(args.queue))] if args.queue else await views(etcd)
+        chosen = [await view(etcd, validation.check_queue(args.queue))] if args.queue else await views(etcd)
         leads = {one.queue: one.leader or None for one in chosen}
         if args.queue and leads[args.queue] is None:
             raise NotFound(f"nobody leads {args.queue}", field="queue")
@@ -117,7 +117,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
 def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.overview import depose, next_leader
 
-    queue = names.check_queue(args.queue)
+    queue = validation.check_queue(args.queue)
 
     async def move(etcd: "Etcd", _: "Address") -> int:
         before = await depose(etcd, queue)

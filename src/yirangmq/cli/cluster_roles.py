@@ -7,7 +7,7 @@ from yirangmq.cli import exits
 from yirangmq.cli.cluster_options import etcd_options, run_with
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 if TYPE_CHECKING:
@@ -39,15 +39,15 @@ def options(parser: argparse.ArgumentParser) -> None:
 def _chosen(args: argparse.Namespace) -> "list[Role]":
     from yirangmq.cluster.roles import roles_of, server_role
 
-    roles = [server_role(names.check_queue(name, "--server")) for name in args.server]
+    roles = [server_role(validation.check_queue(name, "--server")) for name in args.server]
     clients = (*args.producer, *args.consumer)
     if args.queue is None:
         if not roles or clients:
             raise BadInput("name a queue, or with --server a served store", field="QUEUE")
         return roles
     for client in clients:
-        names.check_consumer(client, "--producer/--consumer")
-    return roles + roles_of(names.check_queue(args.queue, "QUEUE"), args.producer, args.consumer)
+        validation.check_consumer(client, "--producer/--consumer")
+    return roles + roles_of(validation.check_queue(args.queue, "QUEUE"), args.producer, args.consumer)
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:

@@ -12,7 +12,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.clock import SystemClock, TimeOrderedIds, default_consumer
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.observe import logs
 
@@ -55,7 +55,7 @@ def run_serve(args: argparse.Namespace, screen: Screen) -> int:
     for name, least in (("lease", 1), ("window", 1), ("watchdog", 1), ("compact", 0), ("quota", 1), ("idle", 1)):
         if getattr(args, name) < least:
             raise BadInput(f"must be {least} or more", field=f"--{name}")
-    name = names.check_consumer(args.node or default_consumer(), "--node")
+    name = validation.check_consumer(args.node or default_consumer(), "--node")
     logs.begin(args.log_level, args.log_format, sys.stderr)
     settings = Settings(
         name=name,
@@ -94,7 +94,7 @@ def create_options(parser: argparse.ArgumentParser) -> None:
 def run_create(args: argparse.Namespace, screen: Screen) -> int:
     from yirangmq.cluster.definitions import define
 
-    queue = names.check_queue(args.queue, "QUEUE")
+    queue = validation.check_queue(args.queue, "QUEUE")
     text = read_input(args.policy, MOST_POLICY) if args.policy else b"{}"
 
     async def create(etcd: "Etcd", _: "Address") -> int:

@@ -44,7 +44,7 @@ class Parts(NamedTuple):
 
 
 class ClusterWay:
-    """``core.duty.Duty`` and ``doors.forwarding.Lead``. To be made on the loop's thread."""
+    """``core.active_guard.Duty`` and ``doors.forwarding.Lead``. To be made on the loop's thread."""
 
     def __init__(self, config: Config, store: EtcdStore, tls: ssl.SSLContext | None) -> None:
         self._config = config

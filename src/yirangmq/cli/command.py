@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import BadInput
-from yirangmq.core.nearest import nearest
+from yirangmq.core.validation import nearest
 
 Run = Callable[[argparse.Namespace, Screen], int]
 LINE = 90

@@ -10,9 +10,9 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted, span
-from yirangmq.core import names
+from yirangmq.core import validation
+from yirangmq.core.consumer_registry import SILENT, WISHES
 from yirangmq.core.errors import BadInput, NotFound, Unavailable
-from yirangmq.core.roster import SILENT, WISHES
 from yirangmq.format.envelope import iso
 
 LOOK_SECONDS = 0.1
@@ -93,12 +93,12 @@ def _document(card: dict[str, Any]) -> dict[str, Any]:
 def _of_queue(cards: list[dict[str, Any]], queue: str | None) -> list[dict[str, Any]]:
     if queue is None:
         return cards
-    names.check_queue(queue)
+    validation.check_queue(queue)
     return [card for card in cards if queue in card["queues"]]
 
 
 def _named(cards: list[dict[str, Any]], id: str) -> dict[str, Any]:
-    names.check_consumer(id)
+    validation.check_consumer(id)
     for card in cards:
         if card["consumerId"] == id:
             return card
@@ -110,7 +110,7 @@ def _named(cards: list[dict[str, Any]], id: str) -> dict[str, Any]:
 
 def run_wish(args: argparse.Namespace, screen: Screen) -> int:
     wish = args.verb
-    names.check_milliseconds(args.wait, "wait")
+    validation.check_milliseconds(args.wait, "wait")
     with place.existing(args) as queues:
         ids = _chosen(args, queues)
         for id in ids:

@@ -17,7 +17,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.settling import SETTLE_COMMANDS
 from yirangmq.cli.views import delivery_block
 from yirangmq.core.errors import QueueError
-from yirangmq.core.nearest import nearest
+from yirangmq.core.validation import nearest
 from yirangmq.format.delivery import Delivery
 
 FOLLOW_SECONDS = 3600

@@ -14,10 +14,10 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
 from yirangmq.clock import SystemClock
-from yirangmq.core import names
-from yirangmq.core.dayfiles import Kind, day_of, is_day
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.settings import KEEP_DAYS
+from yirangmq.core.journal import Kind, day_of, is_day
+from yirangmq.core.setting_types import KEEP_DAYS
 from yirangmq.format import dayrecord
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_check import check
@@ -94,7 +94,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
         raise BadInput(f"{args.day!r} is no day such as 2026-11-15", field="day")
     if args.payload and not args.id:
         raise BadInput("says of which message with --id", field="payload")
-    limit = names.check_count(args.limit, "limit", least=1, most=10**9)
+    limit = validation.check_count(args.limit, "limit", least=1, most=10**9)
     root = _folder(args)
     if args.payload:
         return _show_payload(args, screen, root)
@@ -173,7 +173,7 @@ def housekeep_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_housekeep(args: argparse.Namespace, screen: Screen) -> int:
-    days = None if args.days is None else names.check_count(args.days, "days", least=1, most=36_500)
+    days = None if args.days is None else validation.check_count(args.days, "days", least=1, most=36_500)
     today = day_of(SystemClock().wall_ms())
 
     def itself(root: Path, queues: Queues) -> dict[str, Any]:

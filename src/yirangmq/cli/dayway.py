@@ -9,8 +9,8 @@ from typing import Any
 from yirangmq.broker.queues import Queues
 from yirangmq.clock import SystemClock
 from yirangmq.config.config import Config
-from yirangmq.core.dayfiles import day_of
 from yirangmq.core.errors import QueueError
+from yirangmq.core.journal import day_of
 from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Given, Pages

@@ -10,7 +10,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.cli import exits
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.jsontext import dumps
 

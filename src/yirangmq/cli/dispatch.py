@@ -9,10 +9,10 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import span
-from yirangmq.core import names
-from yirangmq.core.deliveries import Status
+from yirangmq.core import validation
 from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.errors import BadInput
+from yirangmq.core.events import Status
 from yirangmq.format.envelope import iso
 
 NONE = "none"
@@ -118,7 +118,7 @@ def run_set(args: argparse.Namespace, screen: Screen) -> int:
     if not members:
         raise BadInput("say what to set, such as --strategy round_robin", field="--strategy")
     with place.existing(args) as queues:
-        return _show(queues.set_dispatch(names.check_queue(args.queue), members), screen)
+        return _show(queues.set_dispatch(validation.check_queue(args.queue), members), screen)
 
 
 def _members(args: argparse.Namespace) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def run_deregister(args: argparse.Namespace, screen: Screen) -> int:
 
 def _register(args: argparse.Namespace, screen: Screen, *, comes: bool) -> int:
     """All names are checked before the first is touched."""
-    wanted = list(dict.fromkeys(names.check_consumer(name) for name in args.consumers))
+    wanted = list(dict.fromkeys(validation.check_consumer(name) for name in args.consumers))
     rows = []
     with place.existing(args) as queues:
         for name in wanted:
@@ -171,8 +171,8 @@ def _register(args: argparse.Namespace, screen: Screen, *, comes: bool) -> int:
 
 def run_callback(args: argparse.Namespace, screen: Screen) -> int:
     """First the queue that outcomes go to and its webhook, then the word that they go there."""
-    queue = names.check_queue(args.queue)
-    goal = names.check_queue(args.outcomes or f"{queue[:190]}-outcomes", "--outcomes")
+    queue = validation.check_queue(args.queue)
+    goal = validation.check_queue(args.outcomes or f"{queue[:190]}-outcomes", "--outcomes")
     if args.off == (args.url is not None):
         raise BadInput("give --url, or --off", field="--url")
     if args.url is not None and urlsplit(args.url).scheme not in ("http", "https"):
@@ -204,7 +204,7 @@ def _loaded(text: str | None) -> dict[str, Any]:
 
 
 def run_deliveries(args: argparse.Namespace, screen: Screen) -> int:
-    names.check_count(args.limit, "--limit", most=10_000)
+    validation.check_count(args.limit, "--limit", most=10_000)
     with place.seen(args, screen) as queues:
         rows = queues.deliveries(args.queue, id=args.id, consumer=args.consumer, status=args.status, limit=args.limit)
     if screen.json:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from yirangmq.config.config import Config
-from yirangmq.core.feeds import ClientState, PublisherState
-from yirangmq.core.topics import Cursors, Log, Retention
+from yirangmq.core.topics import ClientState, Cursors, Log, PublisherState, Retention
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.fsio.errors import translated
 from yirangmq.observe.logs import log, values

@@ -14,7 +14,7 @@ from yirangmq.cli.records import record_line
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
@@ -112,9 +112,9 @@ def _document(finding: Finding) -> dict[str, Any]:
 
 
 def run_dump(args: argparse.Namespace, screen: Screen) -> int:
-    start = None if args.from_seq is None else names.check_count(args.from_seq, "fromSeq", most=MOST_SEQUENCE)
-    last = None if args.to_seq is None else names.check_count(args.to_seq, "toSeq", least=0, most=MOST_SEQUENCE)
-    limit = None if args.limit is None else names.check_count(args.limit, "limit", least=0, most=MOST_SEQUENCE)
+    start = None if args.from_seq is None else validation.check_count(args.from_seq, "fromSeq", most=MOST_SEQUENCE)
+    last = None if args.to_seq is None else validation.check_count(args.to_seq, "toSeq", least=0, most=MOST_SEQUENCE)
+    limit = None if args.limit is None else validation.check_count(args.limit, "limit", least=0, most=MOST_SEQUENCE)
     wanted = _wanted(args.topic)
     if args.frames:
         return _dump_frames(args, screen, start, last, wanted)

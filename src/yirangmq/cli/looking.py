@@ -11,7 +11,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column, cut
 from yirangmq.cli.values import moment
 from yirangmq.cli.views import header_text, look_line, payload_text
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.filter import parse
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
@@ -35,8 +35,8 @@ def show_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_peek(args: argparse.Namespace, screen: Screen) -> int:
-    names.check_queue(args.queue)
-    names.check_count(args.limit, "limit")
+    validation.check_queue(args.queue)
+    validation.check_count(args.limit, "limit")
     node = parse(args.filter)
     with place.seen(args, screen) as queues:
         found = islice(search(queues, args.queue, State(args.state), node), args.limit)

@@ -12,8 +12,8 @@ from yirangmq.cli.adopting import adopt, overlap
 from yirangmq.config.config import Config
 from yirangmq.core.alert_rules import PeerFacts, Turn
 from yirangmq.core.errors import NotActive, QueueError, WrongState
+from yirangmq.core.failover import Pace, Role, Status
 from yirangmq.core.health import HealthReason, health_reason
-from yirangmq.core.pairing import Pace, Role, Status
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import Introduction

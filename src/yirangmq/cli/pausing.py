@@ -9,7 +9,7 @@ from yirangmq.cli.dispatch import DISPATCH_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import brief
-from yirangmq.core import names
+from yirangmq.core import validation
 
 COLUMNS = (
     Column("queue", shrinks=True),
@@ -41,7 +41,7 @@ def run_resume(args: argparse.Namespace, screen: Screen) -> int:
 
 def _steer(args: argparse.Namespace, screen: Screen, *, paused: bool) -> int:
     """All names are checked before the first queue is touched."""
-    wanted = list(dict.fromkeys(names.check_queue(name) for name in args.queues))
+    wanted = list(dict.fromkeys(validation.check_queue(name) for name in args.queues))
     done: list[dict[str, Any]] = []
     with place.existing(args) as queues:
         for queue in wanted:

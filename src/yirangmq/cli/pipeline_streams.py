@@ -12,7 +12,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.pipeline_projects import HOME_HELP
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
-from yirangmq.core.names import check_count
+from yirangmq.core.validation import check_count
 from yirangmq.pipeline import running
 from yirangmq.pipeline.places import read_place
 from yirangmq.pipeline.seen import Seen

@@ -12,7 +12,7 @@ from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
 from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
-from yirangmq.core.settings import module_names
+from yirangmq.core.setting_types import module_names
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.holder import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES

@@ -12,10 +12,10 @@ from yirangmq.cli.policies import LARGEST, POLICY_COMMANDS
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import attribute, counted, read_input
-from yirangmq.core import names
-from yirangmq.core.chain import read_chain, show_chain
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import MAX_BODY
+from yirangmq.core.processor import read_chain, show_chain
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.jsontext import loads
 
@@ -55,7 +55,7 @@ def check_options(parser: argparse.ArgumentParser) -> None:
 def run_processor_set(args: argparse.Namespace, screen: Screen) -> int:
     document = _processor_document(args)
     if args.dry_run:
-        chain = show_chain(read_chain(document, names.check_queue(args.queue)))
+        chain = show_chain(read_chain(document, validation.check_queue(args.queue)))
     else:
         with place.opened(args) as queues:
             chain = _put(queues, args.queue, document)
@@ -82,7 +82,7 @@ def _put(queues: Queues, queue: str, document: Any) -> dict[str, Any] | None:
     if remote.address_of(queues) is not None:
         found: dict[str, Any] | None = remote.call(queues, "processor_set", queue=queue, document=document)
         return found
-    names.check_queue(queue)
+    validation.check_queue(queue)
     return queues.run(lambda transaction: trial.put(transaction, queues.verbs, queue, document))
 
 
@@ -100,7 +100,7 @@ def _rows(queues: Queues, queue: str | None) -> list[dict[str, Any]]:
 
 
 def run_show(args: argparse.Namespace, screen: Screen) -> int:
-    names.check_queue(args.queue)
+    validation.check_queue(args.queue)
     with place.seen(args, screen) as queues:
         rows = _rows(queues, args.queue)
     row = rows[0] if rows else {"queue": args.queue, "from": None, "processor": None}
@@ -129,7 +129,7 @@ def _cells(row: dict[str, Any]) -> list[object]:
 
 
 def run_check(args: argparse.Namespace, screen: Screen) -> int:
-    names.check_queue(args.queue)
+    validation.check_queue(args.queue)
     about: dict[str, Any] = {"attributes": dict(attribute(text) for text in args.attribute)}
     about |= {"type": args.type} if args.type is not None else {}
     about |= {"content_type": args.content_type} if args.content_type is not None else {}

@@ -12,7 +12,7 @@ from yirangmq.broker import overview
 from yirangmq.broker.queues import Queues
 from yirangmq.cli import remote
 from yirangmq.cli.screen import Screen
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.queue_lists import PAGE
 
@@ -35,7 +35,7 @@ def queue_options(parser: argparse.ArgumentParser) -> None:
 def limit_of(args: argparse.Namespace, screen: Screen) -> int | None:
     """How many rows are wanted; None: all."""
     if args.limit is not None:
-        return names.check_count(args.limit, "--limit", most=10**9)
+        return validation.check_count(args.limit, "--limit", most=10**9)
     return None if args.all or screen.json else SHOWN
 
 
@@ -74,7 +74,7 @@ def first_rows(queues: Queues, limit: int | None, prefix: str = "") -> list[Row]
 
 def of_queues(queues: Queues, wanted: Sequence[str]) -> list[Row]:
     """Those of these queues."""
-    return [row for queue in wanted for row in page(queues, queue=names.check_queue(queue))["queues"]]
+    return [row for queue in wanted for row in page(queues, queue=validation.check_queue(queue))["queues"]]
 
 
 def note_more(screen: Screen, shown: int, all_queues: int, prefix: str) -> None:

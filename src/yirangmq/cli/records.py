@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import cut, safe
 from yirangmq.cli.values import brief
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import MOST_SEQUENCE, Record
 from yirangmq.format.record import as_json, instant
@@ -44,7 +44,7 @@ def show_records(args: argparse.Namespace, screen: Screen, records: Iterable[Rec
 
 
 def sequence_of(number: int | None, field: str) -> int | None:
-    return None if number is None else names.check_count(number, field, most=MOST_SEQUENCE)
+    return None if number is None else validation.check_count(number, field, most=MOST_SEQUENCE)
 
 
 def moment_of(text: str | None, field: str) -> datetime | None:

@@ -23,10 +23,9 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.config.checks import exposed
 from yirangmq.config.config import Config
-from yirangmq.core.access import Grant, check_secret, check_token
+from yirangmq.core.access import Grant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store
-from yirangmq.core.programs import grants
 from yirangmq.fsio import permissions
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.observe import logs

@@ -7,7 +7,7 @@ from yirangmq.cli import exits, options, place
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.core.errors import QueueError
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 
 
 def ack_options(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from yirangmq import __version__
 from yirangmq.broker.desk import Desk
 from yirangmq.cli.parts import ServerParts
-from yirangmq.core.programs import show as show_programs
+from yirangmq.core.access import show as show_programs
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading
 from yirangmq.observe.process import resident_bytes

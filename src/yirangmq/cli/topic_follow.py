@@ -12,10 +12,9 @@ from yirangmq.cli.records import moment_of, sequence_of, show_records
 from yirangmq.cli.screen import Screen
 from yirangmq.client.topic_faces import Topics
 from yirangmq.client.topic_values import Event, LostRecords, Missing, NewEpoch, TopicRecord
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.feeds import ClientState
-from yirangmq.core.topics import MOST_SEQUENCE
+from yirangmq.core.topics import MOST_SEQUENCE, ClientState
 
 PAGE = 1000
 MOST_TAIL = 1_000_000
@@ -53,7 +52,7 @@ def _shape(parser: argparse.ArgumentParser) -> None:
 
 def run_subscribe(args: argparse.Namespace, screen: Screen) -> int:
     given = _terms(args)
-    limit = MOST_SEQUENCE if args.limit is None else names.check_count(args.limit, "--limit", most=MOST_SEQUENCE)
+    limit = MOST_SEQUENCE if args.limit is None else validation.check_count(args.limit, "--limit", most=MOST_SEQUENCE)
     with stopping_on_terminate(), topic_place.opened(args) as topics:
         _follow(args, screen, topics, given, limit)
     return exits.OK
@@ -87,7 +86,7 @@ def _follow(args: argparse.Namespace, screen: Screen, topics: Topics, given: dic
         if text:
             screen.note(text)
 
-    idle = None if args.idle is None else names.check_milliseconds(args.idle, "--idle") / 1000
+    idle = None if args.idle is None else validation.check_milliseconds(args.idle, "--idle") / 1000
     with topics.subscribe(args.topics, confirm="manual", on_event=tell, **given) as subscription:
         while limit and (batch := subscription.next_batch(idle)):
             show_records(args, screen, batch[:limit])
@@ -111,7 +110,7 @@ def _said(event: Event) -> str:
 
 
 def run_tail(args: argparse.Namespace, screen: Screen) -> int:
-    count = names.check_count(args.lines, "-n", least=0, most=MOST_TAIL)
+    count = validation.check_count(args.lines, "-n", least=0, most=MOST_TAIL)
     with stopping_on_terminate(), topic_place.opened(args) as topics:
         about = topics.list()
         if "last" not in about and not args.follow:

@@ -13,7 +13,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import counted
 from yirangmq.client.topic_faces import Topics
 from yirangmq.client.topic_values import TopicRecord
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NewRecord, check_topic
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
@@ -80,7 +80,7 @@ def _target(args: argparse.Namespace) -> tuple[str, str] | None:
     kind, _, name = args.to.partition(":")
     if kind not in ("queue", "topic") or not name:
         raise BadInput(f"must be queue:NAME or topic:NAME, not {args.to!r}", field="--to")
-    return kind, names.check_queue(name, "--to") if kind == "queue" else check_topic(name, "--to")
+    return kind, validation.check_queue(name, "--to") if kind == "queue" else check_topic(name, "--to")
 
 
 def _span(topics: Topics, first: int | None, begin: datetime | None, last: int | None, end: datetime | None) -> Span:

@@ -10,7 +10,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column
 from yirangmq.cli.values import counted
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
@@ -58,8 +58,8 @@ def run_drop(args: argparse.Namespace, screen: Screen) -> int:
 
 def _drop_ids(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
     """All of them are there, or none is dropped."""
-    ids = list(dict.fromkeys(names.check_id(id) for id in args.ids))
-    names.check_queue(args.queue)
+    ids = list(dict.fromkeys(validation.check_id(id) for id in args.ids))
+    validation.check_queue(args.queue)
     found = queues.read(lambda transaction: transaction.by_id(args.queue, ids))
     for id, message in zip(ids, found, strict=True):
         if message is None:
@@ -79,7 +79,7 @@ def _raise_first(errors: list[QueueError | None]) -> None:
 
 
 def _drop_queue(args: argparse.Namespace, screen: Screen, queues: Queues) -> int:
-    names.check_queue(args.queue)
+    validation.check_queue(args.queue)
     if not queues.read(lambda transaction: transaction.has_queue(args.queue)):
         raise NotFound(f"there is no queue {args.queue!r}", field="queue")
     counts = queues.counts(args.queue)

@@ -15,7 +15,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.table import Column, render
 from yirangmq.cli.values import counted, span
 from yirangmq.clock import SystemClock
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.format.envelope import iso
 from yirangmq.observe import prometheus
@@ -68,7 +68,7 @@ def metrics_options(parser: argparse.ArgumentParser) -> None:
 def run_top(args: argparse.Namespace, screen: Screen) -> int:
     if not 0.1 <= args.interval <= 3600:
         raise BadInput("must be from 0.1 to 3600 seconds", field="--interval")
-    queue = None if args.queue is None else names.check_queue(args.queue)
+    queue = None if args.queue is None else validation.check_queue(args.queue)
     with place.seen(args, screen) as queues:
         looks = _looks(queues, queue)
         if screen.json:
@@ -180,8 +180,8 @@ def _short(seconds: float | None) -> str | None:
 
 
 def run_watch(args: argparse.Namespace, screen: Screen) -> int:
-    queue = None if args.queue is None else names.check_queue(args.queue)
-    left = sys.maxsize if args.limit is None else names.check_count(args.limit, "--limit")
+    queue = None if args.queue is None else validation.check_queue(args.queue)
+    left = sys.maxsize if args.limit is None else validation.check_count(args.limit, "--limit")
     with place.seen(args, screen) as queues:
         served = remote.address_of(queues) is not None
         if not served:

@@ -20,7 +20,7 @@ from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
 from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
 from yirangmq.clock import give_way, processors
-from yirangmq.core.vigil import Vigil
+from yirangmq.core.adaptive_spin import Vigil
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

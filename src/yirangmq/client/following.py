@@ -17,7 +17,7 @@ from yirangmq.client.keeping import Keeping, Nowhere
 from yirangmq.client.topic_values import TopicRecord
 from yirangmq.client.way import LISTEN_SECONDS, Hear, Terms, Way, reason
 from yirangmq.core.errors import QueueError, Unavailable, Unreachable
-from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import ClientState
 
 FOREVER = 10.0 * 366 * 86400
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, TooLarge
 from yirangmq.core.message import Counts
 from yirangmq.format.delivery import Look
@@ -23,8 +23,8 @@ class Caller(Protocol):
 
 async def peek(client: Caller, queue: str, limit: int = 10, *, state: str = "ready") -> list[Look]:
     """See the first messages of a state without taking them."""
-    names.check_queue(queue)
-    names.check_count(limit, "limit", most=MOST_PER_CALL)
+    validation.check_queue(queue)
+    validation.check_count(limit, "limit", most=MOST_PER_CALL)
     found: list[Look] = []
     cursor = ""
     while True:
@@ -52,8 +52,8 @@ async def _page(client: Caller, queue: str, state: str, limit: int, cursor: str)
 
 async def show(client: Caller, queue: str, id: str) -> Look:
     """One message, wherever it stands."""
-    names.check_queue(queue)
-    [parts], _ = unpack(await client.call("show", queue=queue, id=names.check_id(id)))
+    validation.check_queue(queue)
+    [parts], _ = unpack(await client.call("show", queue=queue, id=validation.check_id(id)))
     return Look(*parts)
 
 
@@ -160,8 +160,8 @@ async def schedules(client: Caller, queue: str | None = None) -> list[dict[str, 
 
 async def drop(client: Caller, queue: str, ids: Sequence[str]) -> Results:
     """Give messages up, in any state; for each None, or why not."""
-    names.check_queue(queue)
-    names.check_many(ids, "ids")
+    validation.check_queue(queue)
+    validation.check_many(ids, "ids")
     if not ids:
         return []
     answers = await client.call("drop", queue=queue, ids=[*ids])

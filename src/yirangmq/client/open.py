@@ -8,7 +8,7 @@ from yirangmq.client.faces import Client
 from yirangmq.client.verbs import AsyncClient
 from yirangmq.client.wires import Terms, Wires
 from yirangmq.clock import TimeOrderedIds, default_consumer
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.ports import Ids
 
 TIMEOUT = 30.0
@@ -68,9 +68,9 @@ def _terms(
         retries = RETRIES if len(addresses) == 1 else FAILOVER_RETRIES
     return Terms(
         addresses,
-        default_consumer() if consumer is None else names.check_consumer(consumer),
-        names.check_milliseconds(timeout, "timeout", least=0.001) / 1000,
-        names.check_count(retries, "retries", least=0, most=10_000),
+        default_consumer() if consumer is None else validation.check_consumer(consumer),
+        validation.check_milliseconds(timeout, "timeout", least=0.001) / 1000,
+        validation.check_count(retries, "retries", least=0, most=10_000),
         silence,
     )
 

@@ -11,7 +11,7 @@ from types import TracebackType
 from yirangmq.client import sending
 from yirangmq.client.courier import Courier, Pipeline
 from yirangmq.client.errand import Errand
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Ids, Stored
 from yirangmq.wire import calls
@@ -33,7 +33,7 @@ class AsyncSender:
         told: Callable[[Stored], object] | None,
         left: Callable[["AsyncSender"], None],
     ) -> None:
-        names.check_told(told)
+        validation.check_told(told)
         self._ids = ids
         self._queue = queue
         self._told = told

@@ -11,7 +11,7 @@ from yirangmq.client.following import AsyncTopicSubscription
 from yirangmq.client.table import Face, Given, blocking, iterating
 from yirangmq.client.topic_values import TopicRecord
 from yirangmq.client.topics import AsyncTopics
-from yirangmq.core.feeds import ClientState
+from yirangmq.core.topics import ClientState
 
 
 def _opening(

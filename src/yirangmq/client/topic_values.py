@@ -5,8 +5,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.feeds import ClientState
-from yirangmq.core.topics import Record
+from yirangmq.core.topics import ClientState, Record
 from yirangmq.format.jsontext import loads
 
 

@@ -16,11 +16,10 @@ from yirangmq.client.named import Caller
 from yirangmq.client.shipment import Shipment
 from yirangmq.client.topic_values import Event, Receipt, TopicRecord, new_topic_record
 from yirangmq.client.way import Confirming, Terms
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import make_filter
-from yirangmq.core.topics import MOST_SEQUENCE, NewRecord, check_subscriber, check_topic
+from yirangmq.core.topics import MOST_SEQUENCE, NewRecord, Start, check_subscriber, check_topic
 from yirangmq.wire import feeds
 from yirangmq.wire.frames import Kind
 
@@ -114,10 +113,10 @@ class AsyncTopics:
             epoch,
             resume,
             _one_of(confirm, "confirm", "after", "before", "manual"),
-            names.check_milliseconds(reconnect, "reconnect") / 1000,
+            validation.check_milliseconds(reconnect, "reconnect") / 1000,
             _one_of(new_epoch, "new_epoch", "raise", "follow") == "follow",
-            FOREVER if idle is None else names.check_milliseconds(idle, "idle") / 1000,
-            names.check_milliseconds(progress, "progress") / 1000,
+            FOREVER if idle is None else validation.check_milliseconds(idle, "idle") / 1000,
+            validation.check_milliseconds(progress, "progress") / 1000,
         )
         keeping: Keeping = AtServer() if name else InFile(file) if file is not None else Nowhere()
         made = AsyncTopicSubscription(
@@ -203,7 +202,7 @@ def _where(start: str, sequence: int | None, time: datetime | float | None) -> t
     if sequence is not None and time is not None:
         raise BadInput("stands beside sequence; give one of them", field="time")
     if sequence is not None:
-        return Start.SEQUENCE, names.check_count(sequence, "sequence", least=1, most=MOST_SEQUENCE)
+        return Start.SEQUENCE, validation.check_count(sequence, "sequence", least=1, most=MOST_SEQUENCE)
     if time is not None:
         return Start.TIME, _nanoseconds(time)
     if start not in (Start.NEW, Start.BEGINNING):

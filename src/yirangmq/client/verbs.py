@@ -16,10 +16,10 @@ from yirangmq.client.shipment import Shipment
 from yirangmq.client.subscription import AsyncSubscription
 from yirangmq.client.topics import AsyncTopics
 from yirangmq.client.values import Batch, Delivery, new_delivery
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Reason, check_reason
 from yirangmq.core.ports import Ids, Stored
-from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.wire import calls
 from yirangmq.wire.calls import Outgoing
 from yirangmq.wire.frames import Kind
@@ -93,7 +93,7 @@ class AsyncClient:
 
     async def publish(self, queue: str, message: object) -> Stored:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         made = [sending.outgoing(queue, message, self._ids.new(1)[0])]
         errand = Errand(Kind.PUBLISH, calls.Publish(queue, made))
         await self._courier.see_through(errand, self._courier.terms.timeout)
@@ -104,8 +104,8 @@ class AsyncClient:
 
         A list is checked as a whole before the first is sent; any other iterable is read as it goes. If the server
         refuses a frame, nothing after it is sent; the error's ``receipts`` tell what was stored."""
-        names.check_queue(queue)
-        names.check_many(messages, "messages")
+        validation.check_queue(queue)
+        validation.check_many(messages, "messages")
         made = sending.all_outgoing(queue, messages, self._ids)
         return await self._publish(queue, list(made) if sending.is_to_check(messages) else made)
 
@@ -113,7 +113,7 @@ class AsyncClient:
         self, queue: str, texts: Iterable[bytes], *, delay: float = 0, ttl: float | None = None
     ) -> list[Stored]:
         """Put JSON documents in: envelopes as they are, anything else wrapped as a payload."""
-        names.check_queue(queue)
+        validation.check_queue(queue)
         batch = list(texts)
         given = zip(batch, self._ids.new(len(batch)), strict=True)
         return await self._publish(queue, [sending.outgoing_text(queue, text, id, delay, ttl) for text, id in given])
@@ -121,8 +121,8 @@ class AsyncClient:
     def sender(self, queue: str, window: int = 64, *, told: Callable[[Stored], object] | None = None) -> AsyncSender:
         """Publish one by one without waiting for each: at most ``window`` are unanswered at a time. ``told`` is called
         with the receipt of each, in order, when its answer is looked at: by the next call that sends or settles."""
-        names.check_queue(queue)
-        names.check_count(window, "window", most=MOST_PER_CALL)
+        validation.check_queue(queue)
+        validation.check_count(window, "window", most=MOST_PER_CALL)
         sender = AsyncSender(self._courier, self._ids, queue, window, told, self._senders.discard)
         self._senders.add(sender)
         return sender
@@ -145,10 +145,10 @@ class AsyncClient:
     ) -> list[Delivery]:
         """Take up to ``limit`` messages for a while; wait up to ``wait`` seconds for the first one. Large messages
         may come in smaller numbers than asked for."""
-        names.check_queue(queue)
-        names.check_count(limit, "limit", most=MOST_PER_CALL)
+        validation.check_queue(queue)
+        validation.check_count(limit, "limit", most=MOST_PER_CALL)
         who, span = self._who(consumer), _span(lease_seconds, "leaseSeconds", least=0.001)
-        until = time.monotonic() + names.check_milliseconds(wait, "wait") / 1000
+        until = time.monotonic() + validation.check_milliseconds(wait, "wait") / 1000
         while True:
             left = min(max(0.0, until - time.monotonic()), LONGEST_POLL)
             body = calls.Lease(queue, limit, round(left * 1000), span, who)
@@ -168,16 +168,16 @@ class AsyncClient:
     ) -> AsyncSubscription:
         """Have messages pushed, at most ``credit`` unsettled at a time. Iterate over it, and settle what you get with
         the verbs here or with its own ``ack_nowait``; it ends when nothing came for ``idle`` seconds."""
-        names.check_queue(queue)
-        names.check_count(credit, "credit", most=MOST_PER_CALL)
-        patience = None if idle is None else names.check_milliseconds(idle, "idle") / 1000
+        validation.check_queue(queue)
+        validation.check_count(credit, "credit", most=MOST_PER_CALL)
+        patience = None if idle is None else validation.check_milliseconds(idle, "idle") / 1000
         terms = calls.Subscribe(queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._who(consumer))
         subscription = AsyncSubscription(self._courier, terms, patience, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
 
     def _who(self, consumer: str | None) -> str:
-        return self.consumer if consumer is None else names.check_consumer(consumer)
+        return self.consumer if consumer is None else validation.check_consumer(consumer)
 
     async def ack(self, leases: str | Sequence[str], *, consumer: str | None = None) -> None:
         """It worked. Raises the first error, after all the others were acknowledged."""
@@ -210,7 +210,7 @@ class AsyncClient:
     ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
         body = calls.Nack(
-            _checked(leases), check_reason(reason).value, names.check_text(text), _span(delay, "delay"), consumer
+            _checked(leases), check_reason(reason).value, validation.check_text(text), _span(delay, "delay"), consumer
         )
         return await self._settle(Kind.NACK, body)
 
@@ -279,7 +279,7 @@ def _receipts(body: calls.Publish, errand: Errand) -> list[Stored]:
 
 
 def _span(seconds: float | None, field: str, *, least: float = 0) -> int | None:
-    return None if seconds is None else names.check_milliseconds(seconds, field, least=least)
+    return None if seconds is None else validation.check_milliseconds(seconds, field, least=least)
 
 
 def _several(leases: str | Sequence[str]) -> Sequence[str]:

@@ -26,7 +26,7 @@ from yirangmq.core.errors import (
     WrongEpoch,
     WrongState,
 )
-from yirangmq.core.feeds import ClientState, ClientVerb, Start, client_after
+from yirangmq.core.topics import ClientState, ClientVerb, Start, client_after
 from yirangmq.wire import calls, feeds
 from yirangmq.wire.frames import Kind
 

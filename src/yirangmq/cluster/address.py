@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 SCHEME = "etcd://"
@@ -68,7 +68,7 @@ def read_address(text: str, environment: Mapping[str, str]) -> Address:
         tls=tls,
         user=user,
         password=password if user else "",
-        name=names.check_queue(options.get("name", NAME), "store"),
+        name=validation.check_queue(options.get("name", NAME), "store"),
         lease=_number(options, "lease", LEASE),
         quota=_number(options, "quota", QUOTA),
         watchdog=_number(options, "watchdog", WATCHDOG),

@@ -6,13 +6,12 @@ in line and the moment from which it may be given out; ``out`` says that it is w
 
 from typing import Any
 
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST, Failure, Message
+from yirangmq.core.message import RANK_LAST, Failure, Message, Reason, check_reason
 from yirangmq.core.policy import Chance, QueuePolicy
-from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.core.states import State
-from yirangmq.core.strict import Fields
+from yirangmq.core.validation import Fields
 from yirangmq.format.envelope import iso
 from yirangmq.format.jsontext import dumps, loads
 
@@ -23,7 +22,7 @@ def fresh(queue: str, index: int, name: bytes) -> Message:
 
 
 def leased(card: Message, policy: QueuePolicy, now: int, home: bytes) -> Message:
-    return decide.lease(card, now, now + policy.visibility_ms, home.decode("latin-1"))
+    return transitions.lease(card, now, now + policy.visibility_ms, home.decode("latin-1"))
 
 
 def home_of(card: Message) -> bytes:
@@ -34,23 +33,25 @@ def name_of(card: Message) -> bytes:
     return card.id.encode("latin-1")
 
 
-def lapsed(card: Message, policy: QueuePolicy, now: int, place: int) -> decide.Outcome:
-    outcome = decide.expire(card, policy, now, place)
+def lapsed(card: Message, policy: QueuePolicy, now: int, place: int) -> transitions.Outcome:
+    outcome = transitions.expire(card, policy, now, place)
     assert outcome is not None, "a lease that ends leaves a message"
     return outcome
 
 
-def refused(card: Message, policy: QueuePolicy, now: int, given: bytes, place: int, fraction: float) -> decide.Outcome:
+def refused(
+    card: Message, policy: QueuePolicy, now: int, given: bytes, place: int, fraction: float
+) -> transitions.Outcome:
     """A consumer's nack; a note that cannot be read is a nack without a reason."""
     try:
         fields = Fields(loads(given) if given else {})
         seconds = fields.take("delaySec", None)
         delay = round(float(seconds) * 1000) if isinstance(seconds, int | float) else None
         reason = check_reason(fields.take("reasonCode", Reason.HANDLER_ERROR))
-        cause = decide.Cause(reason, str(fields.take("reasonMessage", "")), delay)
+        cause = transitions.Cause(reason, str(fields.take("reasonMessage", "")), delay)
     except (BadInput, ValueError):
-        cause = decide.Cause(Reason.HANDLER_ERROR)
-    return decide.nack(card, policy, now, cause, place, Chance(fraction))
+        cause = transitions.Cause(Reason.HANDLER_ERROR)
+    return transitions.nack(card, policy, now, cause, place, Chance(fraction))
 
 
 def note(card: Message, *, out: bool) -> bytes:

@@ -14,9 +14,9 @@ from yirangmq.cluster.etcd import Etcd, Txn, end_of, put
 from yirangmq.cluster.following import follow
 from yirangmq.cluster.keys import NACK, Delivery, Keys, text_of
 from yirangmq.cluster.leases import Lease
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, Unavailable
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.format.jsontext import dumps
 
 SECONDS = 5
@@ -40,7 +40,7 @@ class Consumer:
 
     def __init__(self, etcd: Etcd, queue: str, client: str, host: str = "", seconds: int = SECONDS) -> None:
         self._etcd = etcd
-        self._keys = Keys(names.check_queue(queue))
+        self._keys = Keys(validation.check_queue(queue))
         self._home = self._keys.home(client)
         self._host = host.encode() or client.encode()
         self._seconds = seconds

@@ -6,7 +6,7 @@ consumers. What we write ourselves is written short; a consumer gets its copies 
 
 from typing import NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 ROOTS = (b"/q/", b"/queue/")
@@ -144,7 +144,7 @@ def queue_of(key: bytes) -> str | None:
     if root is None:
         return None
     try:
-        return names.check_queue(key[len(root) :].split(b"/", 1)[0].decode())
+        return validation.check_queue(key[len(root) :].split(b"/", 1)[0].decode())
     except (UnicodeDecodeError, BadInput):
         return None
 

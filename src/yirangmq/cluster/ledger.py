@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from yirangmq.cluster import cards
 from yirangmq.cluster.arrivals import Arrival, Arrivals
 from yirangmq.cluster.keys import Keys
-from yirangmq.core.decide import Outcome
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
+from yirangmq.core.transitions import Outcome
 
 WINDOW = 256
 """Messages a consumer has at once and has not acked; 32 cost about 15 % in our trials."""

@@ -15,7 +15,7 @@ from typing import Any
 from yirangmq.cluster.consuming import BATCH, PAUSE_SECONDS
 from yirangmq.cluster.etcd import Etcd, Txn
 from yirangmq.cluster.keys import Keys
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, QuotaExceeded, StoreError, TooLarge, Unavailable
 from yirangmq.core.ports import Ids
 from yirangmq.format.jsontext import loads
@@ -39,7 +39,7 @@ class Producer:
         if level not in LEVELS:
             raise BadInput(f"{level!r} is not one of {', '.join(LEVELS)}", field="reliability")
         self._etcd = etcd
-        self._keys = Keys(names.check_queue(queue))
+        self._keys = Keys(validation.check_queue(queue))
         self._client = client
         self._ids = ids
         self._level = level

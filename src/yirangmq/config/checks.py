@@ -4,10 +4,9 @@ import re
 
 from yirangmq.config.addresses import host_and_port, is_local
 from yirangmq.config.config import Config
-from yirangmq.core.access import check_secret, check_token
-from yirangmq.core.chain import Chain, check_hooks
+from yirangmq.core.access import check_routes, check_secret, check_token
 from yirangmq.core.errors import BadInput
-from yirangmq.core.programs import check_routes
+from yirangmq.core.processor import Chain, check_hooks
 
 LONGEST_ADDRESS = 150
 """Of what the other node tells clients; it is in every heartbeat."""

@@ -5,7 +5,7 @@ import socket
 from yirangmq.config.addresses import host_and_port
 from yirangmq.config.setting import OFF
 from yirangmq.config.table import Settings
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 
 
 class Config(Settings):

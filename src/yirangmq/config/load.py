@@ -9,8 +9,7 @@ from yirangmq.config.checks import checked
 from yirangmq.config.config import Config
 from yirangmq.config.setting import PREFIX, flag, variable
 from yirangmq.core.errors import BadInput
-from yirangmq.core.nearest import nearest
-from yirangmq.core.strict import kind
+from yirangmq.core.validation import kind, nearest
 
 FOREIGN = "mq_"
 """Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""

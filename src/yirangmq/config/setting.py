@@ -4,7 +4,7 @@
 from dataclasses import MISSING, Field, field
 from typing import Any
 
-from yirangmq.core.settings import Reader
+from yirangmq.core.setting_types import Reader
 
 PREFIX = "YIRANGMQ_"
 OFF = "off"

@@ -7,16 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from yirangmq.config.setting import OFF, setting
-from yirangmq.core.access import TokenRule
+from yirangmq.core.access import Program, Route, TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
-from yirangmq.core.chain import Chain
-from yirangmq.core.names import MAX_SECONDS
-from yirangmq.core.outgoing import OutgoingNetworks, read_networks
-from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK
-from yirangmq.core.programs import Program, Route
-from yirangmq.core.quota import RESERVE_BYTES
-from yirangmq.core.settings import (
+from yirangmq.core.policy import MAX_BODY, MOST_AT_WORK, RESERVE_BYTES
+from yirangmq.core.processor import Chain
+from yirangmq.core.setting_types import (
     KEEP_DAYS,
     MIB,
     a_number,
@@ -42,6 +38,8 @@ from yirangmq.core.settings import (
     whole_number,
     yes_or_no,
 )
+from yirangmq.core.validation import MAX_SECONDS
+from yirangmq.core.webhook import OutgoingNetworks, read_networks
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -24,7 +24,7 @@ from yirangmq.consumer.route import Handle, Route
 from yirangmq.consumer.shift import Interrupted, Settings, Shift, Stop
 from yirangmq.consumer.tally import Summary
 from yirangmq.consumer.validation import Validation, Validator
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 Function = TypeVar("Function", bound=Handle)
@@ -52,16 +52,16 @@ class Consumer:
         poison_after: int = 0,
         name: str | None = None,
     ) -> None:
-        names.check_milliseconds(drain_seconds, "drainSeconds")
+        validation.check_milliseconds(drain_seconds, "drainSeconds")
         if lease_seconds is not None:
-            names.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
+            validation.check_milliseconds(lease_seconds, "leaseSeconds", least=0.001)
         self._source = source
         self._concurrency = concurrency
         self._timeout = timeout
         self._lease_seconds = lease_seconds
         self._drain_seconds = drain_seconds
-        self._poison_after = names.check_count(poison_after, "poisonAfter", least=0)
-        self._name = None if name is None else names.check_consumer(name, "name")
+        self._poison_after = validation.check_count(poison_after, "poisonAfter", least=0)
+        self._name = None if name is None else validation.check_consumer(name, "name")
         self._routes: dict[str, Route] = {}
         self._inbox: SimpleQueue[BaseException | None] = SimpleQueue()
         self._shift: Shift | None = None
@@ -112,7 +112,7 @@ class Consumer:
         if self._shift is not None:
             raise BadInput("runs already", field="consumer")
         if limit is not None:
-            names.check_count(limit, "limit")
+            validation.check_count(limit, "limit")
         with _opened(self._source) as queues, self._signals():
             settings = Settings(
                 name=self._name or queues.consumer,

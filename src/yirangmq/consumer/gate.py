@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from yirangmq.core.roster import WISHES, ConsumerState
+from yirangmq.core.consumer_registry import WISHES, ConsumerState
 
 
 class Gate:

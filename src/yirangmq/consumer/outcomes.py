@@ -3,8 +3,8 @@
 import inspect
 from typing import Any, NamedTuple
 
-from yirangmq.core import names
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core import validation
+from yirangmq.core.message import MAX_MESSAGE, Reason
 
 
 class Retry(Exception):
@@ -14,7 +14,7 @@ class Retry(Exception):
 
     def __init__(self, after: float | None = None, reason: str = "") -> None:
         super().__init__(reason or "the handler asked for another try")
-        self.after = None if after is None else names.check_milliseconds(after, "after") / 1000
+        self.after = None if after is None else validation.check_milliseconds(after, "after") / 1000
 
 
 class Reject(Exception):

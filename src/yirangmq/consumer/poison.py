@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 
 from yirangmq.consumer.outcomes import Outcome
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core.message import MAX_MESSAGE, Reason
 
 MOST = 10_000
 """Messages remembered; those that failed longest ago are forgotten first."""

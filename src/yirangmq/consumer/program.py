@@ -9,8 +9,8 @@ import threading
 from yirangmq.consumer.child import Child, Ended
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.outcomes import DONE, Outcome, too_slow
-from yirangmq.core import names
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
+from yirangmq.core import validation
+from yirangmq.core.message import MAX_MESSAGE, Reason
 
 EXIT_DONE = 0
 EXIT_REJECT = os.EX_DATAERR
@@ -39,10 +39,10 @@ class Program:
     ) -> None:
         """Times in seconds. One of these serves one run of a consumer: what was cancelled stays so."""
         if timeout is not None:
-            names.check_milliseconds(timeout, "timeout", least=0.001)
+            validation.check_milliseconds(timeout, "timeout", least=0.001)
         if retry_after is not None:
-            names.check_milliseconds(retry_after, "retryAfter")
-        names.check_milliseconds(grace, "killAfter")
+            validation.check_milliseconds(retry_after, "retryAfter")
+        validation.check_milliseconds(grace, "killAfter")
         self._argv = argv
         self._raw = raw
         self._timeout = timeout

@@ -7,7 +7,7 @@ from typing import Any
 
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.validation import Validation
-from yirangmq.core import names
+from yirangmq.core import validation as names
 from yirangmq.core.errors import BadInput
 
 Handle = Callable[[Delivery], Any]

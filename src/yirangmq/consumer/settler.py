@@ -16,7 +16,7 @@ from yirangmq.consumer.ports import Queues, Results
 from yirangmq.consumer.tally import Tally
 from yirangmq.consumer.threads import Fail, thread
 from yirangmq.core.backoff import Backoff
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 
 BACKOFF = Backoff(first=0.05, limit=1.0)
 """Seconds between two attempts while the server cannot be reached."""

@@ -23,7 +23,7 @@ from yirangmq.consumer.route import Route
 from yirangmq.consumer.settler import Ending, Settler
 from yirangmq.consumer.station import Station
 from yirangmq.consumer.tally import Summary, Tally
-from yirangmq.core.roster import ConsumerState
+from yirangmq.core.consumer_registry import ConsumerState
 
 LAST_WORDS_SECONDS = 5.0
 """For the last results after everything else has ended."""

@@ -10,8 +10,7 @@ from typing import Any
 from yirangmq.core.alert_rules import NAMES, RULES, RuleSetting, check_rules
 from yirangmq.core.alerts import Level, Pace
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import MAX_SECONDS, check_consumer, check_id
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.validation import MAX_SECONDS, Fields, check_consumer, check_id, kind
 from yirangmq.core.webhook import Webhook, read_webhook
 
 KINDS = ("webhook", "email", "command")

@@ -6,12 +6,11 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.feeds import Start
-from yirangmq.core.strict import Fields, kind
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.core.topics import MOST_SEQUENCE
+from yirangmq.core.topics import MOST_SEQUENCE, Start
+from yirangmq.core.validation import Fields, kind
 
 DEFINED = "bridge/"
 REACHED = "bridge-cursor/"
@@ -63,14 +62,14 @@ class NewBridge(NamedTuple):
 
 
 def check_bridge(name: object, field: str = "name") -> str:
-    return names.check_consumer(name, field)
+    return validation.check_consumer(name, field)
 
 
 def read_new(given: object, path: str = "") -> NewBridge:
     """From a document. ``BadInput`` names the field."""
     fields = Fields(given, path)
     name = check_bridge(fields.take("name", None), fields.name("name"))
-    queue = names.check_queue(fields.take("queue", None), fields.name("queue"))
+    queue = validation.check_queue(fields.take("queue", None), fields.name("queue"))
     topics = _topics(fields.take("topics", []), fields.name("topics"))
     groups = fields.flag("groups", True)
     start, at = read_start(fields)

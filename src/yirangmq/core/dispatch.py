@@ -1,9 +1,14 @@
 """Who gets which message: each strategy is a function of the consumers, the messages and what it remembers, and of
 nothing else. The same input always gives the same output; chance is a number handed in and on.
 
-Knows: rules. Does not know: leases, stores, who the consumers really are."""
+Knows: rules. Does not know: leases, stores, who the consumers really are.
 
-from collections.abc import Callable, Mapping, Sequence
+Who counts as a consumer of a queue: those registered by name, those who are there, and those who were there a moment
+ago. Pure; the time is handed in.
+
+Knows: names and instants. Does not know: connections, stores."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -11,9 +16,9 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.validation import Fields, kind
 
 MOST_WEIGHT = 1_000
 MOST_WEIGHTS = 1_000
@@ -75,7 +80,7 @@ def read_dispatch(given: object, queue: str) -> Dispatch | None:
         strategy=Strategy(part.choice("strategy", Strategy.FIRST_AVAILABLE, tuple(Strategy))),
         weights=_read_weights(part.take("weights", {}), part.name("weights")),
         key=_read_key(part.take("key", None), part.name("key")),
-        grace_ms=round(part.number("graceSec", GRACE_SEC, least=0, most=names.MAX_SECONDS) * 1000),
+        grace_ms=round(part.number("graceSec", GRACE_SEC, least=0, most=validation.MAX_SECONDS) * 1000),
         outcomes=_read_outcomes(part.take("outcomes", None), part.name("outcomes"), queue),
     )
     part.done()
@@ -106,7 +111,7 @@ def _read_outcomes(given: object, field: str, queue: str) -> str:
     if given is None:
         return ""
     try:
-        name = names.check_queue(given, field)
+        name = validation.check_queue(given, field)
     except BadInput as error:
         raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
     if name == queue:
@@ -322,3 +327,69 @@ def draw(lot: int) -> tuple[int, int]:
 def owner(key: str, everyone: tuple[str, ...]) -> str:
     """Of all names the one whose hash with this key is largest: if one goes, only its keys move."""
     return max(everyone, key=lambda name: blake2b(f"{name}\0{key}".encode(), digest_size=8).digest())
+
+
+MOST_SEEN = 1_000
+"""Names remembered that are not registered; the longest away make room."""
+
+
+class Attendance(NamedTuple):
+    """``registered``: by an operator or by itself, since when; until it is deregistered. ``here``: who waits for
+    messages now, and whether it asks anew for each batch. ``seen``: those who do not, and when they last did."""
+
+    registered: Mapping[str, int] = {}
+    here: Mapping[str, bool] = {}
+    seen: Mapping[str, int] = {}
+
+    def everyone(self, now: int, grace_ms: int) -> list[str]:
+        late = [name for name, at in self.seen.items() if now - at <= grace_ms]
+        return sorted({*self.registered, *self.here, *late})
+
+
+def looked(before: Attendance, here: Mapping[str, bool], now: int, *, keeps_all: bool) -> Attendance:
+    """Who is here now. Of those who went, a poller may come again at once, and so is only away; one whose connection
+    ended is gone, unless ``keeps_all``."""
+    seen = {name: at for name, at in before.seen.items() if name not in here}
+    for name, is_poll in before.here.items():
+        if name not in here and (is_poll or keeps_all):
+            seen[name] = now
+    return before._replace(here=dict(here), seen=_bounded(seen))
+
+
+def asked(before: Attendance, name: str, now: int) -> Attendance:
+    """Somebody took messages without waiting for them."""
+    if name in before.here:
+        return before
+    return before._replace(seen=_bounded({**before.seen, name: now}))
+
+
+def forgotten(before: Attendance, now: int, grace_ms: int) -> Attendance:
+    """Without those who are away for too long."""
+    if all(now - at <= grace_ms for at in before.seen.values()):
+        return before
+    return before._replace(seen={name: at for name, at in before.seen.items() if now - at <= grace_ms})
+
+
+def registered(before: Attendance, name: str, now: int) -> Attendance:
+    return before if name in before.registered else before._replace(registered={**before.registered, name: now})
+
+
+def deregistered(before: Attendance, name: str) -> Attendance:
+    """One that is here stays for as long as it is."""
+    return before._replace(registered=_without(before.registered, name), seen=_without(before.seen, name))
+
+
+def next_change(attendance: Attendance, grace_ms: int) -> int | None:
+    """When somebody will be away for too long, if nobody comes back."""
+    return min((at + grace_ms + 1 for at in attendance.seen.values()), default=None)
+
+
+def _without(names: Mapping[str, int], name: str) -> dict[str, int]:
+    return {one: at for one, at in names.items() if one != name}
+
+
+def _bounded(seen: dict[str, int]) -> dict[str, int]:
+    if len(seen) <= MOST_SEEN:
+        return seen
+    latest: Iterable[tuple[str, int]] = sorted(seen.items(), key=lambda item: item[1])[-MOST_SEEN:]
+    return dict(latest)

@@ -6,28 +6,211 @@ when a message matches. Does not know: where the values come from; ``matches`` i
     both    = single { "and" single }
     single  = "not" single | "(" either ")" | field operator value
 
-``docs/filter.md`` is its page."""
+``docs/filter.md`` is its page.
+
+What a filter is made of: its fields, and the nodes of one that was read. Frozen values; no reading, no matching.
+
+The letters of the filter language: text to tokens, words to values, an error to a finger on the place.
+Does not know: fields, what a filter means."""
 
 import operator
-from collections.abc import Callable
-from typing import Any
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, NamedTuple
 
-from yirangmq.core import filter_text
 from yirangmq.core.errors import BadFilter
-from yirangmq.core.filter_nodes import (
-    CODES,
-    FIELDS,
-    Both,
-    Compare,
-    Either,
-    Everything,
-    Kind,
-    Node,
-    Not,
-    Value,
+from yirangmq.core.message import Reason
+from yirangmq.core.states import State
+from yirangmq.core.validation import nearest
+
+
+class Kind(Enum):
+    TEXT = "text"
+    CODE = "one of a closed list"
+    NUMBER = "number"
+    INSTANT = "date or time"
+    OPEN = "whatever the producer put there"
+
+
+FIELDS: dict[str, Kind] = {
+    "reasonCode": Kind.CODE,
+    "reasonMessage": Kind.TEXT,
+    "failedAt": Kind.INSTANT,
+    "attempt": Kind.NUMBER,
+    "consumerId": Kind.TEXT,
+    "messageId": Kind.TEXT,
+    "sourceQueue": Kind.TEXT,
+    "type": Kind.TEXT,
+    "version": Kind.NUMBER,
+    "traceId": Kind.TEXT,
+    "priority": Kind.NUMBER,
+    "publishedAt": Kind.INSTANT,
+    "state": Kind.CODE,
+    "attributes": Kind.OPEN,
+    "payload": Kind.OPEN,
+}
+CODES: dict[str, dict[str, str]] = {
+    "reasonCode": {reason.lower(): reason.value for reason in Reason},
+    "state": {state.lower(): state.value for state in State},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What stands right of an operator. A bare word may be read as a number or an instant too; a quoted one is text."""
+
+    text: str
+    quoted: bool = False
+    number: int | float | None = None
+    instant: int | None = None
+
+    @property
+    def is_null(self) -> bool:
+        return not self.quoted and self.text == "null"
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    path: tuple[str, ...]
+    operator: str
+    value: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    part: "Node"
+
+
+Node = Everything | Compare | Both | Either | Not
+
+
+def fields_of(node: Node) -> frozenset[str]:
+    """The fields a filter asks for, so that nobody loads what it does not."""
+    return frozenset(compare.path[0] for compare in _compares(node))
+
+
+def names_state(node: Node, state: State) -> bool:
+    """Whether the filter says ``state=…`` for this very state somewhere."""
+    wanted = (("state",), "=", state.value)
+    return any((compare.path, compare.operator, compare.value.text) == wanted for compare in _compares(node))
+
+
+def _compares(node: Node) -> Iterator[Compare]:
+    match node:
+        case Compare():
+            yield node
+        case Not(part):
+            yield from _compares(part)
+        case Both(parts) | Either(parts):
+            for part in parts:
+                yield from _compares(part)
+
+
+LONGEST = 10_000
+"""Characters of a filter; one that is longer was made by a program that should select by id."""
+SHOWN = 100
+"""Characters of the filter repeated in an error; the rest is cut off around the place."""
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+)
+      | (?P<open>\() | (?P<close>\))
+      | (?P<operator>!=|<=|>=|=|<|>|~)
+      | (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+      | (?P<word>(?:[^\s()<>=!~"']|(?<=\.)"(?:[^"\\]|\\.)*")+)""",
+    re.VERBOSE | re.DOTALL,
 )
-from yirangmq.core.filter_text import Token
-from yirangmq.core.nearest import nearest
+_NUMBER = re.compile(r"-?\d{1,300}(\.\d{1,300})?([eE][+-]?\d{1,3})?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_STEP = re.compile(r'"((?:[^"\\]|\\.)*)"|([^."]+)')
+_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+def tokens(text: str) -> list[Token]:
+    """Every token with its place, then one of kind "end"."""
+    if len(text) > LONGEST:
+        raise BadFilter(f"has {len(text)} characters, at most {LONGEST}", field="filter")
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            quote = text[at] in "\"'"
+            raise pointing(text, at, "this quote is never closed" if quote else f"{text[at]!r} does not belong here")
+        if match.lastgroup != "space":
+            found.append(Token(str(match.lastgroup), match.group(), at))
+        at = match.end()
+    found.append(Token("end", "", len(text)))
+    return found
+
+
+def pointing(text: str, at: int, complaint: str) -> BadFilter:
+    """The error, the filter, and a caret under the place."""
+    flat = re.sub(r"\s", " ", text)
+    begin = max(0, at - SHOWN // 2) if len(flat) > SHOWN else 0
+    shown = flat[begin : begin + SHOWN]
+    return BadFilter(f"{complaint}\n  {shown}\n  {' ' * (at - begin)}^", field="filter")
+
+
+def unquoted(text: str) -> str:
+    return _ESCAPE.sub(r"\1", text[1:-1])
+
+
+def path_of(word: str) -> tuple[str, ...]:
+    """``payload.a."b.c".d`` to its steps; empty where it is not a path."""
+    steps: list[str] = []
+    at = 0
+    while match := _STEP.match(word, at):
+        steps.append(_ESCAPE.sub(r"\1", match[1]) if match[1] is not None else match[2])
+        at = match.end()
+        if at == len(word):
+            return tuple(steps)
+        if word[at] != ".":
+            break
+        at += 1
+    return ()
+
+
+def number(text: str) -> int | float | None:
+    if not _NUMBER.fullmatch(text):
+        return None
+    return float(text) if "." in text or "e" in text.lower() else int(text)
+
+
+def instant(text: str) -> int | None:
+    """ISO 8601 to milliseconds since 1970; without an offset it is UTC, without a time it is midnight."""
+    if not _DATE.match(text):
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
+
 
 DEEPEST = 50
 """Nested parentheses and nots; a person needs three."""
@@ -53,7 +236,7 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = filter_text.tokens(text)
+        self._tokens = tokens(text)
         self._next = 0
         self._depth = 0
 
@@ -83,7 +266,7 @@ class _Reader:
         return False
 
     def _wrong(self, token: Token, complaint: str) -> BadFilter:
-        return filter_text.pointing(self._text, token.at, complaint)
+        return pointing(self._text, token.at, complaint)
 
     def _either(self) -> Node:
         parts = [self._both()]
@@ -134,7 +317,7 @@ class _Reader:
         return Compare(path, sign.text, self._value(path[0], sign, word))
 
     def _path(self, field: Token) -> tuple[str, ...]:
-        path = filter_text.path_of(field.text)
+        path = path_of(field.text)
         kind = FIELDS.get(path[0]) if path else None
         if kind is None:
             near = nearest(path[0] if path else field.text, FIELDS)
@@ -148,9 +331,9 @@ class _Reader:
 
     def _value(self, field: str, sign: Token, word: Token) -> Value:
         if word.kind == "string":
-            value = Value(filter_text.unquoted(word.text), quoted=True)
+            value = Value(unquoted(word.text), quoted=True)
         else:
-            value = Value(word.text, False, filter_text.number(word.text), filter_text.instant(word.text))
+            value = Value(word.text, False, number(word.text), instant(word.text))
         if value.is_null:
             if sign.text not in ("=", "!="):
                 raise self._wrong(sign, "null can only be compared with = and !=")
@@ -179,11 +362,11 @@ class _Reader:
         if sign.text == "~":
             raise self._wrong(sign, f"{field} is a {kind.value}; ~ looks into text")
         if kind is Kind.NUMBER:
-            amount = filter_text.number(value.text)
+            amount = number(value.text)
             if amount is None:
                 raise self._wrong(word, f"{field} is a number, and {value.text!r} is not")
             return Value(value.text, False, amount)
-        moment = filter_text.instant(value.text)
+        moment = instant(value.text)
         if moment is None:
             raise self._wrong(word, f"{field} is a time, such as 2026-01-14 or 2026-01-14T09:30:00+09:00")
         return Value(value.text, False, moment)
@@ -235,11 +418,11 @@ def _holds(found: object, sign: str, value: Value) -> bool:
 def _text_holds(found: str, sign: str, value: Value) -> bool:
     """Text against a bare date is time, and against a bare number is a number, where both sides can be read so."""
     if value.instant is not None:
-        moment = filter_text.instant(found)
+        moment = instant(found)
         if moment is not None:
             return _ordered(sign, moment, value.instant)
     if value.number is not None and sign in ORDERINGS:
-        amount = filter_text.number(found)
+        amount = number(found)
         return amount is not None and _ordered(sign, amount, value.number)
     return _ordered(sign, found, value.text)
 

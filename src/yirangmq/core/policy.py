@@ -1,18 +1,103 @@
-"""The numbers that govern a queue. Seconds outside, integer milliseconds inside; the defaults stand here once."""
+"""The numbers that govern a queue. Seconds outside, integer milliseconds inside; the defaults stand here once.
+
+How full a queue may be, and what happens when it is. Pure: what is there, what comes, the limits in; how many must
+go, or the refusal, out.
+
+What counts is what is not finished: ready, delayed, held, claimed and leased. Bytes are those of payloads and of the
+envelopes' other members.
+
+What a queue's policy leaves open (null) is as the server says. Knows: policies and the server's defaults.
+Does not know: where either comes from."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.backoff import backoff_delay
-from yirangmq.core.chain import Chain, read_chain, show_chain
 from yirangmq.core.cron import Cron, read_cron
 from yirangmq.core.dispatch import Dispatch, Strategy, read_dispatch, show_dispatch
-from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.quota import DROP_OLDEST, REJECT, Quota
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
+from yirangmq.core.message import Counts
+from yirangmq.core.processor import EVERY, Chain, read_chain, show_chain
+from yirangmq.core.validation import Fields, kind
 from yirangmq.core.webhook import Webhook, read_webhook, show_webhook
+
+REJECT, DROP_OLDEST = "reject", "dropOldest"
+RESERVE_BYTES = 16 * 1024 * 1024
+"""Disk space reserved for draining a full store: twice the WAL of SQLite at its checkpoint, so that all of it can be
+copied into the database."""
+RETRY_AFTER = 5.0
+"""Seconds after which a producer may ask again: time for consumers to make room, and not yet a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """0 is no limit."""
+
+    max_messages: int = 0
+    max_bytes: int = 0
+    on_full: str = REJECT
+
+    @property
+    def is_set(self) -> bool:
+        return self.max_messages > 0 or self.max_bytes > 0
+
+
+class Load(NamedTuple):
+    """Messages, and their bytes together."""
+
+    messages: int
+    bytes: int
+
+
+def unfinished(counts: Counts) -> int:
+    return counts.ready + counts.delayed + counts.held + counts.claimed + counts.leased
+
+
+def surplus(quota: Quota, held: Load, coming: Load) -> Load:
+    """How much of what is held must go before ``coming`` fits."""
+    messages = held.messages + coming.messages - quota.max_messages if quota.max_messages else 0
+    size = held.bytes + coming.bytes - quota.max_bytes if quota.max_bytes else 0
+    return Load(max(0, messages), max(0, size))
+
+
+def refusal(quota: Quota, queue: str, held: Load, coming: Load) -> QuotaExceeded | None:
+    """Why ``coming`` is refused while all of ``held`` stays; None: it fits."""
+    for most, have, add, what in (
+        (quota.max_messages, held.messages, coming.messages, "messages"),
+        (quota.max_bytes, held.bytes, coming.bytes, "bytes"),
+    ):
+        if most and add > most:
+            return QuotaExceeded(f"queue {queue!r} takes {most} {what} in all, and this is {add}; that never fits")
+        if most and have + add > most:
+            return QuotaExceeded(
+                f"queue {queue!r} takes {most} {what} and has {have} unfinished; try again in {RETRY_AFTER:g} s"
+            )
+    return None
+
+
+def queues_refusal(most: int, have: int, coming: list[str]) -> QuotaExceeded | None:
+    """Why these new queues are refused; None: there may be so many."""
+    if have + len(coming) <= most:
+        return None
+    which = f"queue {coming[0]!r}" if len(coming) == 1 else f"{len(coming)} new queues"
+    return QuotaExceeded(
+        f"{which}: this server has {have} queues and allows {most}; delete queues that are not used, or raise the "
+        "setting max_queues",
+        field="max_queues",
+    )
+
+
+def store_refusal(most: int, used: int | None) -> QuotaExceeded | None:
+    """Why nothing more is published to a store that has grown as large as it may; None: it has not, or cannot tell."""
+    if not most or used is None or used < most:
+        return None
+    return QuotaExceeded(
+        f"the store has {used >> 20} MiB in use, and this server allows {most >> 20}; consuming goes on, "
+        f"try again in {RETRY_AFTER:g} s"
+    )
+
 
 Answer = TypeVar("Answer")
 DAY_MS = 86_400_000
@@ -86,7 +171,7 @@ class QueuePolicy:
     dispatch: Dispatch | None = None
     chain: Chain | None = None
     """What a message passes before it is stored. This and the next five: None is as the server says
-    (``core.inherited``)."""
+    (``core.policy``)."""
     unique: bool | None = None
     concurrency: int | None = None
     draft_ms: int | None = None
@@ -167,7 +252,7 @@ def _read_retry(part: Fields) -> Retry:
 
 def _read_dlq(part: Fields, queue: str) -> DeadLetters:
     given = part.take("queue", queue[: DLQ_LONGEST - len(DLQ_SUFFIX)] + DLQ_SUFFIX)
-    name = _named(part.name("queue"), names.check_queue, given)
+    name = _named(part.name("queue"), validation.check_queue, given)
     if name == queue:
         raise BadPolicy("must not be the queue itself", field=part.name("queue"))
     dlq = DeadLetters(
@@ -230,7 +315,7 @@ def _read_schedules(given: object) -> tuple[Schedule, ...]:
 
 
 def _read_schedule(part: Fields) -> Schedule:
-    name = _named(part.name("name"), names.check_id, part.take("name", None))
+    name = _named(part.name("name"), validation.check_id, part.take("name", None))
     if len(name) > LONGEST_SCHEDULE_NAME:
         raise BadPolicy(f"has at most {LONGEST_SCHEDULE_NAME} characters", field=part.name("name"))
     cron = _named(part.name("cron"), lambda text, _: read_cron(text), part.take("cron", None))
@@ -252,7 +337,7 @@ def _named(field: str, check: Callable[[object, str], Answer], value: object) ->
 
 
 def _ms(part: Fields, key: str, default: float, *, least: float = 0) -> int:
-    return round(part.number(key, default, least=least, most=names.MAX_SECONDS) * 1000)
+    return round(part.number(key, default, least=least, most=validation.MAX_SECONDS) * 1000)
 
 
 def _ms_or_null(part: Fields, key: str) -> int | None:
@@ -339,3 +424,50 @@ def backoff_ms(retry: Retry, attempt: int, chance: Chance = Chance()) -> int:  #
     elif retry.backoff == "linear":
         first *= attempt
     return round(backoff_delay(first, retry.max_ms, factor, retry.jitter, attempt, chance.fraction))
+
+
+USUAL_BODY = QueuePolicy().max_body
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Of a whole server; those of the HTTP queue unless it is told otherwise."""
+
+    unique: bool = False
+    draft_ms: int = 60_000
+    claim_ms: int = 60_000
+    active_ms: int = 300_000
+    concurrency: int | None = None
+    """None: no limit."""
+    set_body: int = USUAL_BODY
+    chains: Mapping[str, Chain] = field(default_factory=dict)
+    """By queue, or ``*``."""
+    hooks: tuple[str, ...] = ()
+    """Modules and packages whose functions chains may name."""
+    max_queues: int = 0
+    """How many queues there may be; 0: no limit, as in a program that opens a store itself."""
+
+    def chain_in(self, policy: QueuePolicy, queue: str) -> Chain | None:
+        chain = policy.chain
+        if chain is not None or not self.chains:
+            return chain
+        return self.chains.get(queue) or self.chains.get(EVERY)
+
+    def unique_in(self, policy: QueuePolicy) -> bool:
+        return self.unique if policy.unique is None else policy.unique
+
+    def draft_in(self, policy: QueuePolicy) -> int:
+        return self.draft_ms if policy.draft_ms is None else policy.draft_ms
+
+    def claim_in(self, policy: QueuePolicy) -> int:
+        return self.claim_ms if policy.claim_ms is None else policy.claim_ms
+
+    def active_in(self, policy: QueuePolicy) -> int:
+        return self.active_ms if policy.active_ms is None else policy.active_ms
+
+    def concurrency_in(self, policy: QueuePolicy) -> int | None:
+        return self.concurrency if policy.concurrency is None else policy.concurrency
+
+    def set_body_in(self, policy: QueuePolicy) -> int:
+        """A queue that takes another size than the usual one has the last word."""
+        return self.set_body if policy.max_body == USUAL_BODY else policy.max_body

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 MOST_TOPICS = 1000
@@ -54,7 +54,7 @@ def make_filter(wanted: Sequence[object] = (), mask: object = 0, topics: Sequenc
     """From what a subscriber says; ``topics`` are those that have a bit in masks. ``BadInput`` names the field."""
     if isinstance(mask, bool) or not isinstance(mask, int) or not 0 <= mask <= MOST_MASK:
         raise BadInput(f"must be a whole number from 0 to {MOST_MASK}, not {mask!r}", field="mask")
-    names.check_many(wanted, "topics")
+    validation.check_many(wanted, "topics")
     if len(wanted) > MOST_TOPICS:
         raise BadInput(f"at most {MOST_TOPICS} names and patterns, not {len(wanted)}", field="topics")
     if not wanted and not mask:
@@ -73,7 +73,7 @@ def _sorted_out(wanted: Sequence[object]) -> tuple[frozenset[str], tuple[str, ..
         if not isinstance(one, str):
             raise BadInput(f"must be names and patterns, not {type(one).__name__}", field="topics")
         if not WILD.search(one):
-            plain.add(names.check_queue(one, "topics"))
+            plain.add(validation.check_queue(one, "topics"))
         elif PATTERN.fullmatch(one):
             patterns.add(one)
         else:

@@ -6,8 +6,8 @@ from yirangmq.broker.bridges import Bridges
 from yirangmq.broker.desk import Desk
 from yirangmq.core.bridges import BridgeState, check_bridge, read_new, read_start
 from yirangmq.core.errors import BadInput
-from yirangmq.core.feeds import Start
 from yirangmq.core.health import HealthReason, health_reason
+from yirangmq.core.topics import Start
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading

@@ -9,10 +9,10 @@ from typing import Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
+from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import BadInput
-from yirangmq.core.nearest import nearest
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.roster import Roster
+from yirangmq.core.validation import nearest
 from yirangmq.doors.health import Health
 from yirangmq.doors.paged import Done, Given, PagedMethod, Pages
 

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import MOST_PER_CALL, Leases, Results
 from yirangmq.broker.serving import BYTES_PER_TAKER
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.access import CONSUME
 from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import check_reason
 from yirangmq.core.policy import QueuePolicy, show_policy
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.reasons import check_reason
 from yirangmq.doors import translate
 from yirangmq.doors.takers import PushedLeases, Subscription, Waiting
 from yirangmq.format.delivery import Delivery, rules_of
@@ -102,9 +102,9 @@ class Consuming:
     # -- taking ---------------------------------------------------------------------------------------------------
 
     def lease(self, request: int, body: calls.Lease) -> None:
-        queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        queue, who = validation.check_queue(body.queue), self._consumer(body.consumer)
         self._client.allow(CONSUME, queue)
-        names.check_count(body.limit, "limit", most=MOST_PER_CALL)
+        validation.check_count(body.limit, "limit", most=MOST_PER_CALL)
         span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if translate.milliseconds(body.wait_ms, "wait"):
             self._wait(request, Waiting(queue, who, span, body.limit, lambda got: self._leased(request, got)), body)
@@ -148,10 +148,10 @@ class Consuming:
         self._client.deliver(request, calls.Deliver(queue, messages, policy))
 
     def subscribe(self, request: int, body: calls.Subscribe) -> None:
-        queue, who = names.check_queue(body.queue), self._consumer(body.consumer)
+        queue, who = validation.check_queue(body.queue), self._consumer(body.consumer)
         self._client.allow(CONSUME, queue)
-        names.check_count(body.credit, "credit", most=MOST_PER_CALL)
-        names.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
+        validation.check_count(body.credit, "credit", most=MOST_PER_CALL)
+        validation.check_count(len(body.held), "held", least=0, most=MOST_PER_CALL)
         span = translate.milliseconds(body.span_ms, "leaseSeconds", least=1)
         if request in self._subscriptions or len(self._subscriptions) >= MOST_SUBSCRIPTIONS:
             raise BadInput(f"{request} is in use, or there are {MOST_SUBSCRIPTIONS} already", field="request")
@@ -200,7 +200,7 @@ class Consuming:
 
     def nack(self, request: int, body: calls.Nack) -> None:
         delay = translate.milliseconds(body.delay_ms, "delay")
-        cause = decide.Cause(check_reason(body.reason), body.text, delay)
+        cause = transitions.Cause(check_reason(body.reason), body.text, delay)
         self._settle(
             request, body.leases, lambda work, leases: self._desk.verbs.nack(work, leases, body.consumer, cause)
         )
@@ -243,7 +243,7 @@ class Consuming:
     # -- names and texts ------------------------------------------------------------------------------------------
 
     def _consumer(self, name: str) -> str:
-        who = names.check_consumer(name or self._client.client or "anonymous")
+        who = validation.check_consumer(name or self._client.client or "anonymous")
         if len(self._known) < MOST_NAMES:
             self._known.add(who)
         return who

@@ -6,10 +6,10 @@ from typing import Any
 from yirangmq.broker import dispatches
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.strict import kind
+from yirangmq.core.validation import kind
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import Values, reading
 
@@ -36,7 +36,7 @@ def deregister(clock: Clock, verbs: Verbs, transaction: Transaction, given: Give
 
 
 def _one(values: Values) -> tuple[str, str]:
-    return values.queue(), names.check_consumer(values.take("consumer", None), "consumer")
+    return values.queue(), validation.check_consumer(values.take("consumer", None), "consumer")
 
 
 def deliveries(verbs: Verbs, desk: Desk, given: Given, done: Done) -> None:
@@ -49,8 +49,8 @@ def _wanted(values: Values) -> tuple[int, dict[str, Any]]:
     id, consumer = values.take("id", None), values.take("consumer", None)
     wanted = {
         "queue": values.some_queue(),
-        "id": None if id is None else names.check_id(id, "id"),
-        "consumer": None if consumer is None else names.check_consumer(consumer, "consumer"),
+        "id": None if id is None else validation.check_id(id, "id"),
+        "consumer": None if consumer is None else validation.check_consumer(consumer, "consumer"),
         "status": values.take("status", None),
     }
     return values.limit(MOST_SHOWN), wanted

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from yirangmq.core.errors import QueueError, Retired, TooLarge
-from yirangmq.core.feeds import ClientState
 from yirangmq.core.topic_filter import Filter, masked
+from yirangmq.core.topics import ClientState
 from yirangmq.doors.listening import peer_process, prepare_tcp, tcp_server, unix_server
 from yirangmq.doors.sender import Sender
 from yirangmq.doors.sockets import Limits

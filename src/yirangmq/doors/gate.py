@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from hashlib import sha256
 from ipaddress import ip_address
 
-from yirangmq.core.access import ALLOWED, SCOPES, Grant
-from yirangmq.core.certificates import Attributes
+from yirangmq.core.access import ALLOWED, SCOPES, Attributes, Grant
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.attempts import Attempts
 

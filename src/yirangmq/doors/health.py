@@ -14,8 +14,8 @@ from yirangmq.broker.probe import PROBE_SECONDS, Probed, write_probe
 from yirangmq.core.errors import NotActive, QueueError, StoreBusy, StoreFull
 from yirangmq.core.events import Event, Published
 from yirangmq.core.health import DEGRADED, FAIL, REASONS, HealthReason, health_reason, status_of
+from yirangmq.core.policy import store_refusal
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.quota import store_refusal
 
 if TYPE_CHECKING:
     from yirangmq.broker.queues import Queues

@@ -7,10 +7,9 @@ from yirangmq.broker.deadletters import KINDS, DeadLetters, Moved
 from yirangmq.broker.looks import check_state
 from yirangmq.broker.queues import Queues
 from yirangmq.broker.search import search_page
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.filter import parse
-from yirangmq.core.filter_nodes import Node, names_state
+from yirangmq.core.filter import Node, names_state, parse
 from yirangmq.core.states import State
 from yirangmq.doors.listing import gather
 from yirangmq.doors.paged import Given
@@ -115,7 +114,7 @@ def _which(values: Values) -> tuple[str, str, list[str] | None]:
 def _most(values: Values) -> int | None:
     """At most so many, the first that arrived; null: all."""
     limit = values.take("limit", None)
-    return None if limit is None else names.check_count(limit, "limit", most=MOST_MOVED)
+    return None if limit is None else validation.check_count(limit, "limit", most=MOST_MOVED)
 
 
 def _dry(values: Values) -> bool:

@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.core.certificates import subject_of
+from yirangmq.core.access import subject_of
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.gate import CertifiedPeer
 from yirangmq.observe.occupant import CREDENTIALS, cannot_listen, in_use, who_listens

@@ -8,7 +8,7 @@ from yirangmq.broker import policies
 from yirangmq.broker.looks import check_state, looks
 from yirangmq.broker.schedules import listed
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, TooLarge
 from yirangmq.core.policy import show_policy
 from yirangmq.core.ports import Clock, Transaction
@@ -40,7 +40,7 @@ def queues(transaction: Transaction, given: Given) -> list[str]:
     if policied:
         return transaction.policied()
     if limit is not None:
-        limit = names.check_count(limit, "limit", most=MOST_NAMES)
+        limit = validation.check_count(limit, "limit", most=MOST_NAMES)
     elif transaction.queue_count() > MOST_NAMES:
         raise TooLarge(f"there are more than {MOST_NAMES} queues; ask for a page at a time", field="limit")
     return transaction.queues(after, limit, prefix)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.broker import overview
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.happenings import Happenings
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreBusy
 from yirangmq.core.ports import Clock
 from yirangmq.doors.calls import Calls
@@ -138,7 +138,7 @@ class Observing:
 def _read_watch(values: Values) -> tuple[int | None, str | None, float]:
     after = values.take("after", None)
     if after is not None:
-        after = names.check_count(after, "after", least=0, most=2**63)
+        after = validation.check_count(after, "after", least=0, most=2**63)
     return after, values.some_queue(), values.number("wait", 0, least=0, most=LONGEST_WATCH)
 
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.access import ANYWHERE, CONSUME, GREET, PUBLISH, Grant
-from yirangmq.core.duty import check
+from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, Stranger
 from yirangmq.core.ports import Transaction
 from yirangmq.doors import gate, translate
@@ -244,7 +244,7 @@ class Session:
             raise Stranger(NOT_OURS if token else NO_TOKEN, field="token")
 
     def _publish(self, request: int, body: calls.Publish) -> None:
-        queue = names.check_queue(body.queue)
+        queue = validation.check_queue(body.queue)
         if self.grant is not None:
             self.allow(PUBLISH, queue)
         if not 0 < len(body.messages) <= MOST_PER_CALL:

@@ -3,7 +3,7 @@
 from contextlib import closing
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import MOST_SEQUENCE, Log
@@ -25,7 +25,7 @@ def read_wanted(values: Values) -> tuple[int | None, int | None, Filter, int]:
 
 def _number(values: Values, field: str) -> int | None:
     given = values.take(field, None)
-    return None if given is None else names.check_count(given, field, least=0, most=MOST_SEQUENCE)
+    return None if given is None else validation.check_count(given, field, least=0, most=MOST_SEQUENCE)
 
 
 def page(log: Log, start: int | None, at_ns: int | None, filter: Filter, limit: int) -> dict[str, Any]:

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.events import Event, FeedMoved
-from yirangmq.core.feeds import ClientState, PublisherState
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.core.ports import Clock
-from yirangmq.core.topics import MOST_SEQUENCE, Log, TopicState, check_subscriber
+from yirangmq.core.topics import MOST_SEQUENCE, ClientState, Log, PublisherState, TopicState, check_subscriber
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.topic_pages import page, read_wanted

@@ -5,7 +5,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, cast
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, id_of, new_envelope
 from yirangmq.core.ports import Ids, Stored
@@ -26,7 +26,7 @@ def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int
     if not all(given):
         fresh = iter(ids.new(given.count("")))
         given = [id or next(fresh) for id in given]
-    names.check_ids(given)
+    validation.check_ids(given)
     for new in messages:
         if new.is_json:
             _check_json(new.payload)
@@ -54,8 +54,8 @@ def _check_json(payload: bytes) -> None:
 
 
 def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None:
-    if given is not None and not least <= given <= names.MAX_SECONDS * 1000:
-        raise BadInput(f"must be from {least} ms to {names.MAX_SECONDS} s", field=field)
+    if given is not None and not least <= given <= validation.MAX_SECONDS * 1000:
+        raise BadInput(f"must be from {least} ms to {validation.MAX_SECONDS} s", field=field)
     return given
 
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
+from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
-from yirangmq.core.roster import Roster
 from yirangmq.doors import dispatching, letters, looking, processing, steering
 from yirangmq.doors.paged import Done, Given, Pages
 from yirangmq.doors.queue_lists import page, read_query
@@ -107,7 +107,7 @@ def _add_roster(calls: "Calls", roster: Roster) -> None:
 
     def wish(desk: Desk, given: Given, done: Done) -> None:
         id, wish = reading(given, lambda values: (values.take("id", None), values.text("wish")))
-        done(roster.wish(names.check_consumer(id, "id"), wish), None)
+        done(roster.wish(validation.check_consumer(id, "id"), wish), None)
 
     calls.add_entry("consumer_beat", beat)
     calls.add_entry("consumer_list", cards)

@@ -5,31 +5,31 @@ from typing import Any
 
 from yirangmq.broker.leases import MOST_PER_CALL
 from yirangmq.broker.pages import Answer
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.validation import Fields, kind
 
 
 class Values(Fields):
-    """The values of one call, as ``core.strict.Fields`` reads a document."""
+    """The values of one call, as ``core.validation.Fields`` reads a document."""
 
     def queue(self) -> str:
-        return names.check_queue(self.take("queue", None))
+        return validation.check_queue(self.take("queue", None))
 
     def some_queue(self) -> str | None:
         """A queue, or null where all are meant."""
         name = self.take("queue", None)
-        return None if name is None else names.check_queue(name)
+        return None if name is None else validation.check_queue(name)
 
     def id(self) -> str:
-        return names.check_id(self.take("id", None), "id")
+        return validation.check_id(self.take("id", None), "id")
 
     def ids(self) -> list[str]:
         given = self.take("ids", None)
         if not isinstance(given, list):
             raise BadInput(f"must be an array of message ids, not {kind(given)}", field="ids")
-        names.check_count(len(given), "ids", most=MOST_PER_CALL)
-        return [names.check_id(id, "ids") for id in given]
+        validation.check_count(len(given), "ids", most=MOST_PER_CALL)
+        return [validation.check_id(id, "ids") for id in given]
 
     def some_ids(self) -> list[str] | None:
         """Ids, or null where a filter says which."""

@@ -8,8 +8,8 @@ from typing import Any
 from yirangmq.core.bridges import group_of, message_id
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.core.names import line_of
 from yirangmq.core.topics import Record
+from yirangmq.core.validation import line_of
 from yirangmq.format.envelope import iso
 from yirangmq.format.jsontext import dumps, loads
 

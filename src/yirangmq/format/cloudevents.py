@@ -11,10 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
-from yirangmq.core.strict import kind
+from yirangmq.core.validation import kind
 from yirangmq.format.envelope import OUTSIDE, header_of
 from yirangmq.format.envelope import read as read_envelope
 from yirangmq.format.jsontext import dumps, loads, members
@@ -155,7 +155,7 @@ def _check_attributes(given: dict[str, Any]) -> tuple[str, str]:
 def message_id(source: str, id: str) -> str:
     """An event is known by its source and its id together; so is the message. The same event is stored once."""
     mark = hashlib.sha256(f"{source}\n{id}".encode()).hexdigest()[:32]
-    readable = id if len(id) <= 60 and names.IDENTIFIER.fullmatch(id) else "event"
+    readable = id if len(id) <= 60 and validation.IDENTIFIER.fullmatch(id) else "event"
     return f"{readable}.{mark}"
 
 

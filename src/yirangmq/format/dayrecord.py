@@ -12,8 +12,8 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from yirangmq.core.dayfiles import Kind, Outcome
 from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import Kind, Outcome
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
 from yirangmq.format.jsontext import dumps, loads

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.core.strict import kind
+from yirangmq.core.validation import kind
 from yirangmq.format.jsontext import dumps, loads, members
 
 Answer = TypeVar("Answer")
@@ -85,7 +85,7 @@ def build(queue: str, new: NewMessage, fallback_id: str, now: int) -> Envelope:
         "targetConsumerId": new.target,
     }
     given = {key: value for key, value in header.items() if value is not None}
-    identifier = fallback_id if new.id is None else names.check_id(new.id)
+    identifier = fallback_id if new.id is None else validation.check_id(new.id)
     return _checked(queue, identifier, given, payload, is_json, now, new.delay, new.ttl)
 
 
@@ -126,7 +126,7 @@ def read_members(
     if said != queue:
         raise BadInput(f"the envelope says {said!r}, the call says {queue!r}", field="queue")
     identifier = given.pop("messageId", None)
-    checked = fallback_id if identifier is None else names.check_id(identifier)
+    checked = fallback_id if identifier is None else validation.check_id(identifier)
     return _checked(queue, checked, given, payload, is_json, now, delay, ttl)
 
 
@@ -160,8 +160,8 @@ def _checked(
     delay: float,
     ttl: float | None,
 ) -> Envelope:
-    delay_ms = 0 if delay == 0 else names.check_milliseconds(delay, "delay")
-    expires_at = now + names.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
+    delay_ms = 0 if delay == 0 else validation.check_milliseconds(delay, "delay")
+    expires_at = now + validation.check_milliseconds(ttl, "ttl", least=0.001) if ttl is not None else 0
     if not header:
         return Envelope(queue, id, RANK_LAST, now, now + delay_ms, expires_at, None, "", payload, is_json)
     rank, key, group, target = check_header(header)
@@ -217,10 +217,13 @@ def check_header(header: dict[str, Any]) -> Facts:
         _check_timestamp(header["timestamp"])
     target = header.get("targetConsumerId")
     if target is not None:
-        names.check_consumer(target, "targetConsumerId")
+        validation.check_consumer(target, "targetConsumerId")
     rank = _rank(header.get("attributes"))
     return Facts(
-        rank, header.get("deduplicationKey"), names.line_of(header.get("groupId") or ""), names.line_of(target or "")
+        rank,
+        header.get("deduplicationKey"),
+        validation.line_of(header.get("groupId") or ""),
+        validation.line_of(target or ""),
     )
 
 
@@ -229,7 +232,7 @@ def _rank(attributes: object) -> int:
         return RANK_LAST
     if not isinstance(attributes, dict):
         raise BadInput(f"must be an object, not {kind(attributes)}", field="attributes")
-    priority = names.check_priority(attributes.get("priority"), "attributes.priority")
+    priority = validation.check_priority(attributes.get("priority"), "attributes.priority")
     return RANK_LAST if priority is None else priority
 
 

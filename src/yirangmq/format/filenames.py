@@ -18,8 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from yirangmq.core.errors import StoreError
-from yirangmq.core.message import RANK_LAST, Message, new_message
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import RANK_LAST, Message, Reason, new_message
 from yirangmq.core.states import State
 
 PER_FOLDER = 1000

@@ -6,7 +6,7 @@ Knows: the forms of both. Does not know: stores, ledgers."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids
@@ -126,7 +126,7 @@ class Sorter:
         """Its bytes, under a fresh id; whatever else it said may be what was wrong with it."""
         place = record.topic.partition(":")[2]
         try:
-            queue = names.check_queue(place, "target")
+            queue = validation.check_queue(place, "target")
         except BadInput:
             queue = self._bad_queue
         envelope = plain(queue, self._id(), record.payload, self._now)
@@ -150,7 +150,7 @@ def _place(target: str) -> tuple[str, str]:
     kind, _, place = target.partition(":")
     if kind not in ("queue", "topic", "dlq"):
         raise BadInput(f"{target[:60]!r} is not queue:NAME, topic:NAME or dlq:NAME", field="target")
-    return kind, names.check_queue(place, "target")
+    return kind, validation.check_queue(place, "target")
 
 
 def are_for_topics(targets: Iterable[bytes]) -> bool:

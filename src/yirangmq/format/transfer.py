@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
-from yirangmq.core.reasons import check_reason
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, check_reason
 from yirangmq.core.states import State
-from yirangmq.core.strict import Fields
+from yirangmq.core.validation import Fields
 from yirangmq.format.deadletter import failure_document
 from yirangmq.format.envelope import Facts, check_header, iso
 from yirangmq.format.jsontext import dumps, loads, members
@@ -145,7 +144,7 @@ def _read_opening(parts: dict[str, bytes]) -> Line:
 
 def _read_queue(parts: dict[str, bytes]) -> Line:
     fields = _fields(parts)
-    queue = names.check_queue(fields.take("queue", None))
+    queue = validation.check_queue(fields.take("queue", None))
     policy = fields.take("policy", None)
     if policy is not None and not isinstance(policy, dict):
         raise BadInput("must be an object or null", field="policy")
@@ -165,10 +164,10 @@ def _read_message(parts: dict[str, bytes]) -> Line:
     payload, is_json = _take_payload(parts)
     header, facts = _take_header(parts)
     fields = _fields(parts)
-    queue = names.check_queue(fields.take("queue", None))
-    id = names.check_id(fields.take("messageId", None))
+    queue = validation.check_queue(fields.take("queue", None))
+    id = validation.check_id(fields.take("messageId", None))
     given = fields.take("rank", None if facts.rank == RANK_LAST else facts.rank)
-    rank = RANK_LAST if given is None else names.check_priority(given, "rank") or 0
+    rank = RANK_LAST if given is None else validation.check_priority(given, "rank") or 0
     sent = fields.inner("sent")
     envelope = Envelope(
         queue,
@@ -262,7 +261,7 @@ def _instant(fields: Fields, key: str, *, needed: bool = True) -> int:
 
 def _consumer(fields: Fields) -> str:
     given = fields.take("consumerId", None)
-    return "" if given is None else names.check_consumer(given, fields.name("consumerId"))
+    return "" if given is None else validation.check_consumer(given, fields.name("consumerId"))
 
 
 def _reason(fields: Fields) -> str:

@@ -1,6 +1,6 @@
 """A witness in etcd: who holds it, under a lease, and the highest term, which stays.
 
-Knows: the two keys, etcd. Does not know: what follows (``core.witness``). A change is made only to what was read, so
+Knows: the two keys, etcd. Does not know: what follows (``core.failover``). A change is made only to what was read, so
 that of two who take it at the same moment one has it. The lease clears up behind a pair that is gone; nobody's right
 hangs on it, or on etcd's clock: a key that vanishes is waited for like one that nobody renews. It blocks, as networks
 do: run it in one thread, the only one that uses it. Needs the extra ``yirangmq[etcd]``."""
@@ -14,8 +14,7 @@ from typing import Any
 from yirangmq.cluster.address import Address, read_address
 from yirangmq.cluster.etcd import Etcd, changed_at, end_of, put
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
-from yirangmq.core.pairing import Pace, Witness
-from yirangmq.core.witness import Record, Watching, Wish
+from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
 from yirangmq.format.jsontext import dumps, loads
 
 ROOT = "/yirangmq/pair/"

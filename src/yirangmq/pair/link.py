@@ -10,8 +10,8 @@ import socket
 from collections.abc import Callable
 from typing import cast
 
-from yirangmq.core.beat import Beat
 from yirangmq.core.errors import QueueError
+from yirangmq.core.failover import Beat
 from yirangmq.observe.occupant import cannot_listen
 from yirangmq.wire.heartbeat import MOST_BYTES, read, write
 

@@ -1,7 +1,7 @@
 """One node of a pair as it runs: heartbeats out and in, a look now and then, and what follows from it.
 
 Knows: the clock, the link, the witness, its memory; opens and shuts the work of the server it belongs to. Every choice
-is made in ``core.role``. Does not know: doors, stores."""
+is made in ``core.failover``. Does not know: doors, stores."""
 
 import asyncio
 import time
@@ -13,12 +13,9 @@ from typing import Any
 from uuid import uuid4
 
 from yirangmq.core.alert_rules import Turn
-from yirangmq.core.beat import Beat, Load
-from yirangmq.core.conduct import Conduct
 from yirangmq.core.errors import NotActive
-from yirangmq.core.pairing import Decision, Probe, Role, Status, Step, Verdict
-from yirangmq.core.partner import Heard, Partner
-from yirangmq.core.witness import Watching, Wish
+from yirangmq.core.failover import Beat, Decision, Load, Probe, Role, Status, Step, Verdict, Watching, Wish
+from yirangmq.core.failover_node import Conduct, Heard, Partner
 from yirangmq.observe.logs import log, values
 from yirangmq.observe.process import resident_bytes
 from yirangmq.pair.link import Link
@@ -39,7 +36,7 @@ MEANT = ("order", "consent")
 
 
 class Node:
-    """``core.conduct.Outside`` and ``core.duty.Duty``. Used from the loop's thread."""
+    """``core.failover_node.Outside`` and ``core.active_guard.Duty``. Used from the loop's thread."""
 
     def __init__(self, settings: Settings, memory: Memory, work: Work, now: Callable[[], int] = boot_clock) -> None:
         self.settings = settings

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from yirangmq.core.errors import NotActive
-from yirangmq.core.pairing import Pace
+from yirangmq.core.failover import Pace
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """A witness on storage that both nodes can reach: one small file, changed under a lock.
 
-Knows: the file. Does not know: what follows (``core.witness``). It blocks, as disks and networks do: run it in a
+Knows: the file. Does not know: what follows (``core.failover``). It blocks, as disks and networks do: run it in a
 thread."""
 
 import os
@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.pairing import Witness
-from yirangmq.core.witness import Record, Watching, Wish
+from yirangmq.core.failover import Record, Watching, Wish, Witness
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import BadInput, Unavailable, WrongState
-from yirangmq.core.pairing import Decision, Role, Status, Step, Verdict
+from yirangmq.core.failover import Decision, Role, Status, Step, Verdict
 
 if TYPE_CHECKING:
     from yirangmq.pair.node import Node

@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from yirangmq.core.beat import Load
-from yirangmq.core.conduct import Conduct
-from yirangmq.core.pairing import Role
-from yirangmq.core.partner import Partner
+from yirangmq.core.failover import Load, Role
+from yirangmq.core.failover_node import Conduct, Partner
 from yirangmq.pair.link import Link
 
 

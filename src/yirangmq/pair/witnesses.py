@@ -6,8 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from yirangmq.core.pairing import Pace, Witness
-from yirangmq.core.witness import Watching, Wish
+from yirangmq.core.failover import Pace, Watching, Wish, Witness
 
 FILE = "file:"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from yirangmq.core.dayfiles import Cut, Day, Position, is_day, number_of, planned
+from yirangmq.core.journal import Cut, Day, Position, is_day, number_of, planned
 from yirangmq.core.ports import Finding
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.errors import translated

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from yirangmq.core.dayfiles import SETTLED, Kind, number_of
 from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import SETTLED, Kind, number_of
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
 from yirangmq.format import dayrecord

@@ -1,6 +1,6 @@
 """Housekeeping of files by date: which days go, and what keeps the others.
 
-A day goes when time says so (``core.dayfiles.judged``) and no message accepted in it still waits in the store: its
+A day goes when time says so (``core.journal.judged``) and no message accepted in it still waits in the store: its
 lines are read and each message is looked up, a page at a time, so that this is exact and needs no books of its own.
 Knows: files, cards. Does not know: who asks, when."""
 
@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from yirangmq.core.dayfiles import SETTLED, Kind, Position, judged
 from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import SETTLED, Kind, Position, judged
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
-from yirangmq.core.settings import KEEP_DAYS
+from yirangmq.core.setting_types import KEEP_DAYS
 from yirangmq.format.dayrecord import Head, head_of
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores import dayfiles

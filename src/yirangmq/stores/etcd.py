@@ -33,8 +33,8 @@ from yirangmq.core.errors import (
     Unavailable,
     WrongState,
 )
+from yirangmq.core.policy import RETRY_AFTER
 from yirangmq.core.ports import Finding
-from yirangmq.core.quota import RETRY_AFTER
 from yirangmq.stores.etcd_rows import EtcdState, EtcdTransaction, RecordingEdit, read_state, writes_of
 
 Answer = TypeVar("Answer")

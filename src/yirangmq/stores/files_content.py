@@ -9,8 +9,7 @@ import binascii
 from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
 from yirangmq.format.deadletter import failure_document
 from yirangmq.format.envelope import iso, read
 from yirangmq.format.filenames import UNSAID, Card

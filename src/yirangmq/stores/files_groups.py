@@ -8,7 +8,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Message
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import WAITING, State
@@ -50,12 +50,12 @@ class Muster:
 
 def freed(message: Message, available_at: int) -> Message:
     """As it was to be when it was held: ready, unless its own delay was not over then (if it is by now, time acts)."""
-    return decide.free(message, available_at, message.changed_at)
+    return transitions.free(message, available_at, message.changed_at)
 
 
 def held(message: Message) -> Message:
     """Behind the others. A lease that nobody was told of was never given."""
     if message.state in (State.LEASED, State.CLAIMED):
         policy = read_policy({}, message.queue)
-        message = decide.release(message, policy, message.changed_at, message.place)
-    return decide.hold(message)
+        message = transitions.release(message, policy, message.changed_at, message.place)
+    return transitions.hold(message)

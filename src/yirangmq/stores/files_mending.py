@@ -7,9 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from yirangmq.core.message import Failure
+from yirangmq.core.message import Failure, Reason
 from yirangmq.core.policy import read_policy
-from yirangmq.core.reasons import Reason
 from yirangmq.format.filenames import Card
 from yirangmq.stores.files_aside import quarantine
 from yirangmq.stores.files_content import Sort, write_failure

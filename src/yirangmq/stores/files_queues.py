@@ -7,7 +7,7 @@ import os
 import time
 from bisect import bisect_right
 
-from yirangmq.core.names import QUEUE
+from yirangmq.core.validation import QUEUE
 from yirangmq.fsio.disk import exists, isdir, subfolders
 from yirangmq.stores.files_policies import FILE
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from yirangmq.core.message import Counts, Message
-from yirangmq.core.names import QUEUE
 from yirangmq.core.states import WAITING, State
+from yirangmq.core.validation import QUEUE
 from yirangmq.format.filenames import UNSAID, Card, folder_for, is_vague, lead, read_name, top_of
 from yirangmq.fsio.disk import exists, isdir, listdir, read_bytes, subfolders
 from yirangmq.stores.files_beside import Beside

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, BadPolicy, StoreError
 from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
 from yirangmq.core.policy import QueuePolicy
@@ -133,7 +133,7 @@ class FilesTransaction:
         return {key: text for key, text in found.items() if text is not None}
 
     def set_note(self, key: str, text: str | None) -> None:
-        names.check_note(key)
+        validation.check_note(key)
         self.pending.notes[key] = text
 
     # -- cards ----------------------------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class FilesTransaction:
             for card in collect(self, self._root, queue):
                 [first] = self.group_first(queue, [card.message.group])
                 if first is not None and first.seq != card.message.seq:
-                    self.swap([Change(card.message, decide.hold(card.message))])
+                    self.swap([Change(card.message, transitions.hold(card.message))])
 
     def _envelope(self, card: Card) -> Envelope:
         seq = card.message.seq
@@ -199,7 +199,7 @@ class FilesTransaction:
         if first is not None and first.state is State.HELD:
             [envelope] = self.envelopes([first])
             if envelope is not None:  # else it was set aside as well, and that has passed the turn on
-                self.swap([Change(first, decide.free(first, envelope.available_at, first.changed_at))])
+                self.swap([Change(first, transitions.free(first, envelope.available_at, first.changed_at))])
 
     def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
         cards = self._sight.find([message.seq for message in messages])
@@ -268,9 +268,9 @@ class FilesTransaction:
         seq = self.places(1)
         keyed = key is not None and dedup_until > now
         if draft_until is None:
-            message = decide.fresh(envelope, seq, now)
+            message = transitions.fresh(envelope, seq, now)
         else:
-            message = decide.draft(envelope, seq, draft_until, now)
+            message = transitions.draft(envelope, seq, draft_until, now)
         card = known[envelope.id] = Card(message, "", keyed)
         self.pending.put(None, card)
         self.pending.envelopes[seq] = envelope

@@ -5,7 +5,7 @@ Knows: which methods of a transaction do that, and what is told of each. Does no
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
-from yirangmq.core.dayfiles import SETTLED, Delivery, Kind, Outcome, outcome_of
+from yirangmq.core.journal import SETTLED, Delivery, Kind, Outcome, outcome_of
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Change, InRuns, Stored, Transaction
 from yirangmq.core.states import State

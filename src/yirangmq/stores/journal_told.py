@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Iterable
 from pathlib import Path
 
-from yirangmq.core.dayfiles import SETTLED, Kind, Outcome, Position
 from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import SETTLED, Kind, Outcome, Position
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, cast
 
-from yirangmq.core.dayfiles import Position, day_of
+from yirangmq.core.journal import Position, day_of
 from yirangmq.core.ports import Clock, Finding, Store, Transaction
 from yirangmq.core.states import KEPT, State
 from yirangmq.stores.dayfiles import DayFiles, lines

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -123,7 +123,7 @@ class MemoryTransaction:
         return {key: text for key, text in sorted(self._state.notes.items()) if key.startswith(prefix)}
 
     def set_note(self, key: str, text: str | None) -> None:
-        names.check_note(key)
+        validation.check_note(key)
         if text is None:
             self._edit.remove(self._state.notes, key)
         else:
@@ -149,9 +149,9 @@ class MemoryTransaction:
         if known is not None:
             return known
         if draft_until is None:
-            message = decide.fresh(envelope, self.places(1), now)
+            message = transitions.fresh(envelope, self.places(1), now)
         else:
-            message = decide.draft(envelope, self.places(1), draft_until, now)
+            message = transitions.draft(envelope, self.places(1), draft_until, now)
         self._set_card(message)
         self._edit.put(self._state.envelopes, message.seq, envelope)
         self._edit.put(self._state.names, (message.queue, message.id), message.seq)

@@ -3,10 +3,10 @@ loaded when asked for."""
 
 from pathlib import Path
 
+from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import BadInput, StoreDamaged
+from yirangmq.core.policy import RESERVE_BYTES
 from yirangmq.core.ports import Clock, Finding, Store
-from yirangmq.core.quota import RESERVE_BYTES
-from yirangmq.core.roster import Roster
 
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 

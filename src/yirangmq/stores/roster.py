@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
+from yirangmq.core.consumer_registry import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.core.errors import BadInput, NotFound, StoreError
 from yirangmq.core.ports import Clock
-from yirangmq.core.roster import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.format.jsontext import dumps, loads
 from yirangmq.fsio.permissions import make_folder, open_file
 
@@ -22,7 +22,7 @@ REFRESH_MS = 4_000
 
 
 class RosterFolder:
-    """``core.roster.Roster`` in a folder, made with the first card and gone with the last."""
+    """``core.consumer_registry.Roster`` in a folder, made with the first card and gone with the last."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
@@ -59,7 +59,7 @@ class RosterFolder:
         return found
 
     def wish(self, id: str, wish: str) -> dict[str, Any]:
-        path = self._path(names.check_consumer(id), "json")
+        path = self._path(validation.check_consumer(id), "json")
         check_wish(wish)
         card = self._read(path)
         if card is None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from yirangmq.clock import default_consumer
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retention, TopicState, Trimmed
 from yirangmq.fsio.disk import Disk
@@ -37,7 +37,7 @@ class LogSettings(NamedTuple):
     ahead: bool = True
 
     def checked(self) -> "LogSettings":
-        names.check_count(self.segment_bytes, "segmentBytes", least=1024, most=1 << 40)
+        validation.check_count(self.segment_bytes, "segmentBytes", least=1024, most=1 << 40)
         if self.durability not in ("full", "os"):
             raise BadInput(f"must be 'full' or 'os', not {self.durability!r}", field="durability")
         return self
@@ -154,7 +154,7 @@ class SegmentLog:
     def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
         for value, field in ((rule.age_ns, "ageNs"), (rule.size, "size"), (floor, "floor")):
             if value is not None:
-                names.check_count(value, field, least=0, most=MOST_SEQUENCE)
+                validation.check_count(value, field, least=0, most=MOST_SEQUENCE)
         chain = self.chain
         before = chain[0].first
         if rule.age_ns is not None:
@@ -165,7 +165,7 @@ class SegmentLog:
 
     def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
         self._check_open()
-        names.check_count(before, "before", least=0, most=MOST_SEQUENCE)
+        validation.check_count(before, "before", least=0, most=MOST_SEQUENCE)
         if dry_run:
             return to_be_trimmed(self.chain, before)
         with translated(self.folder):

@@ -4,7 +4,7 @@ content, no trace; bytes that nobody can read."""
 from collections.abc import Sequence
 from heapq import merge
 
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Change
 from yirangmq.core.states import WAITING, State
@@ -165,4 +165,4 @@ class Ending(Changing):
         self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
         [first] = self.group_first(buried.queue, [buried.group])
         if first is not None and first.state is State.HELD:
-            self.swap([Change(first, decide.free(first, 0, first.changed_at))])
+            self.swap([Change(first, transitions.free(first, 0, first.changed_at))])

@@ -9,7 +9,7 @@ from typing import Any
 
 import apsw
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.format.jsontext import loads
@@ -269,7 +269,7 @@ class Ledger:
         return dict(self._db.execute(sql.NOTES, (prefix, prefix + "\uffff")))
 
     def set_note(self, key: str, text: str | None) -> None:
-        names.check_note(key)
+        validation.check_note(key)
         if text is None:
             self._db.execute("DELETE FROM note WHERE key = ?", (key,))
         else:

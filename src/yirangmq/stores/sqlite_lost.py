@@ -8,7 +8,7 @@ from typing import Any
 import apsw
 
 from yirangmq.core.message import RANK_LAST
-from yirangmq.core.names import IDENTIFIER
+from yirangmq.core.validation import IDENTIFIER
 from yirangmq.stores.sqlite_content import Contents, number_of
 from yirangmq.stores.sqlite_unreadable import Find
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Counts
 from yirangmq.core.policy import read_policy
@@ -149,7 +149,7 @@ def _put(new: apsw.Connection, table: str, row: tuple[Any, ...]) -> bool:
 def _queue_row(row: tuple[Any, ...]) -> tuple[Any, ...]:
     number, name, policy, *counters = row
     try:
-        names.check_queue(name)
+        validation.check_queue(name)
     except BadInput:
         name = f"salvaged-{number}"
     try:

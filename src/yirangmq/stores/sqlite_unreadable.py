@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import apsw
 
 from yirangmq.core.errors import BadInput
-from yirangmq.core.message import Envelope, new_envelope
-from yirangmq.core.names import IDENTIFIER
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Envelope, Reason, new_envelope
+from yirangmq.core.validation import IDENTIFIER
 from yirangmq.format.jsontext import loads, members
 from yirangmq.stores.sqlite_content import Contents
 from yirangmq.stores.sqlite_runs import Runs

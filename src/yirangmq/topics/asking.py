@@ -5,9 +5,8 @@ Finding a time in the log may have to wait for the disk; everything else is answ
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, WrongEpoch
-from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log
+from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Log, Start
 
 MOST_PROGRESS_SECONDS = 3600.0
 

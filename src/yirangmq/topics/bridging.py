@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from yirangmq.core.bridges import Reached
 from yirangmq.core.errors import Retired, WrongEpoch
-from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import Filter
-from yirangmq.core.topics import Log, Record
+from yirangmq.core.topics import Log, Record, Start
 from yirangmq.topics.asking import Ask, begins_at
 from yirangmq.topics.paging import PageLimits, read_page
 

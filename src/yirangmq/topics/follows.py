@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from yirangmq.core.errors import BadInput, QueueError, Retired, WrongState
-from yirangmq.core.feeds import ClientState, ClientVerb
+from yirangmq.core.topics import ClientState, ClientVerb
 from yirangmq.topics.feed import Feed
 from yirangmq.topics.lines import Outlet, Subscribed
 from yirangmq.topics.recovery import Recovery, Worker

@@ -9,10 +9,21 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
-from yirangmq.core.duty import Always, Duty, check
+from yirangmq.core.active_guard import Always, Duty, check
 from yirangmq.core.errors import BadInput, QueueError, Replaced, StoreError, StoreFull, Unavailable, WrongState
-from yirangmq.core.feeds import ClientState, ClientVerb, PublisherState, PublisherVerb, Start, publisher_after
-from yirangmq.core.topics import Cursor, Cursors, Log, NewRecord, check_subscriber
+from yirangmq.core.topics import (
+    ClientState,
+    ClientVerb,
+    Cursor,
+    Cursors,
+    Log,
+    NewRecord,
+    PublisherState,
+    PublisherVerb,
+    Start,
+    check_subscriber,
+    publisher_after,
+)
 from yirangmq.fsio.background import Aside
 from yirangmq.topics.asking import Ask, begins_at, check_epoch, resumed
 from yirangmq.topics.stage import Loop, Settings

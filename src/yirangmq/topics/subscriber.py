@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from yirangmq.core.errors import WrongState
-from yirangmq.core.feeds import ClientState, ClientVerb, client_after
 from yirangmq.core.topic_filter import Filter
+from yirangmq.core.topics import ClientState, ClientVerb, client_after
 from yirangmq.topics.lines import Dialect, Line
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from functools import partial
 from typing import Any
 
 from yirangmq.core.errors import QueueError
-from yirangmq.core.feeds import ClientState
-from yirangmq.core.topics import Cursor, Trimmed
+from yirangmq.core.topics import ClientState, Cursor, Trimmed
 from yirangmq.fsio.background import Aside
 from yirangmq.topics.feed import Feed
 from yirangmq.topics.follows import Follows

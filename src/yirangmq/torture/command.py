@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.observe.progress import Progress
 from yirangmq.torture.backends import BACKENDS
@@ -54,11 +54,11 @@ def _power_cut_plan(args: argparse.Namespace) -> Plan:
     point = getattr(args, "point", None)
     return Plan(
         backend=BACKENDS[args.backend](),
-        steps=names.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
+        steps=validation.check_count(_given(args, "steps", STEPS), "steps", most=MOST_STEPS),
         seed=_given(args, "seed", SEED),
-        states=names.check_count(_given(args, "states", STATES), "states", most=MOST_STEPS),
+        states=validation.check_count(_given(args, "states", STATES), "states", most=MOST_STEPS),
         keep=Path(keep) if keep else Path(tempfile.gettempdir()) / f"yirangmq-torture-{time.time_ns()}",
-        only=None if point is None else names.check_count(point, "point", least=0, most=2**53),
+        only=None if point is None else validation.check_count(point, "point", least=0, most=2**53),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker import groups
 from yirangmq.broker.queues import Queues
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Store
 from yirangmq.core.states import State
@@ -236,7 +236,7 @@ class _Day:
                 dead = transaction.scan(queue, State.DEAD, 10).messages
                 place = transaction.places(len(dead))
                 now = self._clock.now
-                again = [decide.redrive(message, now, place + offset) for offset, message in enumerate(dead)]
+                again = [transitions.redrive(message, now, place + offset) for offset, message in enumerate(dead)]
                 groups.swap(transaction, [Change(*pair) for pair in zip(dead, again, strict=True)], now, set())
 
     def _draft(self) -> None:
@@ -266,7 +266,7 @@ class _Day:
             transaction.rewrite([message], [new])
             if message.state is State.DRAFT:
                 filled, policy = message._replace(size=new.size), transaction.policy(message.queue)
-                ready = decide.set_content(filled, policy, self._clock.now, transaction.places(1))
+                ready = transitions.set_content(filled, policy, self._clock.now, transaction.places(1))
                 transaction.swap([Change(filled, ready)])
         self._ledger.published((message.queue, message.id), payload)
 

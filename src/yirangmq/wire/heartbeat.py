@@ -1,4 +1,4 @@
-"""The heartbeat's datagram: bytes ⇄ ``core.beat.Beat``, with a tag that only a holder of the shared key can make.
+"""The heartbeat's datagram: bytes ⇄ ``core.failover.Beat``, with a tag that only a holder of the shared key can make.
 
 Knows: the layout (docs/pair.md) and the key handed in. Does not know: sockets, time, whether it was heard before."""
 
@@ -9,8 +9,8 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from yirangmq.core.beat import Beat
 from yirangmq.core.errors import BadInput, NotAllowed
+from yirangmq.core.failover import Beat
 
 MAGIC = b"YRHB"
 VERSION = 1

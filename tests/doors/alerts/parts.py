@@ -10,7 +10,7 @@ from yirangmq.clock import SteadyClock, SystemClock
 from yirangmq.core.alert_rules import Facts
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.errors import QueueError
-from yirangmq.core.outgoing import OutgoingNetworks
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.alerts.ways import channel_of

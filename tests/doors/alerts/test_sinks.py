@@ -19,7 +19,7 @@ from tests.support.webhook_endpoint import endpoint, status
 from yirangmq.clock import SystemClock
 from yirangmq.core.alert_settings import read_settings
 from yirangmq.core.backoff import Backoff
-from yirangmq.core.outgoing import read_networks
+from yirangmq.core.webhook import read_networks
 from yirangmq.doors.alerts.channel import Channel
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.ways import channel_of

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.http_api import Line
 from yirangmq.core.errors import QueueError
-from yirangmq.core.reasons import MEANING as REASONS
+from yirangmq.core.message import MEANING as REASONS
 from yirangmq.core.states import MEANING as STATES
 from yirangmq.doors.http import assets
 from yirangmq.doors.http.exchange import Request, Response

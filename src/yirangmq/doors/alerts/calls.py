@@ -10,7 +10,7 @@ from yirangmq.core.alert_rules import RULES, RuleSetting
 from yirangmq.core.alert_settings import LOG
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import NotFound
-from yirangmq.core.names import check_id
+from yirangmq.core.validation import check_id
 from yirangmq.doors.alerts.outbox import Outbox
 from yirangmq.doors.alerts.watch import AlertWatch
 from yirangmq.doors.calls import Calls

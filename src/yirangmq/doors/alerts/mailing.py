@@ -15,7 +15,7 @@ from email.utils import format_datetime, make_msgid
 from typing import Any
 
 from yirangmq.core.alert_settings import Mail
-from yirangmq.core.outgoing import OutgoingNetworks
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.channel import Document, Undelivered
 from yirangmq.doors.webhooks.poster import allowed_addresses
 from yirangmq.format.jsontext import dumps

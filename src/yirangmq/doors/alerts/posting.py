@@ -4,8 +4,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from yirangmq.core.outgoing import OutgoingNetworks
-from yirangmq.core.webhook import Webhook
+from yirangmq.core.webhook import OutgoingNetworks, Webhook
 from yirangmq.doors.alerts.channel import Document, Undelivered
 from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import judged

@@ -5,7 +5,7 @@ from functools import partial
 
 from yirangmq.core.alert_settings import Mail, Program, Sink
 from yirangmq.core.errors import QueueError
-from yirangmq.core.outgoing import OutgoingNetworks
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.channel import Channel, Undelivered
 from yirangmq.doors.alerts.running import Running
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from yirangmq.core import names
-from yirangmq.core.decide import Cause
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
+from yirangmq.core.transitions import Cause
 from yirangmq.doors.stomp import access, beats, destinations, presence, translate
 from yirangmq.doors.stomp.consuming import CONSUMERS, MOST_PREFETCH, PREFETCH, AckMode, QueueTaker
 from yirangmq.doors.stomp.destinations import Destination, Kind
@@ -184,7 +184,7 @@ def _durable(session: "StompSession", headers: Headers) -> str:
         return ""
     if not session.client:
         raise BadInput("is missing: CONNECT with the one that a durable subscription belongs to", field="client-id")
-    return names.check_consumer(f"{session.client}:{given}", DURABLE_NAMES[0])
+    return validation.check_consumer(f"{session.client}:{given}", DURABLE_NAMES[0])
 
 
 def _mode(headers: Headers) -> AckMode:

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topic_filter import Filter, make_filter
 
@@ -46,7 +46,7 @@ def checked(name: str) -> str:
     """The name of a queue or topic of ours."""
     if "," in name:
         raise BadInput("names several: send a frame to each", field=FIELD)
-    return names.check_queue(name, FIELD)
+    return validation.check_queue(name, FIELD)
 
 
 def temporary(session: str, name: str) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from yirangmq.broker.bundle import Bundle
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
@@ -63,7 +63,7 @@ class Send:
 class Settle:
     """Leases to ack, or to nack for a cause: for each frame how many of them are its own."""
 
-    cause: decide.Cause | None
+    cause: transitions.Cause | None
     leases: list[str]
     counts: list[int]
     receipts: list[Receipt]
@@ -133,7 +133,7 @@ class Errand:
         else:
             self.steps.append(Send(envelope.queue, [envelope], [receipt]))
 
-    def settle(self, leases: Sequence[str], cause: decide.Cause | None, receipt: Receipt) -> None:
+    def settle(self, leases: Sequence[str], cause: transitions.Cause | None, receipt: Receipt) -> None:
         last = self.steps[-1] if self.steps else None
         fits = isinstance(last, Settle) and len(last.leases) + len(leases) <= MOST_PER_CALL
         if isinstance(last, Settle) and fits and last.cause == cause:

@@ -4,8 +4,8 @@ Knows: cards and wishes. Does not know: where the roster is kept."""
 
 from typing import TYPE_CHECKING, Any
 
+from yirangmq.core.consumer_registry import ConsumerState
 from yirangmq.core.errors import QueueError
-from yirangmq.core.roster import ConsumerState
 
 if TYPE_CHECKING:
     from yirangmq.doors.stomp.session import StompSession

@@ -6,10 +6,10 @@ places, and no commit spans both."""
 from dataclasses import dataclass, field
 
 from yirangmq.broker.bundle import Bundle
-from yirangmq.core.decide import Cause
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.topics import NewRecord
+from yirangmq.core.transitions import Cause
 from yirangmq.doors.stomp.consuming import Taken
 from yirangmq.topics.stage import MOST_PER_PUBLISH
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
-from yirangmq.core.names import MAX_SECONDS
 from yirangmq.core.topics import NewRecord, Record
+from yirangmq.core.validation import MAX_SECONDS
 from yirangmq.format.content import is_plain_json, says_json
 from yirangmq.format.delivery import Delivery
 from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, check_header

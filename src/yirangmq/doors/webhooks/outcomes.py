@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 
 AGAIN = frozenset({408, 425, 429})
 """Of 4xx, those that say: not now."""

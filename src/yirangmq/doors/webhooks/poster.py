@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from yirangmq.core.outgoing import OutgoingNetworks
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.webhooks.answer import Answer, NoAnswer
 
 BUFFER = 16 * 1024

@@ -12,12 +12,12 @@ from urllib.parse import quote
 
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.leases import Leases, Results
-from yirangmq.core import decide
+from yirangmq.core import transitions
 from yirangmq.core.errors import QueueError
-from yirangmq.core.outgoing import OutgoingNetworks
+from yirangmq.core.message import Reason
 from yirangmq.core.policy import backoff_ms
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.core.reasons import Reason
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.takers import PushedLeases, Subscription
 from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import Outcome, judged
@@ -189,7 +189,7 @@ class Pusher:
         else:
             tally.rejected += 1
         delay = None if outcome.delay is None else round(outcome.delay * 1000)
-        cause = decide.Cause(Reason(outcome.reason), outcome.text, delay)
+        cause = transitions.Cause(Reason(outcome.reason), outcome.text, delay)
         self._settle(lease, lambda work, leases, consumer: verbs.nack(work, leases, consumer, cause))
 
     def _pause(self) -> float:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 
 MOST_BYTES = 4096
@@ -10,7 +10,7 @@ MOST_BYTES = 4096
 
 def read_secret(folder: Path, name: str) -> bytes:
     """The first line of the file, without the spaces around it."""
-    path = folder / names.check_id(name, "secret")
+    path = folder / validation.check_id(name, "secret")
     try:
         with path.open("rb") as file:
             line = file.read(MOST_BYTES).strip().partition(b"\n")[0].strip()

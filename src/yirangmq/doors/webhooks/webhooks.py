@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from yirangmq.broker.alarm import Alarm
 from yirangmq.broker.desk import Desk
 from yirangmq.core.errors import BadPolicy, QueueError
-from yirangmq.core.outgoing import OutgoingNetworks
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Clock, Transaction
+from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.values import reading

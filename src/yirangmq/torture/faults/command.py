@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.observe.progress import Progress
 from yirangmq.torture.faults import run as fault_run
 from yirangmq.torture.faults.targets import TARGETS, StartServer
@@ -44,8 +44,10 @@ def _fault_plan(args: argparse.Namespace) -> fault_run.Plan:
     targets = [name for name in TARGETS[args.backend] if only is None or only.startswith(f"{name}/")]
     if not targets:
         targets = [name for names_ in TARGETS.values() for name in names_ if only and only.startswith(f"{name}/")]
-    sample = None if args.sample is None else names.check_count(args.sample, "sample", most=MOST)
-    seconds = None if args.seconds is None else names.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
+    sample = None if args.sample is None else validation.check_count(args.sample, "sample", most=MOST)
+    seconds = (
+        None if args.seconds is None else validation.check_milliseconds(args.seconds, "seconds", least=0.001) / 1000
+    )
     return fault_run.Plan(targets or TARGETS[args.backend], args.seed, sample, only, seconds)
 
 

@@ -15,7 +15,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.access import Grant
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.doors.http.mq.parts import PASSWORD, Play, Stage
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.doors.http.mq import lists
 from yirangmq.doors.http.mq.api import Terms
 

@@ -9,7 +9,7 @@ from tests.support.http import Answer, Peer
 from tests.support.wait import soon
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.access import Grant
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 

@@ -8,7 +8,7 @@ import pytest
 from tests.doors.http.mq.parts import ADMIN, JSON, Play, Stage
 from yirangmq.broker.drafts import note_of
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import check_queue
+from yirangmq.core.validation import check_queue
 from yirangmq.doors.http.mq.semver import satisfies
 from yirangmq.doors.http.mq.spaces import queue_of
 

@@ -7,7 +7,7 @@ import pytest
 from tests.doors.http.mq.parts import Play, Stage
 from tests.support.stores import KINDS, Place
 from tests.support.wait import soon
-from yirangmq.core.inherited import Defaults
+from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.testing import ManualClock
 

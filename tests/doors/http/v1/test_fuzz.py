@@ -21,7 +21,7 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.http_server import HttpServer
 from tools import openapi_docs
 from yirangmq.clock import SystemClock
-from yirangmq.core.names import MAX_SECONDS
+from yirangmq.core.validation import MAX_SECONDS
 from yirangmq.stores.memory import MemoryStore
 
 LANGUAGES = ("bad_filter", "bad_policy", "missing_extra")

@@ -10,8 +10,8 @@ from yirangmq.broker.tasks import Serve
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.events import Event, Steered
 from yirangmq.core.message import Message
-from yirangmq.core.orders import ORDERER
 from yirangmq.core.ports import Transaction
+from yirangmq.core.transitions import ORDERER
 from yirangmq.doors.house import House
 from yirangmq.doors.http.mq.call import Call
 

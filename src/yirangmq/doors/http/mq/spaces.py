@@ -9,8 +9,8 @@ from hashlib import sha256
 
 from yirangmq.broker.drafts import note_of
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import NAMESPACE, QUEUE
 from yirangmq.core.ports import Transaction
+from yirangmq.core.validation import NAMESPACE, QUEUE
 
 RESERVED = "_."
 HASHED = "_.-"

@@ -9,10 +9,9 @@ from typing import Any
 from yirangmq.broker import ledger
 from yirangmq.broker.batch_rows import Received
 from yirangmq.broker.batches import Batches
-from yirangmq.core.batches import Entry, Stage, check_batch, check_query, check_stage
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.names import IDENTIFIER, QUEUE
-from yirangmq.core.strict import Fields
+from yirangmq.core.sink_batches import Entry, Stage, check_batch, check_query, check_stage
+from yirangmq.core.validation import IDENTIFIER, QUEUE, Fields
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field, Kind, many, text
 from yirangmq.doors.http.v1.schemas import COUNT, items, ref, thing

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from yirangmq.core.bridges import BridgeState
-from yirangmq.core.feeds import Start
 from yirangmq.core.topic_filter import MOST_TOPICS
-from yirangmq.core.topics import MOST_SEQUENCE
+from yirangmq.core.topics import MOST_SEQUENCE, Start
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import BOOLEAN, BRIDGE, QUEUE, Field, choice, many, text, whole
 from yirangmq.doors.http.v1.log import topics_of

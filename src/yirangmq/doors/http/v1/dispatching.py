@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from yirangmq.core.deliveries import Status
 from yirangmq.core.dispatch import Strategy
+from yirangmq.core.events import Status
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER, CONSUMER_ID, LIMIT, MESSAGE_ID, QUEUE_NAME, Field, choice
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, INSTANT, NUMBER, TEXT, items, some, table, thing

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from yirangmq.broker.leases import MOST_PER_CALL
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.reasons import Reason
+from yirangmq.core.message import Reason
 from yirangmq.core.states import KEPT
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.validation import Fields, kind
 
 Schema = dict[str, Any]
 MOST_TEXT = 10_000
@@ -100,18 +100,18 @@ def whole(least: int, most: int) -> Kind:
     def check(value: object, field: str) -> int:
         if isinstance(value, float) and value.is_integer():  # 1.0 is a whole number in JSON
             value = int(value)
-        return names.check_count(value, field, least=least, most=most)
+        return validation.check_count(value, field, least=least, most=most)
 
     return Kind({"type": "integer", "minimum": least, "maximum": most}, check, _as_number)
 
 
 def seconds(least: float = 0) -> Kind:
     def check(value: object, field: str) -> float:
-        names.check_milliseconds(value, field, least=least)
+        validation.check_milliseconds(value, field, least=least)
         assert isinstance(value, int | float)
         return value
 
-    return Kind({"type": "number", "minimum": least, "maximum": names.MAX_SECONDS}, check, _as_number)
+    return Kind({"type": "number", "minimum": least, "maximum": validation.MAX_SECONDS}, check, _as_number)
 
 
 def choice(*allowed: str) -> Kind:
@@ -149,9 +149,9 @@ def _named(pattern: str, check: Callable[[object, str], str]) -> Kind:
     return Kind({"type": "string", "pattern": f"^{pattern}$"}, check, _as_text)
 
 
-QUEUE_NAME = _named(names.QUEUE.pattern, names.check_queue)
-MESSAGE_ID = _named(names.IDENTIFIER.pattern, names.check_id)
-CONSUMER_ID = _named(names.CONSUMER.pattern, names.check_consumer)
+QUEUE_NAME = _named(validation.QUEUE.pattern, validation.check_queue)
+MESSAGE_ID = _named(validation.IDENTIFIER.pattern, validation.check_id)
+CONSUMER_ID = _named(validation.CONSUMER.pattern, validation.check_consumer)
 LEASE_ID = text(40, 3)
 REASON = choice(*(reason.value for reason in Reason))
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from yirangmq.broker.leases import MOST_PER_CALL, Leases
 from yirangmq.broker.serving import BYTES_PER_TAKER
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import QueueError, StoreError
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.consuming import MOST_NAMES
@@ -68,7 +68,7 @@ class Leasing:
         values = ask.values()
         who = _consumer(ask.house, values)
         length = values.get("leaseSec")
-        span = None if length is None else names.check_milliseconds(length, "leaseSec", least=0.001)
+        span = None if length is None else validation.check_milliseconds(length, "leaseSec", least=0.001)
         if values["waitSec"]:
             self._together.after(ask.request)
             LongPoll(ask, values, who, span, self._waiting).begin()

@@ -5,8 +5,8 @@ Knows: the last card of each. Does not know: Spark."""
 
 from typing import Any
 
-from yirangmq.core.names import IDENTIFIER, check_id
 from yirangmq.core.ports import Clock
+from yirangmq.core.validation import IDENTIFIER, check_id
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import Field, Kind, choice, text, whole
 from yirangmq.doors.http.v1.schemas import COUNT, INSTANT, TEXT, items, some, thing

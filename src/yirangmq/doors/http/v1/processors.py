@@ -1,6 +1,6 @@
 """What queues demand of messages before they store them: who has a processor, and what it would say."""
 
-from yirangmq.core.chain import EVERY
+from yirangmq.core.processor import EVERY
 from yirangmq.doors import processing
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import QUEUE_NAME, Field

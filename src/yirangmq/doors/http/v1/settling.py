@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from yirangmq.broker.leases import Leases, Results
 from yirangmq.broker.verbs import Verbs
-from yirangmq.core import decide, names
+from yirangmq.core import transitions, validation
 from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import Reason, check_reason
 from yirangmq.core.ports import Transaction
-from yirangmq.core.reasons import Reason, check_reason
 from yirangmq.doors.http.together import Together
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.endpoint import Act, Ask, Endpoint
@@ -99,17 +99,17 @@ def _release(verbs: Verbs, transaction: Transaction, leases: Leases, values: dic
 
 def _nack(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     delay = values.get("delaySec")
-    cause = decide.Cause(
+    cause = transitions.Cause(
         check_reason(values["reason"]),
-        names.check_text(values["text"]),
-        None if delay is None else names.check_milliseconds(delay, "delaySec"),
+        validation.check_text(values["text"]),
+        None if delay is None else validation.check_milliseconds(delay, "delaySec"),
     )
     return verbs.nack(transaction, leases, values.get("consumer"), cause)
 
 
 def _extend(verbs: Verbs, transaction: Transaction, leases: Leases, values: dict[str, Any]) -> Results:
     length = values.get("leaseSec")
-    span = None if length is None else names.check_milliseconds(length, "leaseSec", least=0.001)
+    span = None if length is None else validation.check_milliseconds(length, "leaseSec", least=0.001)
     return verbs.extend(transaction, leases, values.get("consumer"), span)
 
 

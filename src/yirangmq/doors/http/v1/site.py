@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from yirangmq.core.consumer_registry import WISHES
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.core.roster import WISHES
-from yirangmq.core.strict import kind
+from yirangmq.core.validation import kind
 from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER, QUEUE_NAME, Field
 from yirangmq.doors.http.v1.queues import LISTED, QUEUES_PAGE

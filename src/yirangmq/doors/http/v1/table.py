@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from yirangmq.core.access import ANYWHERE
-from yirangmq.core.duty import check
+from yirangmq.core.active_guard import check
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Request, Response, Route

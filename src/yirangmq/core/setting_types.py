@@ -7,15 +7,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yirangmq.core.access import TokenRule, read_rules
+from yirangmq.core.access import Program, Route, TokenRule, read_programs, read_routes, read_rules
 from yirangmq.core.alert_settings import AlertSettings, read_settings
 from yirangmq.core.bridges import NewBridge, read_all
-from yirangmq.core.chain import Chain, read_chains
 from yirangmq.core.errors import BadInput
-from yirangmq.core.names import check_consumer, check_queue
-from yirangmq.core.programs import Program, Route, read_programs, read_routes
-from yirangmq.core.strict import kind
+from yirangmq.core.processor import Chain, read_chains
 from yirangmq.core.topic_filter import MOST_MASKED
+from yirangmq.core.validation import check_consumer, check_queue, kind
 
 MIB = 1024 * 1024
 KEEP_DAYS = 7

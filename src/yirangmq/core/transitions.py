@@ -1,13 +1,17 @@
 """What happens to a message: (message, policy, now) in, message after out. Pure; the time is handed in.
 
-``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank."""
+``place`` is a fresh place in line, for a message that goes behind those already waiting in its rank.
+
+Verbs that name a message by its id alone, as the HTTP queue has them: the state decides, there is no lease.
+
+(message, policy, now) in, message after out; None out: it was done before, and repeating what succeeded succeeds. A
+message that is done or dropped exists no more. Pure; the moves themselves are ``core.transitions``."""
 
 from typing import NamedTuple
 
 from yirangmq.core.errors import LeaseExpired, LeaseMismatch, NotFound, WrongState
-from yirangmq.core.message import Envelope, Failure, Message, new_message
+from yirangmq.core.message import MAX_MESSAGE, Envelope, Failure, Message, Reason, new_message
 from yirangmq.core.policy import Chance, QueuePolicy, backoff_ms
-from yirangmq.core.reasons import MAX_MESSAGE, Reason
 from yirangmq.core.states import TRANSITIONS, State, Verb
 
 FINAL_REASONS = frozenset({Reason.VALIDATION_ERROR, Reason.REJECTED, Reason.CORRUPT, Reason.POISON})
@@ -313,3 +317,76 @@ def _follow(state: State | None, verb: Verb) -> State:
     if found is None:
         raise WrongState(f"{verb} does not apply to a message that is {state or 'new'}")
     return found
+
+
+ORDERER = "http:mq"
+"""Who has what is claimed by id: nobody says a name there."""
+FAILED = "the consumer said that it failed"
+IN_LINE = (State.READY, State.DELAYED, State.HELD)
+OVER = (State.DONE, State.DROPPED)
+UNHEARD = "no such message"
+
+
+def settable(message: Message | None) -> Message:
+    """A draft, or a message that nobody has taken yet."""
+    found = existing(message)
+    if found.state is not State.DRAFT and found.state not in IN_LINE:
+        raise WrongState(f"message {found.id} is {found.state}: its content is final")
+    return found
+
+
+def readable(message: Message | None) -> Message:
+    found = existing(message)
+    if found.state is State.DRAFT:
+        raise WrongState(f"message {found.id} is a draft: it has no content yet")
+    return found
+
+
+def complete(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
+    if message is not None and message.state is State.DONE:
+        return None
+    return ack(_active(message), policy, now)
+
+
+def fail_order(message: Message | None, policy: QueuePolicy, now: int) -> Outcome | None:
+    if message is not None and message.state in (State.DEAD, State.PARKED):
+        return None
+    return fail(_active(message), policy, now, FAILED)
+
+
+def renew(message: Message | None, failure: Failure | None, now: int, place: int) -> Message | None:
+    """``failure``: its latest. One that is in line again after it, and without its reason, was renewed."""
+    found = existing(message)
+    if found.state in (State.DEAD, State.PARKED):
+        return redrive(found, now, place)
+    if failure is not None and not found.reason:
+        return None
+    raise WrongState(f"message {found.id} is {found.state}, not failed")
+
+
+def abandon_order(message: Message | None, policy: QueuePolicy, now: int) -> Message | None:
+    """One that was dropped by hand has no reason; what time or a rule has dropped was never abandoned."""
+    if message is not None and message.state is State.DROPPED and not message.reason:
+        return None
+    return drop(existing(message)._replace(reason=""), policy, now)
+
+
+def existing(message: Message | None) -> Message:
+    if message is None or message.state in OVER:
+        raise NotFound(UNHEARD)
+    return message
+
+
+def _active(message: Message | None) -> Message:
+    found = existing(message)
+    if found.state is not State.LEASED:
+        raise WrongState(f"message {found.id} is {found.state}, nobody is at work on it")
+    return found
+
+
+def retimed(message: Message, span_ms: int) -> Message | None:
+    """When time acts on it now that its state lasts so long; None: nothing has changed, or it is not ours to say."""
+    if message.state is not State.DRAFT and message.consumer != ORDERER:
+        return None
+    until = message.changed_at + span_ms
+    return None if until == message.due_at else message._replace(due_at=until)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.core.strict import Fields
+from yirangmq.core.validation import Fields
 
 SILENT_MS = 10_000
 """A consumer tells of itself every second; one not heard of for so long is shown as silent."""
@@ -77,10 +77,10 @@ def read_card(values: object, now: int) -> Card:
     if not isinstance(host, str) or len(host) > MOST_TEXT:
         raise BadInput(f"must be text of at most {MOST_TEXT} characters", field="host")
     return Card(
-        id=names.check_consumer(given.take("consumerId", None)),
+        id=validation.check_consumer(given.take("consumerId", None)),
         host=host,
         pid=given.whole("pid", 0, least=0, most=2**31),
-        queues=tuple(names.check_queue(queue, "queues") for queue in queues),
+        queues=tuple(validation.check_queue(queue, "queues") for queue in queues),
         started_at=given.whole("startedAt", 0, least=0, most=2**53),
         state=ConsumerState(given.choice("state", "running", tuple(ConsumerState))),
         in_work=_count(given, "inWork"),

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, BadPolicy
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.validation import Fields, kind
 
 if TYPE_CHECKING:
-    from yirangmq.core.checks import Check
+    from yirangmq.core.payload_checks import Check
 
 MOST_CHECKS = 50
 MOST_HOOKS = 10
@@ -64,7 +64,7 @@ def read_chain(given: object, queue: str, path: str = "processor") -> Chain | No
     """Null is none, which is as the server says; an empty object is a chain that does nothing."""
     if given is None:
         return None
-    from yirangmq.core.check_documents import read_check  # most queues have none
+    from yirangmq.core.payload_check_parser import read_check  # most queues have none
 
     part = Fields(given, path, BadPolicy)
     chain = Chain(
@@ -102,7 +102,7 @@ def _read_hook(given: object, path: str, queue: str) -> Hook:
 
 def _queue(given: object, field: str) -> str:
     try:
-        return names.check_queue(given, field)
+        return validation.check_queue(given, field)
     except BadInput as error:
         raise BadPolicy(str(error).removeprefix(f"{field}: "), field=field) from None
 

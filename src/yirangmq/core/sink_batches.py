@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from yirangmq.core import names
+from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, WrongState
 
 KEPT = 1000
@@ -55,15 +55,15 @@ class Stage(NamedTuple):
 
 
 def check_query(name: object) -> str:
-    return names.check_queue(name, "query")
+    return validation.check_queue(name, "query")
 
 
 def check_batch(number: object) -> int:
-    return names.check_count(number, "batch", least=0, most=LARGEST_BATCH)
+    return validation.check_count(number, "batch", least=0, most=LARGEST_BATCH)
 
 
 def check_stage(name: object) -> str:
-    return names.check_id(name, "stage")
+    return validation.check_id(name, "stage")
 
 
 def key_of(query: str, batch: int) -> str:

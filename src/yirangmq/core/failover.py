@@ -1,9 +1,152 @@
 """Active or standby: from what was heard, the term and the time to a decision, with the evidence for it.
 
 Knows: the five steps, terms, the cooldown, what a witness says. Does not know: sockets, clocks, stores; who asks and
-remembers is ``core.partner``."""
+remembers is ``core.failover_node``.
 
-from yirangmq.core.pairing import Decision, Own, Pace, Peer, Probe, Role, Status, Step, Verdict, Witness
+The words in which a pair of nodes is spoken of: roles, what is known, what is decided. Values only; what follows
+from them is in ``core.failover``. All instants are milliseconds of one clock that never goes back.
+
+One heartbeat as a value: what a node of a pair says of itself, and the proof that it is said now.
+
+Knows: the members. Does not know: bytes (``wire.heartbeat``), what follows from it (``core.failover_node``).
+
+What a third party tells a node of a pair: a record that its holder renews, and that another may take when it has not
+been renewed for the whole time-out, by the taker's own clock.
+
+Knows: records, the time handed in. Does not know: where the record is kept. No clock is compared
+with another."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Role(StrEnum):
+    ACTIVE = "ACTIVE"
+    STANDBY = "STANDBY"
+
+
+class Status(StrEnum):
+    STARTING = "STARTING"
+    RUNNING = "RUNNING"
+    STOPPING = "STOPPING"
+    STOPPED = "STOPPED"
+
+
+class Probe(StrEnum):
+    """What the test of the peer's TCP port said."""
+
+    NONE = "none"
+    """Not tested since it fell silent."""
+    REACHED = "reached"
+    """It answered. (What it said counts as heard, so that this is seen only until then.)"""
+    SILENT = "silent"
+    """Nobody there, or nobody who answers."""
+
+
+class Witness(StrEnum):
+    """What the third party says of this node."""
+
+    NONE = "none"
+    """There is none in these settings."""
+    OURS = "ours"
+    FREE = "free"
+    """Nobody has renewed it for the whole time-out: it can be asked for."""
+    THEIRS = "theirs"
+    AWAY = "away"
+    """It cannot be read."""
+
+
+class Verdict(StrEnum):
+    STAY = "stay"
+    PROBE = "probe"
+    """Test the peer's TCP port, then decide again."""
+    CLAIM = "claim"
+    """Ask the peer for consent to a term."""
+    GRANT = "grant"
+    """Consent to the peer's claim."""
+    ASK_WITNESS = "ask-witness"
+    TAKE_OVER = "take-over"
+    HAND_OVER = "hand-over"
+    """Finish what is in work, then stand down and consent to the peer's next term."""
+    STAND_DOWN = "stand-down"
+
+
+class Pace(NamedTuple):
+    """The numbers of a pair, in milliseconds. Both nodes should have the same."""
+
+    interval: int = 5000
+    misses: int = 3
+    cooldown: int = 30_000
+    has_witness: bool = False
+
+    @property
+    def timeout(self) -> int:
+        """A peer is silent after this long: by default 15 seconds."""
+        return self.interval * self.misses
+
+    @property
+    def lease(self) -> int:
+        """With a witness an active node works no longer than this after it last had somebody's word: one interval
+        less than the time after which anybody may take its place."""
+        return self.timeout - self.interval
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """This node at this moment."""
+
+    node: str
+    role: Role = Role.STANDBY
+    status: Status = Status.RUNNING
+    term: int = 0
+    started_at: int = 0
+    switched_at: int | None = None
+    """When its role last changed, not by order."""
+    active_since: int = 0
+    looked_at: int = 0
+    """When it last came to decide: long ago means that it was frozen."""
+    assured_at: int | None = None
+    """With a witness: the latest moment at which it, or the peer as standby, is known to have had nobody but us."""
+    order: bool = False
+    """Somebody ordered this node to take over."""
+    granted: int = 0
+    """The highest term to which this node has consented."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The other node, as last heard."""
+
+    node: str
+    role: Role
+    status: Status
+    term: int
+    running: int
+    """How long its process had run, when it said so."""
+    active: int
+    """How long it had been active, when it said so; 0 if it was not."""
+    at: int
+    """When it was heard."""
+    claim: int = 0
+    grant: int = 0
+    wish: bool = False
+    """It was ordered to take over."""
+
+
+class Step(NamedTuple):
+    """One line of evidence: which question, what was found."""
+
+    step: str
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    verdict: Verdict
+    term: int
+    """The term that goes with it: the new one of a takeover, claim or consent, else the highest known."""
+    steps: tuple[Step, ...]
 
 
 def seconds(milliseconds: int) -> str:
@@ -194,3 +337,97 @@ def _ordered() -> Step:
 
 def _order(own: Own) -> tuple[Step, ...]:
     return (_ordered(),) if own.order else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """How a node is doing; for people and alerts, not for decisions."""
+
+    cpu: float = 0.0
+    """Of one processor, since the last heartbeat."""
+    memory: int = 0
+    """Resident bytes."""
+    depth: int = 0
+    """Messages that wait."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """``boot`` is one life of a process, chosen at its start; ``sequence`` rises by one with every heartbeat of it.
+    Both together are never used again, so that an old heartbeat is known for one."""
+
+    node: str
+    boot: str
+    sequence: int
+    at: int
+    """Wall clock, milliseconds since 1970."""
+    running: int
+    active: int
+    """Milliseconds in the active role; 0 for a standby."""
+    role: Role
+    status: Status
+    term: int
+    claim: int = 0
+    grant: int = 0
+    grant_boot: str = ""
+    """The life of the peer to which this node has consented: not to one that came after it."""
+    wish: bool = False
+    address: str = ""
+    """Where clients reach this node."""
+    heard_boot: str = ""
+    heard_sequence: int = 0
+    """The latest heartbeat of the peer that this node has heard: the peer sees that it is heard, and how fast."""
+    heard_age: int = 0
+    load: Load = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """``renewal`` changes with every renewal. ``holder`` "": given back."""
+
+    holder: str
+    term: int
+    renewal: int
+
+
+class Wish(StrEnum):
+    WATCH = "watch"
+    HOLD = "hold"
+    """Renew it, or take it if it is free."""
+    GIVE_BACK = "give-back"
+
+
+class Watching:
+    """One node's view of the record. ``timeout`` in milliseconds."""
+
+    def __init__(self, node: str, timeout: int) -> None:
+        self._node = node
+        self._timeout = timeout
+        self._last: Record | None = None
+        self._since: int | None = None
+        self.term = 0
+        """The highest that another holder was seen with."""
+
+    def exchange(self, record: Record | None, wish: Wish, term: int, now: int) -> tuple[Witness, Record | None]:
+        """The record as just read, while nobody else may write it: what it says, and what to write, if anything. No
+        record is the same as one that nobody renews."""
+        found = self._saw(record, now)
+        if wish is Wish.HOLD and found in (Witness.OURS, Witness.FREE):
+            after = Record(self._node, term, (record.renewal if record is not None else 0) + 1)
+            self._last, self._since = after, now
+            return Witness.OURS, after
+        if wish is Wish.GIVE_BACK and found is Witness.OURS and record is not None:
+            return Witness.FREE, Record("", record.term, record.renewal + 1)
+        if found is Witness.OURS:
+            return Witness.FREE, None  # from an earlier life, or given up: ours to take again
+        return found, None
+
+    def _saw(self, record: Record | None, now: int) -> Witness:
+        if self._since is None or record != self._last:
+            self._last, self._since = record, now
+        if record is not None and record.holder == self._node:
+            return Witness.OURS
+        self.term = max(self.term, record.term if record is not None else 0)
+        if record is not None and not record.holder:
+            return Witness.FREE
+        return Witness.FREE if now - self._since > self._timeout else Witness.THEIRS

@@ -9,9 +9,8 @@ from datetime import UTC, date, datetime, timedelta
 from enum import StrEnum
 from typing import NamedTuple
 
-from yirangmq.core.message import Message
+from yirangmq.core.message import Message, Reason
 from yirangmq.core.ports import Change
-from yirangmq.core.reasons import Reason
 from yirangmq.core.states import State
 
 SETTLED = frozenset({State.DONE, State.DROPPED})

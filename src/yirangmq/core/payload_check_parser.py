@@ -5,10 +5,24 @@ import codecs
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from yirangmq.core.checks import KINDS, LARGEST, Check, Headers, Length, StatedLength, Wanted, short
-from yirangmq.core.content_checks import ROOTS, Column, Encoding, Json, Records, Schema
 from yirangmq.core.errors import BadPolicy
-from yirangmq.core.strict import Fields, kind
+from yirangmq.core.payload_checks import (
+    KINDS,
+    LARGEST,
+    ROOTS,
+    Check,
+    Column,
+    Encoding,
+    Headers,
+    Json,
+    Length,
+    Records,
+    Schema,
+    StatedLength,
+    Wanted,
+    short,
+)
+from yirangmq.core.validation import Fields, kind
 
 MOST_FIELDS = 200
 LONGEST_NAME = 200
