@@ -40,7 +40,7 @@ from yirangmq.cluster.following import follow  # noqa: E402
 from yirangmq.cluster.keys import Keys  # noqa: E402
 from yirangmq.cluster.producing import Producer  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
-from yirangmq.format.jsontext import loads  # noqa: E402
+from yirangmq.format.json_codec import loads  # noqa: E402
 
 BODY = os.urandom(2000)
 BATCH = 100

@@ -13,7 +13,7 @@ from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.envelope import NewMessage, as_json
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "export-v1.jsonl"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import BACKENDS, Cli, Killed, Published
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 def messages(text: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 def test_a_queue_without_a_policy_lives_on_defaults(at: Cli) -> None:

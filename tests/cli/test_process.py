@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.wait import PATIENCE, until
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 pytestmark = pytest.mark.process
 YIRANGMQ = [sys.executable, "-m", "yirangmq"]

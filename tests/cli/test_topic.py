@@ -18,7 +18,7 @@ from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.topics import NewRecord
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.stage import Settings

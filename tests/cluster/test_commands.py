@@ -13,7 +13,7 @@ from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.cluster.doctor import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 pytestmark = pytest.mark.process
 

@@ -21,7 +21,7 @@ from yirangmq.core.message import MAX_MESSAGE, Reason
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import NewMessage
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.testing import ManualClock
 
 pytestmark = pytest.mark.process

@@ -27,7 +27,7 @@ from yirangmq.core.alerts import (
 )
 from yirangmq.core.errors import NotFound, WrongState
 from yirangmq.format.alerts import read, written
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 PACE = Pace(settle=1000, remind=10_000, most=30)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 from yirangmq.core.journal import Delivery, Kind
-from yirangmq.format.dayrecord import payload_of, read
+from yirangmq.format.journal_line import payload_of, read
 
 PAGE = (Path(__file__).parents[2] / "docs" / "files-by-date.md").read_text()
 

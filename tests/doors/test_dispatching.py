@@ -10,7 +10,7 @@ from yirangmq.core import validation
 from yirangmq.core.dispatch import Strategy, owner
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.doors.takers import Waiting
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

@@ -4,8 +4,7 @@ import pytest
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.format.content import check_type, type_of, with_content
-from yirangmq.format.envelope import as_json, header_of
+from yirangmq.format.envelope import as_json, check_type, header_of, type_of, with_content
 
 EMPTY = Envelope("mail", "m", RANK_LAST, 1, 1, 0, None, "", b"", False)
 

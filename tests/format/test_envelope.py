@@ -13,7 +13,7 @@ from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import State
-from yirangmq.format import deadletter
+from yirangmq.format import delivery
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import MAX_HEADER, NewMessage, as_json, build, header_of, iso, payload_value, read
 
@@ -68,7 +68,7 @@ def test_the_dead_letter_record_has_exactly_the_published_shape() -> None:
     card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 1, 1, 0, 0, NOW, "consumer-01", Reason.VALIDATION_ERROR, 1, True)
     failure = Failure("VALIDATION_ERROR", "missing required field: payload.temp", NOW + 252_000, 1, "consumer-01")
     rules = read_policy({}, QUEUE)
-    record = deadletter.dead_letter_record(card, taken(EXAMPLE), failure, rules)
+    record = delivery.dead_letter_record(card, taken(EXAMPLE), failure, rules)
     assert json.loads(record) == json.loads(golden("deadletter-example.json"))
     assert taken(EXAMPLE).payload in record
     assert Look(card, taken(EXAMPLE), failure, rules).record() == json.loads(record)
@@ -78,7 +78,7 @@ def test_a_record_says_why_it_died_and_what_failed_last() -> None:
     card = Message(1, QUEUE, "m", State.DEAD, 3, 1, 4, 4, 0, 0, NOW, "", Reason.POISON, 4, True)
     failure = Failure("HANDLER_ERROR", "again", NOW, 4, "")
     record = json.loads(
-        deadletter.dead_letter_record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE))
+        delivery.dead_letter_record(card, taken(b"1"), failure, read_policy({"dlq": {"queue": "grave"}}, QUEUE))
     )
     assert record["failure"] == {
         "reasonCode": "POISON",

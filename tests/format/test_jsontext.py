@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadInput
-from yirangmq.format import jsontext
-from yirangmq.format.jsontext import _plain_dumps, _plain_loads, _plain_members
+from yirangmq.format import json_codec
+from yirangmq.format.json_codec import _plain_dumps, _plain_loads, _plain_members
 
 characters = st.characters(codec="utf-8")
 numbers = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
@@ -49,15 +49,15 @@ def same(one: Any, other: Any) -> bool:
 @given(values, styles)
 def test_both_read_the_same(value: Any, style: dict[str, Any]) -> None:
     text = json.dumps(value, **style).encode()
-    assert same(jsontext.loads(text), value)
+    assert same(json_codec.loads(text), value)
     assert same(_plain_loads(text), value)
 
 
 @many
 @given(values)
 def test_what_either_writes_both_read(value: Any) -> None:
-    for written in (jsontext.dumps(value), _plain_dumps(value)):
-        assert same(jsontext.loads(written), value)
+    for written in (json_codec.dumps(value), _plain_dumps(value)):
+        assert same(json_codec.loads(written), value)
         assert same(_plain_loads(written), value)
 
 
@@ -65,10 +65,10 @@ def test_what_either_writes_both_read(value: Any) -> None:
 @given(documents, styles)
 def test_both_take_a_document_apart_the_same_way(document: dict[str, Any], style: dict[str, Any]) -> None:
     text = json.dumps(document, **style).encode()
-    found = jsontext.members(text)
+    found = json_codec.members(text)
     assert found is not None
     assert found == _plain_members(text)
-    assert same({key: jsontext.loads(raw) for key, raw in found.items()}, document)
+    assert same({key: json_codec.loads(raw) for key, raw in found.items()}, document)
     assert all(raw in text for raw in found.values())
 
 
@@ -76,7 +76,7 @@ def test_both_take_a_document_apart_the_same_way(document: dict[str, Any], style
 @given(values, styles)
 def test_both_agree_on_what_is_no_object(value: Any, style: dict[str, Any]) -> None:
     text = json.dumps(value, **style).encode()
-    assert (jsontext.members(text) is None) == (_plain_members(text) is None) == (not isinstance(value, dict))
+    assert (json_codec.members(text) is None) == (_plain_members(text) is None) == (not isinstance(value, dict))
 
 
 @st.composite
@@ -95,8 +95,8 @@ def damaged(draw: st.DrawFn) -> bytes:
 @many
 @given(damaged() | st.binary(max_size=12) | st.text(string.printable, max_size=12).map(str.encode))
 def test_both_agree_on_what_is_damaged(text: bytes) -> None:
-    assert same(answer(jsontext.loads, text), answer(_plain_loads, text))
-    assert answer(jsontext.members, text) == answer(_plain_members, text)
+    assert same(answer(json_codec.loads, text), answer(_plain_loads, text))
+    assert answer(json_codec.members, text) == answer(_plain_members, text)
 
 
 TEXTS = [
@@ -151,14 +151,14 @@ TEXTS = [
 
 @pytest.mark.parametrize("text", TEXTS, ids=[repr(text[:20]) for text in TEXTS])
 def test_both_agree_at_the_edges(text: bytes) -> None:
-    assert same(answer(jsontext.loads, text), answer(_plain_loads, text))
-    assert answer(jsontext.members, text) == answer(_plain_members, text)
+    assert same(answer(json_codec.loads, text), answer(_plain_loads, text))
+    assert answer(json_codec.members, text) == answer(_plain_members, text)
 
 
 def test_a_member_keeps_its_own_text() -> None:
     text = b'{ "payload" : { "b":1.0e0,\n "a":[ ] , "a":1e400 } ,"type"\t:"\\u0074" }'
     expected = {"payload": b'{ "b":1.0e0,\n "a":[ ] , "a":1e400 }', "type": b'"\\u0074"'}
-    assert jsontext.members(text) == _plain_members(text) == expected
+    assert json_codec.members(text) == _plain_members(text) == expected
 
 
 BEYOND = [
@@ -174,13 +174,13 @@ BEYOND = [
 
 
 @pytest.mark.parametrize("value", BEYOND, ids=[f"value{n}" for n in range(len(BEYOND))])
-@pytest.mark.parametrize("dumps", [jsontext.dumps, _plain_dumps])
+@pytest.mark.parametrize("dumps", [json_codec.dumps, _plain_dumps])
 def test_what_json_cannot_say_is_refused(dumps: Callable[[Any], bytes], value: object) -> None:
     with pytest.raises(BadInput):
         dumps(value)
 
 
-@pytest.mark.parametrize("dumps", [jsontext.dumps, _plain_dumps])
+@pytest.mark.parametrize("dumps", [json_codec.dumps, _plain_dumps])
 def test_what_holds_itself_is_refused(dumps: Callable[[Any], bytes]) -> None:
     value: list[Any] = [None]
     value.append(value)

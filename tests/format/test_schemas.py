@@ -10,8 +10,8 @@ import pytest
 from tests.support.schemas import SECRET, Outside, SlowLibrary
 from yirangmq.consumer.validation import Validation
 from yirangmq.core.errors import BadInput, BadPolicy, QuotaExceeded
-from yirangmq.format import schema_limits, schemas
-from yirangmq.format.schemas import compiled, first_complaint
+from yirangmq.format import json_schema
+from yirangmq.format.json_schema import compiled, first_complaint
 from yirangmq.pipeline.source.complaints import Complaints
 
 KEYWORDS = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -58,7 +58,7 @@ def test_schema_reference_that_leaves_the_document_is_bad_input_naming_its_point
 def test_schema_compiler_itself_has_no_way_to_a_file_or_a_url(outside: Outside) -> None:
     for target in outside.targets[:-1]:  # the last one is built into the library
         with pytest.raises(ValueError, match="is not present") as caught:
-            schemas._compile({"properties": {"a": {"$ref": target}}})
+            json_schema._compile({"properties": {"a": {"$ref": target}}})
         assert SECRET not in str(caught.value)
         judge = Complaints(json.dumps({"$ref": target}))
         with pytest.raises(ValueError, match="is not present") as caught:
@@ -141,10 +141,10 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "about"),
     [
-        ({"const": "x" * schema_limits.MOST_BYTES}, "bytes; a schema may have"),
-        (nested(schema_limits.MOST_DEPTH + 1), "nested deeper than 100 levels"),
+        ({"const": "x" * json_schema.MOST_BYTES}, "bytes; a schema may have"),
+        (nested(json_schema.MOST_DEPTH + 1), "nested deeper than 100 levels"),
         (nested(5000), "levels|cannot be written as JSON"),
-        ({"allOf": [{"pattern": "a"}] * (schema_limits.MOST_PATTERNS + 1)}, "more than 200 patterns"),
+        ({"allOf": [{"pattern": "a"}] * (json_schema.MOST_PATTERNS + 1)}, "more than 200 patterns"),
         ({"patternProperties": {str(n): {} for n in range(201)}}, "more than 200 patterns"),
         (doubled(22, "#/$defs/d{}"), "more than 10000 subschemas"),
         (doubled(22, "#d{}"), "more than 10000 subschemas"),
@@ -198,9 +198,9 @@ def test_schema_pattern_that_backtracks_ends_after_its_steps() -> None:
 
 def test_schema_that_compiles_too_long_is_refused_and_few_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = SlowLibrary(monkeypatch)
-    monkeypatch.setattr(schemas, "COMPILE_SECONDS", 0.01)
+    monkeypatch.setattr(json_schema, "COMPILE_SECONDS", 0.01)
     try:
-        for number in range(schemas.MOST_COMPILING):
+        for number in range(json_schema.MOST_COMPILING):
             with pytest.raises(BadPolicy, match=r"schema: was not compiled within 0.01 s"):
                 compiled({"title": f"slow {number}"}, "schema", BadPolicy)
         with pytest.raises(QuotaExceeded, match="try again later"):

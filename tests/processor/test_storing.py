@@ -12,8 +12,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import BadPolicy, HookFailed, QuotaExceeded, TooLarge, Unfit
 from yirangmq.core.events import Died, Event, Refused
 from yirangmq.core.states import State
-from yirangmq.format.digest import digest_of
-from yirangmq.format.envelope import NewMessage
+from yirangmq.format.envelope import NewMessage, digest_of
 
 on_one_store = pytest.mark.parametrize("place", ["sqlite"], indirect=True)
 EVERY_BYTE = bytes(range(256))

@@ -19,7 +19,7 @@ from tests.support.wait import PATIENCE
 from tests.support.worker_processes import crew
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
-from yirangmq.format.dayrecord import payload_of, read
+from yirangmq.format.journal_line import payload_of, read
 from yirangmq.stores import dayfiles
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]

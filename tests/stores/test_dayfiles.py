@@ -16,7 +16,7 @@ from tests.support.golden_files import golden
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.states import State
-from yirangmq.format.dayrecord import head_of, payload_of, read
+from yirangmq.format.journal_line import head_of, payload_of, read
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_check import check
 from yirangmq.stores.journal_told import NOTE

@@ -15,7 +15,7 @@ from tests.support.sqlite import open_sqlite
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.stores.open import mend
 from yirangmq.stores.sqlite_open import PAGE_SIZE, open_connection
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 BACKENDS = ("sqlite", "fs")
 

@@ -8,7 +8,7 @@ from typing import Any
 from tests.support.stores import Place
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
-from yirangmq.format.dayrecord import read
+from yirangmq.format.journal_line import read
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles import DayFiles

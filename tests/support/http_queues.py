@@ -23,7 +23,7 @@ from yirangmq.core.states import State
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.envelope import read as read_envelope
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 from yirangmq.wire.calls import Incoming, error_of
 
 Results = list[QueueError | None]

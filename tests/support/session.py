@@ -17,7 +17,7 @@ from yirangmq.doors.paged import Pages
 from yirangmq.doors.session import Session
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.wire import calls

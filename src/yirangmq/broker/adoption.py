@@ -17,8 +17,8 @@ from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
 from yirangmq.format.envelope import iso
-from yirangmq.format.jsontext import dumps, loads
-from yirangmq.format.transfer import MessageLine
+from yirangmq.format.export import MessageLine
+from yirangmq.format.json_codec import dumps, loads
 
 KNOWN = "pair-adopted"
 """Here: the ids that came from a node, by node, queue and page."""

@@ -10,7 +10,7 @@ from yirangmq.core import validation
 from yirangmq.core.dispatch import Attendance
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Transaction
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 FOLDER = "dispatch/"
 """Where the notes stand, one for each queue."""

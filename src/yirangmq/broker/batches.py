@@ -22,7 +22,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Ids, Transaction
 from yirangmq.core.sink_batches import MARK, STAGE_AGE_MS, Entry, Stage, Step
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.rows import Rows, set_aside, set_unfit_aside
+from yirangmq.format.sink_rows import Rows, set_aside, set_unfit_aside
 
 MOST_PER_APPEND = 2_500
 """Records for topics that are written at one go: some milliseconds of the loop's time, then others have their turn."""

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from yirangmq.core.bridges import DEFINED, REACHED, Bridge, Reached, as_document, of_document
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.ports import Transaction
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 Value = TypeVar("Value")
 

@@ -16,7 +16,7 @@ from yirangmq.core.dispatch import copy_id, is_copy
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.format.envelope import MAX_TEXT
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 BROADCASTER = "broadcast"
 """Who takes the message that copies are made of."""

@@ -19,7 +19,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Transaction
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Record, Start
-from yirangmq.format.bridged import envelope_of
+from yirangmq.format.topic_record import envelope_of
 
 MOST_RECORDS = 500
 MOST_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from yirangmq.core.dispatch import Dispatch, show_dispatch
 from yirangmq.core.errors import BadInput, BadPolicy, NotFound
 from yirangmq.core.events import Status, show
 from yirangmq.core.ports import Transaction
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 MEMBERS = ("strategy", "weights", "key", "graceSec", "outcomes")
 NONE = "none"

@@ -18,8 +18,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, Message, new_envelope, ne
 from yirangmq.core.policy import Load, QueuePolicy
 from yirangmq.core.ports import Clock, Stored, Transaction, new_change
 from yirangmq.core.states import State
-from yirangmq.format.content import with_content
-from yirangmq.format.envelope import stamped
+from yirangmq.format.envelope import stamped, with_content
 
 OURS = '{"retry":{"limit":null},"dlq":{"retentionDays":3660},"archive":{"enabled":false}}'
 """The policy of a queue that begins with a draft, as the document describes queues: a message may come back any number

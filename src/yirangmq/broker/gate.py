@@ -22,11 +22,10 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Transaction
 from yirangmq.core.processor import Chain, Hook, check_hooks, may_run, refusal
-from yirangmq.format.digest import with_digest
-from yirangmq.format.envelope import header_of
-from yirangmq.format.jsontext import loads
-from yirangmq.format.schemas import compiled
-from yirangmq.format.schemas import first_complaint as schema_complaint
+from yirangmq.format.envelope import header_of, with_digest
+from yirangmq.format.json_codec import loads
+from yirangmq.format.json_schema import compiled
+from yirangmq.format.json_schema import first_complaint as schema_complaint
 
 if TYPE_CHECKING:
     from yirangmq.core.payload_checks import Schema

@@ -19,7 +19,7 @@ from typing import Any
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.format.envelope import JSON_TYPE, NewMessage, header_of, payload_value
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 FINE, UNFIT, FAILED = "fine", "unfit", "failed"
 Answer = dict[str, Any]

@@ -13,7 +13,7 @@ from yirangmq.core import transitions
 from yirangmq.core.errors import PayloadDamaged, QueueError
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Change, Transaction
-from yirangmq.format.digest import damage
+from yirangmq.format.envelope import damage
 
 log = logging.getLogger("yirangmq")
 

@@ -1,7 +1,7 @@
 """The key of a message, by which it is given to the same consumer as others with that key."""
 
 from yirangmq.core.message import Envelope
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 def key_of(envelope: Envelope, attribute: str) -> str:

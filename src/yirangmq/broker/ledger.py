@@ -7,7 +7,7 @@ from typing import Any
 from yirangmq.core.errors import StoreDamaged
 from yirangmq.core.ports import Transaction
 from yirangmq.core.sink_batches import Entry, Stage, Step, check_new, key_of, prefix_of, too_old
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 
 def find(transaction: Transaction, query: str, batch: int) -> Entry | None:

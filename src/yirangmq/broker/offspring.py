@@ -11,7 +11,7 @@ from yirangmq.core.errors import BadInput, HookFailed
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.processor import Hook
 from yirangmq.format.envelope import NewMessage, build
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 Made = tuple[tuple[Hook, NewMessage], ...]
 """Of one message."""

@@ -10,7 +10,7 @@ from yirangmq.core.errors import BadPolicy, NotFound
 from yirangmq.core.events import Steered
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Transaction
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 
 def checked(document: object, queue: str, schemas: Schemas, gate: Gate | None = None) -> QueuePolicy:

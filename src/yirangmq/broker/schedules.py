@@ -13,7 +13,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy, Schedule
 from yirangmq.core.ports import Transaction
 from yirangmq.format.envelope import iso, read
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 
 class Tick(NamedTuple):

@@ -1,5 +1,5 @@
 """Queues out of one store and into another, of any kind. Knows: which messages, in which order, in which state they
-arrive. Does not know: what a line looks like (``format.transfer``), files, progress bars.
+arrive. Does not know: what a line looks like (``format.export``), files, progress bars.
 
 Memory stays flat: eight bytes a message of one queue for the order, and one page of messages."""
 
@@ -18,8 +18,8 @@ from yirangmq.core.policy import MAX_BODY, QueuePolicy
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.core.store_time import shown_envelope, shown_failure, shown_message
-from yirangmq.format.jsontext import loads
-from yirangmq.format.transfer import Closing, MessageLine, Opening, QueueLine, read, write
+from yirangmq.format.export import Closing, MessageLine, Opening, QueueLine, read, write
+from yirangmq.format.json_codec import loads
 
 MOST_PER_PAGE = 500
 BYTES_PER_PAGE = 4 * 1024 * 1024

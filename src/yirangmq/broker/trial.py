@@ -13,8 +13,8 @@ from yirangmq.core.errors import NotFound, QueueError, TooLarge
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Transaction
 from yirangmq.core.processor import EVERY, Chain, show_chain
-from yirangmq.format.digest import with_digest
-from yirangmq.format.jsontext import loads
+from yirangmq.format.envelope import with_digest
+from yirangmq.format.json_codec import loads
 
 BY_POLICY, BY_SERVER = "policy", "server"
 

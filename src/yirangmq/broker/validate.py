@@ -7,8 +7,8 @@ from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.message import Envelope
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.format.envelope import header_of
-from yirangmq.format.jsontext import loads
-from yirangmq.format.schemas import compiled, first_complaint
+from yirangmq.format.json_codec import loads
+from yirangmq.format.json_schema import compiled, first_complaint
 
 MOST_COMPILED = 100
 """Policies whose schemas are kept ready."""

@@ -20,7 +20,7 @@ from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.ports import Change, Clock, Transaction
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 Answer = TypeVar("Answer")
 PER_PAGE = 500

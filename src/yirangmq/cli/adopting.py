@@ -11,7 +11,7 @@ from yirangmq.broker.queues import Queues
 from yirangmq.broker.store_time import resume
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.permissions import open_file
 from yirangmq.stores.dayfiles import BESIDE, DayFiles
 from yirangmq.stores.holder import Holder, StoreLock

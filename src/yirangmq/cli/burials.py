@@ -16,7 +16,7 @@ from yirangmq.cli.values import brief
 from yirangmq.cli.views import letter_card, letter_record
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.observe.progress import Progress
 
 SHOWN = 100

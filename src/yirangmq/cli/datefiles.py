@@ -18,7 +18,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.journal import Kind, day_of, is_day
 from yirangmq.core.setting_types import KEEP_DAYS
-from yirangmq.format import dayrecord
+from yirangmq.format import journal_line
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_check import check
 from yirangmq.stores.dayfiles_house import housekeep, size_of
@@ -101,7 +101,7 @@ def run_show(args: argparse.Namespace, screen: Screen) -> int:
     found = 0
     for line in islice(_wanted(args, root), limit):
         found += 1
-        screen.line(line.rstrip(b"\n")) if screen.json else screen.say(_in_short(dayrecord.read(line)))
+        screen.line(line.rstrip(b"\n")) if screen.json else screen.say(_in_short(journal_line.read(line)))
     if not found and args.id:
         raise NotFound(f"no file tells of message {args.id!r}", field="id")
     return exits.OK
@@ -111,18 +111,18 @@ def _show_payload(args: argparse.Namespace, screen: Screen, root: Path) -> int:
     """The latest content, compared with its SHA-256."""
     found = None
     for line in _wanted(args, root):
-        if dayrecord.head_of(line).kind in CONTENT:
+        if journal_line.head_of(line).kind in CONTENT:
             found = line
     if found is None:
         raise NotFound(f"no file has the payload of message {args.id!r}", field="id")
-    screen.write(dayrecord.payload_of(dayrecord.read(found)) or b"")
+    screen.write(journal_line.payload_of(journal_line.read(found)) or b"")
     return exits.OK
 
 
 def _wanted(args: argparse.Namespace, root: Path) -> Iterator[bytes]:
     for name in dayfiles.files(root, args.day):
         for line in dayfiles.lines(root / name):
-            head = dayrecord.head_of(line)
+            head = journal_line.head_of(line)
             if args.queue in (None, head.queue) and args.id in (None, head.id):
                 yield line
 

@@ -15,8 +15,8 @@ from yirangmq.core.ports import Clock, Store, Transaction
 from yirangmq.doors.calls import Calls
 from yirangmq.doors.paged import Given, Pages
 from yirangmq.doors.values import reading
-from yirangmq.format.dayrecord import instant
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.journal_line import instant
+from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
 from yirangmq.stores.dayfiles import DayFiles
 from yirangmq.stores.dayfiles_check import Checked, check

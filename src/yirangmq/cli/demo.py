@@ -12,7 +12,7 @@ from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.core.message import Reason
 from yirangmq.format.envelope import NewMessage
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 QUEUE = "telemetry"
 POLICY = {"retry": {"limit": 1, "initialDelaySec": 0.2}}

@@ -194,7 +194,7 @@ def run_callback(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def _loaded(text: str | None) -> dict[str, Any]:
-    from yirangmq.format.jsontext import loads
+    from yirangmq.format.json_codec import loads
 
     found: dict[str, Any] = loads(text.encode()) if text else {}
     return found

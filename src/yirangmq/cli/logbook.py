@@ -18,7 +18,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
-from yirangmq.format.record import as_json
+from yirangmq.format.topic_record import as_json
 from yirangmq.observe.progress import Progress
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.stores.segments_check import ASIDE, Checked, check, has_segments, sound_records

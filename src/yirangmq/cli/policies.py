@@ -12,7 +12,7 @@ from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import show_policy
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 LARGEST = 4 * 1024 * 1024
 """A policy may carry schemas, but not more than this."""

@@ -17,7 +17,7 @@ from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.processor import read_chain, show_chain
 from yirangmq.format.envelope import NewMessage
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 COLUMNS = (
     Column("queue", shrinks=True),

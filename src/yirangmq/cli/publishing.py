@@ -15,7 +15,7 @@ from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.ports import Stored
 from yirangmq.format.envelope import MARKS, MAX_HEADER, NewMessage, read
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 from yirangmq.observe.progress import Progress
 
 MOST_PER_BATCH = 1000

@@ -12,7 +12,7 @@ from yirangmq.cli.values import brief
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import MOST_SEQUENCE, Record
-from yirangmq.format.record import as_json, instant
+from yirangmq.format.topic_record import as_json, instant
 
 PREVIEW = 200
 """Characters of a payload in a line."""

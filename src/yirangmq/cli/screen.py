@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from yirangmq.core.errors import QueueError
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 if TYPE_CHECKING:
     from yirangmq.cli.table import Column

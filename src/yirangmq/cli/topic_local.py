@@ -20,7 +20,7 @@ from yirangmq.clock import default_consumer
 from yirangmq.core.errors import BadInput, NotFound, StoreBusy
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import Cursor, TopicState, check_subscriber, check_topic
-from yirangmq.format.record import cursor_document, instant
+from yirangmq.format.topic_record import cursor_document, instant
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.cursors import open_cursors
 from yirangmq.stores.holder import Holder, StoreLock

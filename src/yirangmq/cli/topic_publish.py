@@ -14,7 +14,7 @@ from yirangmq.client.topic_faces import Topics
 from yirangmq.client.topic_values import Receipt
 from yirangmq.core.errors import BadInput, QueueError, TooLarge
 from yirangmq.core.topics import NO_HEADERS, NewRecord, check_topic
-from yirangmq.format.record import from_json
+from yirangmq.format.topic_record import from_json
 from yirangmq.observe.progress import Progress
 from yirangmq.wire.frames import MAX_FRAME
 from yirangmq.wire.records import check_record

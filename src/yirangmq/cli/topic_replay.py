@@ -17,7 +17,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NewRecord, check_topic
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
-from yirangmq.format.record import is_json
+from yirangmq.format.topic_record import is_json
 from yirangmq.observe.progress import Progress
 
 PAGE = 1000

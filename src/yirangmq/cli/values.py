@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.format.envelope import iso
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 def open_input(name: str, field: str = "file") -> AbstractContextManager[BinaryIO]:

@@ -4,10 +4,10 @@ from typing import Any
 
 from yirangmq.cli.table import safe
 from yirangmq.core.message import RANK_LAST, Envelope
-from yirangmq.format import deadletter
+from yirangmq.format import delivery
 from yirangmq.format.delivery import Delivery, Look
 from yirangmq.format.envelope import as_json, header_of, iso
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 SHOWN_BYTES = 4096
 """Of a payload that is not text; all of it is in --json and --raw."""
@@ -43,7 +43,7 @@ def delivery_block(delivery: Delivery) -> str:
 def look_line(look: Look) -> bytes:
     """Card, envelope and latest failure in one document; the payload's text is its own."""
     message = as_json(look.envelope) if look.envelope is not None else b"null"
-    failure = dumps(deadletter.failure_document(look.failure)) if look.failure is not None else b"null"
+    failure = dumps(delivery.failure_document(look.failure)) if look.failure is not None else b"null"
     return b'%s,"message":%s,"failure":%s}' % (dumps(look.card())[:-1], message, failure)
 
 
@@ -69,4 +69,4 @@ def letter_record(look: Look) -> bytes:
     """The dead-letter record as published; its card where the envelope or the failure is no longer there."""
     if look.envelope is None or look.failure is None:
         return dumps(letter_card(look))
-    return deadletter.dead_letter_record(look.message, look.envelope, look.failure, look.rules)
+    return delivery.dead_letter_record(look.message, look.envelope, look.failure, look.rules)

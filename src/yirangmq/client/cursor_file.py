@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import OWNER
 

@@ -8,7 +8,7 @@ from yirangmq.core.errors import QueueError, TooLarge
 from yirangmq.core.message import Counts
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire.calls import error_of
 from yirangmq.wire.looks import unpack
 

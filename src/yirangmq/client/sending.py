@@ -10,7 +10,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids, Stored, new_stored
 from yirangmq.format.envelope import NewMessage, build, read
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire import calls
 from yirangmq.wire.calls import Outgoing
 

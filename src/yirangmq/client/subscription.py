@@ -16,7 +16,7 @@ from yirangmq.client.values import Batch, Delivery, new_delivery
 from yirangmq.client.wires import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.format.delivery import Leased, lease_ids
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

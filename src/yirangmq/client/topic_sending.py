@@ -8,7 +8,7 @@ from typing import Any
 from yirangmq.client.topic_values import Receipt
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import NO_HEADERS, NewRecord
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire import feeds
 from yirangmq.wire.records import check_record
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import ClientState, Record
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 class TopicRecord(Record):

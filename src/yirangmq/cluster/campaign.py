@@ -16,7 +16,7 @@ from yirangmq.cluster.pulse import Pulse
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.cluster.reign import Reign
 from yirangmq.core.errors import BadInput, QueueError
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0

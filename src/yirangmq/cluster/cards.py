@@ -13,7 +13,7 @@ from yirangmq.core.policy import Chance, QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
 from yirangmq.format.envelope import iso
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 
 def fresh(queue: str, index: int, name: bytes) -> Message:

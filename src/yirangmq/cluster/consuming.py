@@ -17,7 +17,7 @@ from yirangmq.cluster.leases import Lease
 from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, Unavailable
 from yirangmq.core.message import Reason
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 SECONDS = 5
 """A consumer that is not heard of for so long has left."""

@@ -4,7 +4,7 @@ Does not know: how a message gets there."""
 from yirangmq.cluster.etcd import Etcd, created_at, delete, end_of
 from yirangmq.cluster.keys import Keys
 from yirangmq.core.errors import BadInput
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 MOST = 50
 

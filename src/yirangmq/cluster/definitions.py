@@ -5,7 +5,7 @@ from yirangmq.cluster.etcd import Etcd, changed_at, put
 from yirangmq.cluster.keys import Keys
 from yirangmq.core.errors import BadPolicy
 from yirangmq.core.policy import read_policy
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 HONOURED = frozenset({"visibilityTimeoutSec", "retry", "dlq", "requeue", "dedupWindowSec", "paused"})
 DEAD_LETTERS = frozenset({"enabled", "whenDisabled", "retentionDays"})

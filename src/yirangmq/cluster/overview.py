@@ -7,7 +7,7 @@ from yirangmq.cluster.following import follow
 from yirangmq.cluster.keys import Keys, Registration
 from yirangmq.cluster.node import find_queues
 from yirangmq.core.errors import BadInput, NotFound, WrongState
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 class View(NamedTuple):

@@ -18,7 +18,7 @@ from yirangmq.cluster.ledger import Consumer, Ledger, Removal, Return, Waiting
 from yirangmq.cluster.packing import Packing
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 MOST_BYTES = 1_000_000
 """Of values in one request; etcd takes 1.5 MiB, keys and all."""

@@ -18,7 +18,7 @@ from yirangmq.cluster.keys import Keys
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, QuotaExceeded, StoreError, TooLarge, Unavailable
 from yirangmq.core.ports import Ids
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 Puts = list[tuple[bytes, bytes]]
 LEVELS = ("majority", "few", "none")

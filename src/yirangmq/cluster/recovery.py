@@ -17,7 +17,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Clock
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 MOD, ASCEND, DESCEND = 3, 1, 2
 log = logging.getLogger("yirangmq.cluster")

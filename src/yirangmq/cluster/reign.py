@@ -16,7 +16,7 @@ from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, 
 from yirangmq.cluster.leases import Lease
 from yirangmq.cluster.recovery import Deposed
 from yirangmq.core.errors import StoreFull, Unavailable
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 Writes = Mapping[bytes, bytes | None]
 """Keys without the store's prefix; None deletes."""

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from yirangmq.consumer.ports import Taken
-from yirangmq.format.tracing import parent_of, provider
+from yirangmq.format.delivery import parent_of, provider
 
 
 def handling(taken: Taken, queue: str) -> AbstractContextManager[Any]:

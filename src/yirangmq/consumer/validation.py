@@ -9,8 +9,8 @@ from typing import Any
 from yirangmq.consumer.delivery import Delivery
 from yirangmq.consumer.journal import log
 from yirangmq.core.errors import BadInput, MissingExtra, QueueError
-from yirangmq.format.jsontext import dumps
-from yirangmq.format.schemas import chosen_schema, compiled, first_complaint
+from yirangmq.format.json_codec import dumps
+from yirangmq.format.json_schema import chosen_schema, compiled, first_complaint
 
 Validator = Callable[[Any], Any]
 """Given the payload's value; raises if it is not fit."""

@@ -17,7 +17,7 @@ from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors import translate
 from yirangmq.doors.takers import PushedLeases, Subscription, Waiting
 from yirangmq.format.delivery import Delivery, rules_of
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire import calls
 from yirangmq.wire.frames import Kind
 

@@ -12,7 +12,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Event
 from yirangmq.core.ports import Clock
 from yirangmq.core.topics import NewRecord
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.observe.telling import UNTOLD, describe
 from yirangmq.topics.publisher import Publisher
 from yirangmq.topics.stage import MOST_PER_PUBLISH

@@ -16,8 +16,7 @@ from yirangmq.cluster.keys import text_of
 from yirangmq.core.errors import HookFailed, QueueError, QuotaExceeded, StoreError, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Transaction
-from yirangmq.format.content import is_plain_json
-from yirangmq.format.envelope import JSON_TYPE, NewMessage, build
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, is_plain_json
 from yirangmq.observe.logs import log, values
 
 MOST_AT_ONCE = 16

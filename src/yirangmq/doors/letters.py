@@ -15,7 +15,7 @@ from yirangmq.doors.listing import gather
 from yirangmq.doors.paged import Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.format.delivery import Look
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.wire.looks import pack
 
 DEFAULT_LIMIT = 100

@@ -18,7 +18,7 @@ from yirangmq.doors.paged import Done, Given
 from yirangmq.doors.topic_pages import page, read_wanted
 from yirangmq.doors.values import reading
 from yirangmq.format.envelope import iso
-from yirangmq.format.record import cursor_document
+from yirangmq.format.topic_record import cursor_document
 from yirangmq.observe.metrics import SECONDS
 from yirangmq.observe.numbers import Histogram, Minute, window_seconds
 from yirangmq.topics.publisher import Publisher

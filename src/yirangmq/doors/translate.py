@@ -11,7 +11,7 @@ from yirangmq.core.message import RANK_LAST, Envelope, id_of, new_envelope
 from yirangmq.core.ports import Ids, Stored
 from yirangmq.format.delivery import Delivery, RunDeliveries
 from yirangmq.format.envelope import Facts, check_header, check_header_text
-from yirangmq.format.jsontext import members
+from yirangmq.format.json_codec import members
 from yirangmq.wire import calls
 
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]

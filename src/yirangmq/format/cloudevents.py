@@ -17,7 +17,7 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.validation import kind
 from yirangmq.format.envelope import OUTSIDE, header_of
 from yirangmq.format.envelope import read as read_envelope
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 
 VERSION = "1.0"
 OURS = "urn:yirangmq:queue:"

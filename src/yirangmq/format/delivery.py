@@ -1,14 +1,42 @@
-"""What a consumer is handed: the message, its lease, the policy it is under."""
+"""What a consumer is handed: the message, its lease, the policy it is under.
 
+The dead-letter record, exactly as published: the original, why it failed, where it came from and went.
+
+The trace a message carries, as OpenTelemetry has it: the attribute ``traceparent`` (W3C), or ``traceId``.
+
+Knows: the extra ``otel``, where somebody has loaded it and set a provider up. Does not know: who makes spans."""
+
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast, overload
 
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Run, lease_id
 from yirangmq.core.policy import QueuePolicy, show_policy
-from yirangmq.format import deadletter
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import TracerProvider
+
+
+def failure_document(failure: Failure) -> dict[str, Any]:
+    """Why, when, at which attempt and by whom: the same at every surface."""
+    return {
+        "reasonCode": failure.reason_code,
+        "reasonMessage": failure.reason_message,
+        "failedAt": iso(failure.failed_at),
+        "attempt": failure.attempt,
+        "consumerId": failure.consumer or None,
+    }
+
+
+def dead_letter_record(message: Message, envelope: Envelope, failure: Failure, policy: QueuePolicy) -> bytes:
+    """``originalMessage`` holds the envelope with the payload's own text."""
+    why = failure_document(failure) | ({"reasonCode": message.reason} if message.reason else {})
+    routing = {"sourceQueue": message.queue, "dlqQueue": policy.dlq.queue}
+    return b'{"originalMessage":%s,"failure":%s,"routing":%s}' % (as_json(envelope), dumps(why), dumps(routing))
 
 
 class Delivery(NamedTuple):
@@ -165,7 +193,40 @@ class Look(NamedTuple):
         """The dead-letter record; None where there is no failure or no envelope to speak of."""
         if self.envelope is None or self.failure is None:
             return None
-        record: dict[str, Any] = loads(
-            deadletter.dead_letter_record(self.message, self.envelope, self.failure, self.rules)
-        )
+        record: dict[str, Any] = loads(dead_letter_record(self.message, self.envelope, self.failure, self.rules))
         return record
+
+
+def provider() -> "TracerProvider | None":
+    """The one that somebody has set up in this process, which loads the library; None otherwise."""
+    if "opentelemetry.trace" not in sys.modules:
+        return None
+    from opentelemetry import trace
+
+    found = trace.get_tracer_provider()
+    return None if isinstance(found, trace.NoOpTracerProvider | trace.ProxyTracerProvider) else found
+
+
+def parent_of(header: dict[str, Any]) -> "Context | None":
+    """What the spans hang under: the producer's span, or a trace of which only the id is known."""
+    from opentelemetry import trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    attributes = header.get("attributes")
+    parent = attributes.get("traceparent") if isinstance(attributes, dict) else None
+    if isinstance(parent, str):
+        return TraceContextTextMapPropagator().extract({"traceparent": parent})
+    number = _trace_number(header.get("traceId"))
+    if not number:
+        return None
+    # Only the trace is known, not who began it: the lower half of its number stands for that.
+    span = trace.SpanContext(number, number & (2**64 - 1) or 1, True, trace.TraceFlags(trace.TraceFlags.SAMPLED))
+    return trace.set_span_in_context(trace.NonRecordingSpan(span))
+
+
+def _trace_number(text: object) -> int:
+    """32 hexadecimal digits, dashes apart, as a number; 0 where it is anything else."""
+    digits = text.replace("-", "") if isinstance(text, str) else ""
+    if len(digits) != 32 or any(digit not in "0123456789abcdefABCDEF" for digit in digits):
+        return 0
+    return int(digits, 16)

@@ -1,18 +1,27 @@
 """The envelope: what a message looks like outside. JSON text to and from ``Envelope``; the payload's own text is
-kept to the byte, members we do not know are kept as they are."""
+kept to the byte, members we do not know are kept as they are.
+
+The content of a message as HTTP has it, a media type and bytes, to and from an envelope. Bytes are kept as they are,
+and so is the type, whatever it says.
+
+The SHA-256 of a payload, kept in its envelope's header as the member ``payloadSha256``.
+
+Knows: where it stands and what it must be. Does not know: which queues keep one."""
 
 import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import sha256
 from typing import Any, NamedTuple, TypeVar
 
 from yirangmq.core import validation
-from yirangmq.core.errors import BadInput, TooLarge
-from yirangmq.core.message import RANK_LAST, Envelope
+from yirangmq.core.errors import BadInput, TooLarge, Unfit
+from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.validation import kind
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 
 Answer = TypeVar("Answer")
 MARKS = frozenset(
@@ -283,3 +292,101 @@ def as_json(envelope: Envelope) -> bytes:
 def payload_value(envelope: Envelope) -> Any:
     """The payload as a value: JSON decoded, other bytes as they are."""
     return loads(envelope.payload) if envelope.is_json else envelope.payload
+
+
+BYTES_TYPE = "application/octet-stream"
+SHORT = 200
+"""Characters of a header that is kept with what comes of it; most have none, or a priority."""
+
+
+def check_type(media_type: str) -> str:
+    if len(media_type) > MAX_TEXT:
+        raise BadInput(f"has {len(media_type)} characters, at most {MAX_TEXT}", field="content-type")
+    return media_type
+
+
+def with_content(envelope: Envelope, media_type: str, payload: bytes) -> Envelope:
+    """Other content for the same envelope; its other members stay. "" is no type."""
+    is_json = says_json(media_type) and is_plain_json(payload)
+    said = "" if is_json and media_type == JSON_TYPE else media_type
+    header = _with_type(envelope.header, said) if len(envelope.header) <= SHORT else _retyped(envelope.header, said)
+    return new_envelope((*envelope[:7], header, payload, is_json, *envelope[10:]))
+
+
+def _retyped(header: str, media_type: str) -> str:
+    members = loads(header.encode()) if header else {}
+    members.pop("contentType", None)
+    members.pop("payloadSha256", None)  # that of the content before (format.digest)
+    if media_type:
+        members["contentType"] = media_type
+    return dumps(members).decode() if members else ""
+
+
+_with_type = lru_cache(maxsize=256)(_retyped)
+
+
+def type_of(envelope: Envelope) -> str:
+    said = loads(envelope.header.encode()).get("contentType") if '"contentType"' in envelope.header else None
+    return str(said) if said else JSON_TYPE if envelope.is_json else BYTES_TYPE
+
+
+@lru_cache(maxsize=256)
+def says_json(media_type: str) -> bool:
+    kind = media_type.partition(";")[0].strip().lower()
+    return kind == JSON_TYPE or kind.endswith("+json")
+
+
+def is_plain_json(payload: bytes) -> bool:
+    """One document with no space around it, so that it can stand in an envelope and come out of it to the byte."""
+    try:
+        return members(b'{"payload":%s}' % payload) == {"payload": payload}
+    except BadInput:
+        return False
+
+
+DIGEST = "payloadSha256"
+_KEY = f'"{DIGEST}"'
+_BEGIN = f'{{"{DIGEST}":"'
+_END = len(_BEGIN) + 64
+
+
+def with_digest(envelope: Envelope) -> Envelope:
+    """With the digest of its payload. One that the sender gave must be right: ``Unfit`` if it is not."""
+    header, digest = envelope.header, sha256(envelope.payload).hexdigest()
+    if _KEY in header:
+        members = loads(header.encode())
+        said = members.pop(DIGEST, digest)
+        if said != digest:
+            raise Unfit(f"is {_shortened(said)}, that of the payload is {digest}", field=DIGEST)
+        header = dumps(members).decode() if members else ""
+    header = f'{_BEGIN}{digest}",{header[1:]}' if header else f'{_BEGIN}{digest}"}}'
+    if len(header) > MAX_HEADER:
+        raise TooLarge(f"with its digest the envelope has more than {MAX_HEADER} bytes", field="attributes")
+    return envelope._replace(header=header)
+
+
+def digest_of(envelope: Envelope) -> str:
+    """As it is kept; "" if there is none. ``BadInput`` if the header cannot be read."""
+    header = envelope.header
+    if header.startswith(_BEGIN):
+        return header[len(_BEGIN) : _END]
+    if _KEY not in header:
+        return ""
+    return str(loads(header.encode()).get(DIGEST, ""))
+
+
+def damage(envelope: Envelope) -> str:
+    """What is wrong with a stored payload; "" if nothing is, or if no digest was kept."""
+    try:
+        kept = digest_of(envelope)
+    except BadInput as error:
+        return f"header: {error}"
+    if not kept:
+        return ""
+    found = sha256(envelope.payload).hexdigest()
+    return "" if found == kept else f"payload: its SHA-256 is {found}, it was stored with {_shortened(kept)}"
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 64 else f"{text[:61]}..."

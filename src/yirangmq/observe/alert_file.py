@@ -5,7 +5,7 @@ Knows: one file. Does not know: what an alert is."""
 from pathlib import Path
 from typing import Any
 
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.atomic_file import replace_file, sync_folder
 from yirangmq.fsio.permissions import make_folders
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, TextIO
 
 from yirangmq.core.errors import BadInput
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 NAME = "yirangmq"
 log = logging.getLogger(NAME)

@@ -15,7 +15,7 @@ from yirangmq.cluster.address import Address, read_address
 from yirangmq.cluster.etcd import Etcd, changed_at, end_of, put
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
 from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 ROOT = "/yirangmq/pair/"
 NOBODY_KNOWN = "?"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.core.errors import BadInput, StoreDamaged, StoreError
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.atomic_file import replace_file, sync_folder
 from yirangmq.fsio.permissions import make_folders, open_file
 

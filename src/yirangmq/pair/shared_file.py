@@ -9,7 +9,7 @@ from pathlib import Path
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.failover import Record, Watching, Wish, Witness
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.lock import lock_within
 from yirangmq.fsio.permissions import open_file
 

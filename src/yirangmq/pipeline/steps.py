@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from yirangmq.core.errors import BadInput, MissingExtra
-from yirangmq.format.schema_limits import check_limits
+from yirangmq.format.json_schema import check_limits
 from yirangmq.pipeline.source.complaints import MAX_REASON, NOT_JSON, NULL, Complaints
 
 Made = TypeVar("Made")

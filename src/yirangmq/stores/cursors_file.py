@@ -18,7 +18,7 @@ from zlib import crc32
 
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.core.topics import Cursor
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import Disk
 from yirangmq.fsio.errors import translated
 from yirangmq.fsio.permissions import access_in

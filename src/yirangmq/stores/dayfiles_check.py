@@ -13,7 +13,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import SETTLED, Kind, number_of
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
-from yirangmq.format import dayrecord
+from yirangmq.format import journal_line
 from yirangmq.stores import dayfiles
 from yirangmq.stores.dayfiles_house import PER_PAGE, Read, accepted, cards_of
 
@@ -106,15 +106,15 @@ class Check:
                 self._find("record", f"{name}, line {number}", str(error))
 
     def _look_at(self, name: str, line: bytes) -> None:
-        head = dayrecord.head_of(line)
+        head = journal_line.head_of(line)
         if head.kind == Kind.QUEUE_DELETED:
             self._deleted[head.queue] = head.seq
         elif head.kind == Kind.OUTCOME:
             if head.state in SETTLED:
                 self._marks.add(head.seq, SETTLED_MARK)
         else:
-            record = dayrecord.read(line)
-            if dayrecord.payload_of(record) is None:
+            record = journal_line.read(line)
+            if journal_line.payload_of(record) is None:
                 raise BadInput("carries no payload")
             if head.kind == Kind.ACCEPTED:
                 if self._marks.get(head.seq) & ACCEPTED:

@@ -15,7 +15,7 @@ from yirangmq.core.journal import SETTLED, Kind, Position, judged
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.setting_types import KEEP_DAYS
-from yirangmq.format.dayrecord import Head, head_of
+from yirangmq.format.journal_line import Head, head_of
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores import dayfiles
 from yirangmq.stores.journal_told import read_position

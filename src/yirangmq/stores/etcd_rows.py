@@ -14,7 +14,7 @@ from yirangmq.core.errors import TooLarge
 from yirangmq.core.message import Counts, Envelope, Failure, Message, new_envelope
 from yirangmq.core.ports import Change, Page, Stored
 from yirangmq.core.states import WAITING, State
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.memory_state import ABSENT, Edit, MemoryState
 from yirangmq.stores.memory_transaction import MemoryTransaction, listed_at, read_cursor, remembered
 

@@ -5,7 +5,7 @@ Knows: names that are taken, names that are too long. Does not know: what was wr
 import os
 from datetime import UTC, datetime
 
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.disk import exists
 from yirangmq.stores.files_deeds import Deeds
 

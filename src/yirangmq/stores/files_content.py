@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
-from yirangmq.format.deadletter import failure_document
+from yirangmq.format.delivery import failure_document
 from yirangmq.format.envelope import iso, read
 from yirangmq.format.filenames import UNSAID, Card
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 
 OWN = "yirangmq"
 """The member that is ours; where a producer's envelope has one of this name, its header is kept inside ours."""

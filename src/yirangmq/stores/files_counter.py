@@ -6,7 +6,7 @@ Knows: how it is written and read back. Does not know: what is counted when."""
 from typing import NamedTuple
 
 from yirangmq.core.errors import QueueError, StoreTooNew
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import exists, read_bytes
 from yirangmq.stores.files_deeds import Home
 

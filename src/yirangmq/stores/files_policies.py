@@ -6,7 +6,7 @@ import os
 
 from yirangmq.core.errors import BadInput, BadPolicy
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 FILE = "config/policy.json"
 _Stamp = tuple[int, int, int]

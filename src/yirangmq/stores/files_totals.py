@@ -21,7 +21,7 @@ from zlib import crc32
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.disk import exists, listdir, read_bytes
 from yirangmq.stores.files_deeds import Deeds, Home
 

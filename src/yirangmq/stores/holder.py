@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yirangmq.core.errors import BadInput, StoreBusy, StoreError, StoreReadOnly
-from yirangmq.format.jsontext import loads, plain
+from yirangmq.format.json_codec import loads, plain
 from yirangmq.fsio.errors import as_store_error
 from yirangmq.fsio.lock import lock_within, try_lock
 from yirangmq.fsio.permissions import open_file

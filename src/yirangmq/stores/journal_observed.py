@@ -9,7 +9,7 @@ from yirangmq.core.journal import SETTLED, Delivery, Kind, Outcome, outcome_of
 from yirangmq.core.message import Envelope, Message, Run
 from yirangmq.core.ports import Change, InRuns, Stored, Transaction
 from yirangmq.core.states import State
-from yirangmq.format import dayrecord
+from yirangmq.format import journal_line
 
 
 class Observed:
@@ -56,7 +56,7 @@ class Observed:
 
     def _accept(self, messages: Sequence[tuple[int, Envelope]], kind: Kind = Kind.ACCEPTED) -> None:
         self.seq = max(self.seq, *(seq for seq, _ in messages))
-        self.works.append(lambda now: dayrecord.accepted(now, messages, kind))
+        self.works.append(lambda now: journal_line.accepted(now, messages, kind))
 
     # -- settling -------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class Observed:
 
     def settle(self, told: Sequence[Outcome], *, completed: bool = False) -> None:
         if told:
-            self.works.append(lambda now: (dayrecord.outcome(now, one, completed=completed) for one in told))
+            self.works.append(lambda now: (journal_line.outcome(now, one, completed=completed) for one in told))
 
     def forget(self, messages: Sequence[Message]) -> None:
         self.inner.forget(messages)
@@ -77,7 +77,7 @@ class Observed:
     def delete_queue(self, queue: str) -> None:
         self.inner.delete_queue(queue)
         place = self.inner.places(1)
-        self.works.append(lambda now: iter([dayrecord.queue_deleted(now, queue, place)]))
+        self.works.append(lambda now: iter([journal_line.queue_deleted(now, queue, place)]))
 
     def in_runs(self) -> InRuns | None:
         runs = self.inner.in_runs()
@@ -91,7 +91,7 @@ class Observed:
         found = [(card.seq, one) for card, one in zip(cards, sent, strict=True) if one is not None]
         if found:
             self.seq = max(self.seq, *(seq for seq, _ in found))
-            self.works.append(lambda now: dayrecord.accepted(now, found, completed=True))
+            self.works.append(lambda now: journal_line.accepted(now, found, completed=True))
         over = [card for card in cards if card.state in (State.DONE, State.DEAD, State.PARKED)]
         self.settle([_as_found(card) for card in over], completed=True)
 

@@ -12,9 +12,9 @@ from yirangmq.core.journal import SETTLED, Kind, Outcome, Position
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Transaction
 from yirangmq.core.states import State
-from yirangmq.format import dayrecord
-from yirangmq.format.dayrecord import Head
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format import journal_line
+from yirangmq.format.journal_line import Head
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.dayfiles import files, lines
 
 NOTE = "files-by-date/position"
@@ -25,7 +25,7 @@ def accepted_in(root: Path) -> frozenset[tuple[int, str]]:
     for name in files(root):
         for line in lines(root / name):
             with contextlib.suppress(BadInput):
-                head = dayrecord.head_of(line)
+                head = journal_line.head_of(line)
                 if head.kind == Kind.ACCEPTED:
                     found.add((head.seq, head.id))
     return frozenset(found)
@@ -35,7 +35,7 @@ def last_told(found: Iterable[bytes]) -> list[Head]:
     """Of each message the latest word."""
     told = {}
     for line in found:
-        head = dayrecord.head_of(line)
+        head = journal_line.head_of(line)
         if head.kind != Kind.QUEUE_DELETED:
             told[head.seq] = head
     return list(told.values())

@@ -11,7 +11,7 @@ from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Change, Page, Stored
 from yirangmq.core.states import WAITING, State
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.stores.memory_state import Edit, MemoryState
 
 _NEVER = 2**63

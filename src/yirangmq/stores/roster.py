@@ -14,7 +14,7 @@ from yirangmq.core import validation
 from yirangmq.core.consumer_registry import Card, ConsumerState, check_wish, heard, is_forgotten, read_card, show_card
 from yirangmq.core.errors import BadInput, NotFound, StoreError
 from yirangmq.core.ports import Clock
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.fsio.permissions import make_folder, open_file
 
 REFRESH_MS = 4_000

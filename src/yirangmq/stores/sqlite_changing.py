@@ -8,7 +8,7 @@ from operator import itemgetter
 from yirangmq.core.message import Message
 from yirangmq.core.ports import Change
 from yirangmq.core.states import WAITING, State
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_line import Span, members, spans
 from yirangmq.stores.sqlite_reading import Reading

@@ -10,7 +10,7 @@ import apsw
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Finding
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.stores.sqlite_content import SIZE
 from yirangmq.stores.sqlite_line import Span, spans
 from yirangmq.stores.sqlite_runs import Batch, Runs

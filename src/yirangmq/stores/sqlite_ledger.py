@@ -12,7 +12,7 @@ import apsw
 from yirangmq.core import validation
 from yirangmq.core.message import Counts, Message, sum_of
 from yirangmq.core.policy import QueuePolicy, read_policy
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores.sqlite_arrivals import Arrivals
 from yirangmq.stores.sqlite_content import END_CONTENT, Contents, Row

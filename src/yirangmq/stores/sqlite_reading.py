@@ -9,7 +9,7 @@ from operator import itemgetter
 from yirangmq.core.message import Envelope, Failure, Message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores import sqlite_rows as sql
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_ledger import Ledger

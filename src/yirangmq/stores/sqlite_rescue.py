@@ -14,7 +14,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Counts
 from yirangmq.core.policy import read_policy
 from yirangmq.core.states import KEPT, State
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 from yirangmq.stores import sqlite_unreadable as unreadable
 from yirangmq.stores.sqlite_check import ready_again
 from yirangmq.stores.sqlite_content import Contents

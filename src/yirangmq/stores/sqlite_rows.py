@@ -10,7 +10,7 @@ from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.message import Counts, Envelope, Message, new_envelope, new_message
 from yirangmq.core.ports import Page
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores.sqlite_content import SIZE
 
 COUNTED = Counts._fields

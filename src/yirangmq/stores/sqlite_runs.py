@@ -10,7 +10,7 @@ import apsw
 
 from yirangmq.core.message import Message, new_message
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.stores.sqlite_arrivals import Arrivals
 from yirangmq.stores.sqlite_content import SIZE, Contents
 from yirangmq.stores.sqlite_line import InLine, Span

@@ -12,7 +12,7 @@ import apsw
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Envelope, Reason, new_envelope
 from yirangmq.core.validation import IDENTIFIER
-from yirangmq.format.jsontext import loads, members
+from yirangmq.format.json_codec import loads, members
 from yirangmq.stores.sqlite_content import Contents
 from yirangmq.stores.sqlite_runs import Runs
 

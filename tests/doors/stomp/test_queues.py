@@ -6,7 +6,7 @@ from tests.support.stomp import Stomp, StompServer, bodies, cards, error_of, set
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
 from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE_MS, PREFETCH
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import calls

@@ -18,7 +18,7 @@ from yirangmq.core.alert_settings import Mail
 from yirangmq.core.webhook import OutgoingNetworks
 from yirangmq.doors.alerts.channel import Document, Undelivered
 from yirangmq.doors.webhooks.poster import allowed_addresses
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 LONGEST_SUBJECT = 200
 SERVICE_READY = 220

@@ -10,7 +10,7 @@ from yirangmq.doors.webhooks.answer import BadAnswer
 from yirangmq.doors.webhooks.outcomes import judged
 from yirangmq.doors.webhooks.poster import Poster
 from yirangmq.doors.webhooks.signing import signature
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 
 class Posting:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from yirangmq.core.alert_settings import Program
 from yirangmq.doors.alerts.channel import Document, Undelivered
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 KEPT = 500
 """Bytes of what it says on stderr that are kept."""

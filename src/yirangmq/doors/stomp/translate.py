@@ -11,10 +11,9 @@ from yirangmq.core.errors import BadInput, TooLarge
 from yirangmq.core.message import RANK_LAST, Envelope, new_envelope
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.core.validation import MAX_SECONDS
-from yirangmq.format.content import is_plain_json, says_json
 from yirangmq.format.delivery import Delivery
-from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, check_header
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.envelope import JSON_TYPE, MAX_HEADER, MAX_TEXT, Facts, check_header, is_plain_json, says_json
+from yirangmq.format.json_codec import dumps, loads
 from yirangmq.wire.stomp import V10, V12, escape
 
 HIGHEST = 9

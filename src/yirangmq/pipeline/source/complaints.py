@@ -8,7 +8,7 @@ NULL, NOT_JSON = "the value is null", "the value is not JSON"
 MAX_ERRORS = 5
 MAX_REASON = 1000
 BACKTRACK_STEPS = 100_000
-"""As ``format.schemas`` has it, which executors may not have."""
+"""As ``format.json_schema`` has it, which executors may not have."""
 
 
 class Complaints:

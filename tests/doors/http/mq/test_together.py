@@ -9,7 +9,7 @@ from tests.support.http import Peer, request
 from yirangmq.core.message import Envelope
 from yirangmq.doors.http import together
 from yirangmq.doors.http.mq import messages
-from yirangmq.format.content import type_of
+from yirangmq.format.envelope import type_of
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
 

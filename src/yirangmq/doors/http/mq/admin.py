@@ -17,7 +17,7 @@ from yirangmq.doors.http.mq.answers import COMMON, JSON
 from yirangmq.doors.http.mq.call import READ, Call
 from yirangmq.doors.http.mq.lists import Listing, queues_page
 from yirangmq.doors.http.mq.spaces import is_hashed
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 Read = Callable[[object, str], Any]
 SETTINGS: Mapping[str, tuple[str, Read]] = {

@@ -10,7 +10,7 @@ from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.doors.http.mq.semver import satisfies
 from yirangmq.doors.http.reply import PHRASES
 from yirangmq.doors.http.v1.errors import STATUS_OF, retry_after
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 VERSION = (0, 6, 2)
 """Of the document's API, as its clients ask for it with Accept-Version."""

@@ -12,7 +12,7 @@ from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response, Stream
 from yirangmq.doors.http.mq.answers import COMMON, JSON, TEXT, WrongMedia, refusal
 from yirangmq.doors.http.mq.coercion import read_json
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 Answer = TypeVar("Answer")
 JSON_BODY = "application/json"

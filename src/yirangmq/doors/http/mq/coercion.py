@@ -6,7 +6,7 @@ from typing import Any
 
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 NUMBER = re.compile(r"\s*[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d{1,3})?\s*")
 PROTO = re.compile(rb'"__proto__"\s*:')

@@ -9,7 +9,7 @@ from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Outlet
 from yirangmq.doors.http.mq.accept import LINES
 from yirangmq.doors.http.mq.spaces import namespace_of
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log
 
 QUEUES_PER_PAGE = 200

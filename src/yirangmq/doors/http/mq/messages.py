@@ -17,7 +17,7 @@ from yirangmq.doors.http.mq.coercion import rank_of
 from yirangmq.doors.http.mq.spaces import is_hashed
 from yirangmq.doors.http.payloads import payload_headers
 from yirangmq.doors.http.together import Together
-from yirangmq.format.content import check_type, type_of
+from yirangmq.format.envelope import check_type, type_of
 
 SMALL_DRAFT = 100
 """Bytes of a body and its type that are kept with what they mean: most say a priority and nothing else."""

@@ -15,7 +15,7 @@ from yirangmq.doors.house import House
 from yirangmq.doors.http.exchange import Exchange, Headers, Request, Response
 from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.fields import ID, QUEUE, SUBSCRIBER, TOPIC, Field, Schema, parsed, read
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 Answer = TypeVar("Answer")
 SMALL_BODY = 1024 * 1024

@@ -5,7 +5,7 @@ from typing import Any
 from yirangmq.core.errors import NotActive, QueueError, QuotaExceeded, Retired, StoreBusy
 from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire.calls import failed
 
 JSON: Headers = (("content-type", "application/json"),)

@@ -12,7 +12,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.doors.http.exchange import Outlet, Response
 from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.fields import Field, text
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.observe.feed import KEPT, Feed
 from yirangmq.observe.telling import NAMES
 

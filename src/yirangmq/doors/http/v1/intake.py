@@ -17,7 +17,7 @@ from yirangmq.doors.http.v1.cloud import BATCH_TYPE, EVENT_TYPE
 from yirangmq.doors.http.v1.fields import CONSUMER_ID, MESSAGE_ID, Field, parsed, read, seconds, text, whole
 from yirangmq.format import cloudevents
 from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, members_of, read_members
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 LINES = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 FORM = "application/x-www-form-urlencoded"

@@ -21,7 +21,7 @@ from yirangmq.doors.http.v1.schemas import TEXT, items, ref, thing
 from yirangmq.doors.takers import Waiting
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Delivery
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 ANYBODY = "http"
 """Who leased, where nobody said."""

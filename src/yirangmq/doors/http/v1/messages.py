@@ -12,7 +12,7 @@ from yirangmq.doors.http.v1.schemas import FLAG, MESSAGE, TEXT, items, ref, thin
 from yirangmq.doors.http.v1.settling import answer_results
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Look
-from yirangmq.format.digest import damage
+from yirangmq.format.envelope import damage
 from yirangmq.wire.calls import error_of
 
 

@@ -16,7 +16,7 @@ from yirangmq.doors.http.v1.fields import Field, seconds
 from yirangmq.doors.http.v1.intake import HEADERS, Intake
 from yirangmq.doors.http.v1.schemas import COUNT, TEXT, items, ref, thing
 from yirangmq.format import cloudevents
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 
 class Publishing:

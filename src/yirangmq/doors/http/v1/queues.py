@@ -10,7 +10,7 @@ from yirangmq.doors.http.v1.endpoint import Ask, Content, Endpoint
 from yirangmq.doors.http.v1.fields import CURSOR, Field, choice, text, whole
 from yirangmq.doors.http.v1.schemas import COUNT, FLAG, TEXT, items, ref, table, thing
 from yirangmq.doors.queue_lists import PAGE, SORTS
-from yirangmq.format.jsontext import loads
+from yirangmq.format.json_codec import loads
 
 
 def all_queues(ask: Ask) -> None:

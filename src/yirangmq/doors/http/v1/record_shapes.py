@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from yirangmq.core.errors import BadInput
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 SECOND = 1_000_000_000
 

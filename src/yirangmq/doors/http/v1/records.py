@@ -13,7 +13,7 @@ from yirangmq.doors.http.v1.endpoint import Ask, Endpoint
 from yirangmq.doors.http.v1.messages import PAGE
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import header_of
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire.records import encode_batch
 
 TYPE = "application/vnd.yirangmq.records"

@@ -15,7 +15,7 @@ from yirangmq.doors.http.v1 import errors
 from yirangmq.doors.http.v1.endpoint import Act, Ask, Endpoint
 from yirangmq.doors.http.v1.fields import CONSUMER_ID, LEASE_ID, REASON, Field, many, seconds, text
 from yirangmq.doors.http.v1.schemas import ref
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 
 Settle = Callable[[Verbs, Transaction, Leases, dict[str, Any]], Results]
 

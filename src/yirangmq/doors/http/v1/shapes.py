@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from yirangmq.format.deadletter import failure_document
-from yirangmq.format.delivery import Delivery, Look
+from yirangmq.format.delivery import Delivery, Look, failure_document
 from yirangmq.format.envelope import as_json, iso
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.wire.looks import unpack
 
 

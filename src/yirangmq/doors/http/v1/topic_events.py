@@ -18,7 +18,7 @@ from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.doors.http.v1.log import check_start, log_of, topics_of
 from yirangmq.doors.http.v1.record_shapes import on_one_line, shown_record
 from yirangmq.doors.http.v1.topics import FROM_SEQUENCE, FROM_TIME, TOPICS, place_of
-from yirangmq.format.jsontext import dumps
+from yirangmq.format.json_codec import dumps
 from yirangmq.topics.asking import check_epoch
 from yirangmq.topics.paging import FOLLOW_SPAN, PageLimits, RecordPage, page_after
 from yirangmq.topics.publisher import Publisher

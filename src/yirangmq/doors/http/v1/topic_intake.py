@@ -10,8 +10,8 @@ from yirangmq.doors.http.exchange import Request
 from yirangmq.doors.http.v1.fields import Field, text
 from yirangmq.doors.http.v1.intake import FORM, LINES, elements
 from yirangmq.format.envelope import JSON_TYPE
-from yirangmq.format.jsontext import loads, members
-from yirangmq.format.record import from_base64
+from yirangmq.format.json_codec import loads, members
+from yirangmq.format.topic_record import from_base64
 from yirangmq.topics.stage import MOST_PER_PUBLISH
 from yirangmq.wire.records import MOST_PART, RecordReader, check_record
 

@@ -11,9 +11,8 @@ from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids
 from yirangmq.core.topics import NewRecord, Record
-from yirangmq.format.content import is_plain_json
-from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, plain
-from yirangmq.format.jsontext import loads
+from yirangmq.format.envelope import JSON_TYPE, NewMessage, build, is_plain_json, plain
+from yirangmq.format.json_codec import loads
 
 TEXTS = {
     "messageId": "id",

@@ -103,7 +103,7 @@ def _choose() -> None:
     """At the first text: a server at rest sees none, and msgspec takes two megabytes."""
     global _loads, _dumps, _members
     try:
-        from yirangmq.format import jsontext_fast as fast
+        from yirangmq.format import json_codec_msgspec as fast
     except ImportError:
         _loads, _dumps, _members = plain
     else:

@@ -13,9 +13,9 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, check_reason
 from yirangmq.core.states import State
 from yirangmq.core.validation import Fields
-from yirangmq.format.deadletter import failure_document
+from yirangmq.format.delivery import failure_document
 from yirangmq.format.envelope import Facts, check_header, iso
-from yirangmq.format.jsontext import dumps, loads, members
+from yirangmq.format.json_codec import dumps, loads, members
 
 FORMAT = 1
 STATES = tuple(state.value for state in State if state is not State.DROPPED)

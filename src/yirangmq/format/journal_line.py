@@ -16,7 +16,7 @@ from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import Kind, Outcome
 from yirangmq.core.message import Envelope
 from yirangmq.core.states import State
-from yirangmq.format.jsontext import dumps, loads
+from yirangmq.format.json_codec import dumps, loads
 
 HEAD = re.compile(rb'\{"record":"([a-z_]+)","at":"([^"]*)","seq":(\d+),"queue":"([^"]*)","messageId":"([^"]*)"')
 STATE = re.compile(rb',"state":"([a-z]+)"')
