@@ -168,13 +168,13 @@ def consuming(orders: dict[str, Any], tally: Tally) -> Script:
 
 def framing(orders: dict[str, Any], tally: Tally) -> Script:
     """The socket door: frames of ``batch`` messages each, by its own ids."""
-    from yirangmq.wire import calls
+    from yirangmq.wire import messages
     from yirangmq.wire.frames import Kind
 
-    yield calls.frame(Kind.HELLO, 1, calls.Hello("bench"))
+    yield messages.frame(Kind.HELLO, 1, messages.Hello("bench"))
     batch = orders["batch"]
-    one = calls.Outgoing(b'{"text":"%b"}' % (b"x" * (orders["size"] - 11)), True)
-    publish = calls.frame(Kind.PUBLISH, 2, calls.Publish(orders["queue"], [one] * batch))
+    one = messages.Outgoing(b'{"text":"%b"}' % (b"x" * (orders["size"] - 11)), True)
+    publish = messages.frame(Kind.PUBLISH, 2, messages.Publish(orders["queue"], [one] * batch))
     while not tally.is_over:
         expect((yield publish), b"%d" % STORED)
         tally.done += batch

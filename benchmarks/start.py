@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameReader, Kind
 
 PAYLOAD = b"x" * 2000
@@ -42,15 +42,15 @@ class Peer:
 
     def ask(self, kind: Kind, body: object) -> object:
         self._number += 1
-        self._line.sendall(calls.frame(kind, self._number, body))  # type: ignore[arg-type]
+        self._line.sendall(messages.frame(kind, self._number, body))  # type: ignore[arg-type]
         while True:
             for frame in self._reader.feed(self._line.recv(MIB)):
                 if frame.kind == Kind.ERROR:
-                    raise SystemExit(f"the server says: {calls.read(frame.kind, frame.body)}")
-                return calls.read(frame.kind, frame.body)
+                    raise SystemExit(f"the server says: {messages.read(frame.kind, frame.body)}")
+                return messages.read(frame.kind, frame.body)
 
     def publish(self, count: int) -> None:
-        self.ask(Kind.PUBLISH, calls.Publish("bench", [calls.Outgoing(PAYLOAD, False)] * count))
+        self.ask(Kind.PUBLISH, messages.Publish("bench", [messages.Outgoing(PAYLOAD, False)] * count))
 
     def close(self) -> None:
         self._line.close()
@@ -103,9 +103,9 @@ def first_delivery(folder: Path, process: "subprocess.Popen[bytes]") -> tuple[fl
     began = time.perf_counter()
     process, path = started(folder)
     peer = Peer(path)
-    got = peer.ask(Kind.LEASE, calls.Lease("bench", 1, 10_000))
+    got = peer.ask(Kind.LEASE, messages.Lease("bench", 1, 10_000))
     seconds = time.perf_counter() - began
-    assert isinstance(got, calls.Deliver)
+    assert isinstance(got, messages.Deliver)
     assert got.messages
     peer.close()
     return seconds, process

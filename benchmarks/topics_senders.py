@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from yirangmq.wire import calls, feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameReader, Kind
 
 TOPIC = "trades.krx"
@@ -24,11 +24,11 @@ def dial(path: str) -> socket.socket:
 
 
 def following(start: str, at: int = 0) -> bytes:
-    return calls.frame(Kind.TOPIC_SUBSCRIBE, 1, feeds.TopicSubscribe([], start=start, at=at, progress_ms=0))
+    return messages.frame(Kind.TOPIC_SUBSCRIBE, 1, messages.TopicSubscribe([], start=start, at=at, progress_ms=0))
 
 
 def publishing(payload: bytes, batch: int) -> bytes:
-    return calls.frame(Kind.TOPIC_PUBLISH, 7, feeds.TopicPublish([feeds.TopicRecord(TOPIC, payload)] * batch))
+    return messages.frame(Kind.TOPIC_PUBLISH, 7, messages.TopicPublish([messages.TopicRecord(TOPIC, payload)] * batch))
 
 
 class OurLine:
@@ -50,7 +50,7 @@ class OurLine:
         found = 0
         for kind, _, body in self._frames.feed(self._line.recv(1 << 16)):
             if kind != Kind.TOPIC_STORED:
-                raise RuntimeError(f"refused: {calls.read(kind, body)}")
+                raise RuntimeError(f"refused: {messages.read(kind, body)}")
             found += 1
         return found
 

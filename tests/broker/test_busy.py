@@ -13,7 +13,7 @@ from yirangmq.broker.busy import BACKOFF
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -56,7 +56,7 @@ def test_busy_store_refuses_each_request_by_its_deadline_and_nothing_of_it_is_st
         shared.pass_seconds(1.0)
         [answer] = shared.client.heard(early)
         assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_busy")
-        error = calls.error_of(answer.value.code, answer.value.text, None)
+        error = messages.error_of(answer.value.code, answer.value.text, None)
         assert isinstance(error, StoreBusy)
         assert error.retry_after == 1
         assert shared.client.heard(late) == []

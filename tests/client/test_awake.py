@@ -15,7 +15,7 @@ from yirangmq.client import blocking
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
 from yirangmq.core.adaptive_spin import Vigil
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -106,7 +106,7 @@ def test_it_never_waits_longer_than_it_may(watched: Watched) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         line = blocking.BlockingLine(ours, 1, None, stay_awake=True)
-        slot = blocking.run(line.ask(Kind.PING, calls.Empty()))
+        slot = blocking.run(line.ask(Kind.PING, messages.Empty()))
         began = time.monotonic()
         assert blocking.run(line.listen(slot, 0.005)) is False
         assert time.monotonic() - began < 0.04  # and not the twentieth of a second it would stay awake

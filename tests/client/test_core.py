@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from yirangmq.client import core
 from yirangmq.client.core import Conversation, Lost, Slot, Stream
 from yirangmq.core.errors import BadInput, NotAllowed, QueueError, TooLarge, Unavailable
-from yirangmq.wire import calls
+from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import FrameReader, Kind, encode
 
 PING = calls.Empty()

@@ -12,11 +12,11 @@ from yirangmq.client.courier import BACKOFF, Courier, Pipeline
 from yirangmq.client.errand import Errand
 from yirangmq.client.wires import Terms
 from yirangmq.core.errors import BadInput, NotAllowed, Unreachable
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
-WELCOME = Reply(Kind.WELCOME, calls.Welcome("s", "n", "full", 1000))
-PONG = Reply(Kind.PONG, calls.Empty())
+WELCOME = Reply(Kind.WELCOME, messages.Welcome("s", "n", "full", 1000))
+PONG = Reply(Kind.PONG, messages.Empty())
 
 SILENCE = object()
 """A while in which nothing is heard."""
@@ -56,7 +56,7 @@ class ScriptedLine:
         self.process = os.getpid()
         self.is_alive = True
 
-    def greeted(self, welcome: calls.Welcome) -> None:
+    def greeted(self, welcome: messages.Welcome) -> None:
         self.welcome = welcome
 
     async def ask(self, kind: Kind, body: Any) -> Slot:
@@ -110,7 +110,7 @@ def courier(
 
 def asked(courier: Courier, count: int = 1, window: int = 8) -> list[Errand]:
     """Pings, several on their way at once, each seen through to its answer."""
-    errands = [Errand(Kind.PING, calls.Empty()) for _ in range(count)]
+    errands = [Errand(Kind.PING, messages.Empty()) for _ in range(count)]
     pipeline = Pipeline(courier, window)
 
     async def all_of_them() -> None:
@@ -188,14 +188,14 @@ def test_no_more_than_the_window_are_on_their_way() -> None:
 
 
 def test_a_server_that_says_later_is_asked_later() -> None:
-    later = Reply(Kind.ERROR, calls.Failed("unavailable", "full", None))
+    later = Reply(Kind.ERROR, messages.Failed("unavailable", "full", None))
     script = Script([later, later, PONG])
     assert asked(courier(script))[0].sent == 3
     assert script.slept == [BACKOFF.first]
 
 
 def test_any_other_refusal_is_an_answer() -> None:
-    script = Script([Reply(Kind.ERROR, calls.Failed("bad_input", "no", "queue"))])
+    script = Script([Reply(Kind.ERROR, messages.Failed("bad_input", "no", "queue"))])
     [errand] = asked(courier(script))
     with pytest.raises(BadInput, match="queue: no"):
         errand.value(Kind.PONG)

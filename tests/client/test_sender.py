@@ -17,7 +17,7 @@ from yirangmq.client import sender as sender_module
 from yirangmq.client.open import connect_async
 from yirangmq.core.errors import BadInput, QueueError, Unreachable
 from yirangmq.core.ports import Stored
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameReader, Kind
 
 
@@ -236,19 +236,19 @@ class HandingOver:
         with suppress(OSError), channel:
             while data := channel.recv(65536):
                 for kind, number, body in reader.feed(data):
-                    answer = self._answer(Kind(kind), number, calls.read(Kind(kind), bytes(body)), is_handing_over)
+                    answer = self._answer(Kind(kind), number, messages.read(Kind(kind), bytes(body)), is_handing_over)
                     channel.sendall(answer)
 
     def _answer(self, kind: Kind, number: int, said: Any, is_handing_over: bool) -> bytes | bytearray:
         if kind is Kind.HELLO:
-            return calls.frame(Kind.WELCOME, number, calls.Welcome("x", "n", "sync", 1 << 24))
+            return messages.frame(Kind.WELCOME, number, messages.Welcome("x", "n", "sync", 1 << 24))
         if kind is not Kind.PUBLISH:
             return b""
         if is_handing_over:
             self.turned_away += 1
-            return calls.frame(Kind.ERROR, number, calls.Failed("not_active", "this node is handing over"))
+            return messages.frame(Kind.ERROR, number, messages.Failed("not_active", "this node is handing over"))
         self.stored += [message.payload for message in said.messages]
-        return calls.frame(Kind.STORED, number, calls.Stored([message.id for message in said.messages]))
+        return messages.frame(Kind.STORED, number, messages.Stored([message.id for message in said.messages]))
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)

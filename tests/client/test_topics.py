@@ -27,7 +27,7 @@ from yirangmq.doors import following as server_side
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.stage import Settings
-from yirangmq.wire import feeds as wire_feeds
+from yirangmq.wire import messages as wire_feeds
 from yirangmq.wire.frames import Frame, Kind
 from yirangmq.wire.records import KIND, read_body
 

@@ -9,7 +9,7 @@ import pytest
 
 from yirangmq.client.topic_values import TopicRecord
 from yirangmq.client.tracking import Tracker
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 
 EPOCH = "e" * 32
 TOPICS = "abcd"
@@ -36,11 +36,11 @@ class Server:
 
     def subscribe(self, next: int) -> Any:
         self.next, self.sent = next, 0
-        return feeds.TopicSubscribed(EPOCH, next, 1, len(self.log))
+        return messages.TopicSubscribed(EPOCH, next, 1, len(self.log))
 
     def recover(self, after: int) -> Any:
         self.next, self.sent = after + 1, 0
-        return feeds.RecoveryResponse(after + 1, len(self.log), None)
+        return messages.RecoveryResponse(after + 1, len(self.log), None)
 
     def send(self, count: int) -> list[TopicRecord]:
         rows = [one for one in self.log[self.next - 1 : self.next - 1 + count] if one.topic in self._wanted]
@@ -49,7 +49,7 @@ class Server:
         return rows
 
     def progress(self) -> Any:
-        return feeds.Progress(self.next - 1, self.sent, len(self.log), 0)
+        return messages.Progress(self.next - 1, self.sent, len(self.log), 0)
 
     @property
     def expected(self) -> list[int]:

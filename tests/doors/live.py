@@ -18,7 +18,7 @@ from yirangmq.doors.calls import Calls
 from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import FrameReader, Kind
 
 
@@ -71,7 +71,7 @@ class Peer:
 
     def send(self, kind: Kind, body: msgspec.Struct) -> int:
         self._number += 1
-        self.writer.write(calls.frame(kind, self._number, body))
+        self.writer.write(messages.frame(kind, self._number, body))
         return self._number
 
     async def hear(self) -> Answer | None:
@@ -84,7 +84,7 @@ class Peer:
             if not data:
                 return None
             for kind, request, body in self._frames.feed(data):
-                self._answers.append(Answer(Kind(kind), request, calls.read(kind, body)))
+                self._answers.append(Answer(Kind(kind), request, messages.read(kind, body)))
         return self._answers.pop(0)
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Answer:

@@ -29,7 +29,7 @@ from yirangmq.doors.session import _ACTS, FRAMES, OF_TOPICS
 from yirangmq.doors.stomp.access import COMMANDS
 from yirangmq.doors.stomp.acts import ACTS
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.wire import calls, feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 MINE, OTHER = "mine", "other"
@@ -265,23 +265,23 @@ def test_scopes_of_every_other_page() -> None:
 # -- the native socket ------------------------------------------------------------------------------------------------
 
 BODIES: dict[int, msgspec.Struct] = {
-    Kind.HELLO: calls.Hello("test"),
-    Kind.PUBLISH: calls.Publish(MINE, [calls.Outgoing(b"1", False)]),
-    Kind.LEASE: calls.Lease(MINE, 1),
-    Kind.SUBSCRIBE: calls.Subscribe(MINE, 1),
-    Kind.CANCEL: calls.Cancel(7),
-    Kind.ACK: calls.Settle(["x"]),
-    Kind.NACK: calls.Nack(["x"], "HANDLER_ERROR"),
-    Kind.EXTEND: calls.Extend(["x"]),
-    Kind.RELEASE: calls.Settle(["x"]),
-    Kind.TOPIC_PUBLISH: feeds.TopicPublish([feeds.TopicRecord(MINE, b"1")]),
-    Kind.TOPIC_SUBSCRIBE: feeds.TopicSubscribe([MINE]),
-    Kind.RECOVERY_REQUEST: feeds.RecoveryRequest(0),
-    Kind.CONFIRM: feeds.Confirm(1),
-    Kind.UNSUBSCRIBE: feeds.Unsubscribe(),
-    Kind.CALL: calls.Call("health"),
-    Kind.PING: calls.Empty(),
-    Kind.BYE: calls.Empty(),
+    Kind.HELLO: messages.Hello("test"),
+    Kind.PUBLISH: messages.Publish(MINE, [messages.Outgoing(b"1", False)]),
+    Kind.LEASE: messages.Lease(MINE, 1),
+    Kind.SUBSCRIBE: messages.Subscribe(MINE, 1),
+    Kind.CANCEL: messages.Cancel(7),
+    Kind.ACK: messages.Settle(["x"]),
+    Kind.NACK: messages.Nack(["x"], "HANDLER_ERROR"),
+    Kind.EXTEND: messages.Extend(["x"]),
+    Kind.RELEASE: messages.Settle(["x"]),
+    Kind.TOPIC_PUBLISH: messages.TopicPublish([messages.TopicRecord(MINE, b"1")]),
+    Kind.TOPIC_SUBSCRIBE: messages.TopicSubscribe([MINE]),
+    Kind.RECOVERY_REQUEST: messages.RecoveryRequest(0),
+    Kind.CONFIRM: messages.Confirm(1),
+    Kind.UNSUBSCRIBE: messages.Unsubscribe(),
+    Kind.CALL: messages.Call("health"),
+    Kind.PING: messages.Empty(),
+    Kind.BYE: messages.Empty(),
 }
 OF_LEASES = (Kind.ACK, Kind.NACK, Kind.EXTEND, Kind.RELEASE)
 
@@ -312,7 +312,7 @@ def test_scopes_settle_what_may_be_leased_only() -> None:
     server = Server()
     server.client().publish(MINE, b"1")
     [message] = server.client().lease(MINE)
-    for kind, body in ((Kind.ACK, calls.Settle([message.lease])), (Kind.EXTEND, calls.Extend([message.lease]))):
+    for kind, body in ((Kind.ACK, messages.Settle([message.lease])), (Kind.EXTEND, messages.Extend([message.lease]))):
         assert is_refused(server, Grant("t", frozenset({"consume"}), (OTHER,)), kind, body)
         assert not is_refused(server, Grant("t", frozenset({"consume"}), (MINE,)), Kind.EXTEND, BODIES[Kind.EXTEND])
 
@@ -331,17 +331,17 @@ def test_scopes_of_every_named_method(tmp_path: Path) -> None:
         values: dict[str, Any] = {"queue": MINE} if where == QUEUE else {}
         for grant in GRANTS:
             if not may(grant, verb, place):
-                assert is_refused(server, grant, Kind.CALL, calls.Call(method, values)), (method, grant)
+                assert is_refused(server, grant, Kind.CALL, messages.Call(method, values)), (method, grant)
             else:
-                assert not is_refused(server, grant, Kind.CALL, calls.Call(method, values)), (method, grant)
+                assert not is_refused(server, grant, Kind.CALL, messages.Call(method, values)), (method, grant)
             if where == QUEUE and "*" not in grant.queues:
-                assert is_refused(server, grant, Kind.CALL, calls.Call(method, {})), (method, grant)
+                assert is_refused(server, grant, Kind.CALL, messages.Call(method, {})), (method, grant)
 
 
 def test_scopes_method_that_is_not_known_needs_admin() -> None:
     server = Server()
-    assert is_refused(server, Grant("t", frozenset({"operate"})), Kind.CALL, calls.Call("brand_new"))
-    assert not is_refused(server, Grant("t"), Kind.CALL, calls.Call("brand_new"))
+    assert is_refused(server, Grant("t", frozenset({"operate"})), Kind.CALL, messages.Call("brand_new"))
+    assert not is_refused(server, Grant("t"), Kind.CALL, messages.Call("brand_new"))
 
 
 # -- STOMP ------------------------------------------------------------------------------------------------------------

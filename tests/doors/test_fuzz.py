@@ -19,7 +19,7 @@ from tests.support.session import MAX_FRAME, Client, Server
 from yirangmq.core.errors import every_error
 from yirangmq.core.states import State
 from yirangmq.stores.open import open_store
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, Kind, encode
 
 SECONDS = float(os.environ.get("YIRANGMQ_FUZZ_SECONDS", "10"))
@@ -89,7 +89,7 @@ def test_any_members_in_any_kind_of_frame(kind: int, members: list[Any], request
     server.turn()
     check(client)
     if not client.is_closed:
-        client.session.receive(calls.frame(Kind.PING, 5, calls.Empty()))
+        client.session.receive(messages.frame(Kind.PING, 5, messages.Empty()))
         assert client.answers[-1].kind is Kind.PONG
     ended(server, client)
 
@@ -114,7 +114,7 @@ class Mutator:
             values = {
                 name: chance.choice(VALUES.get(name, WORDS) if chance.random() < 0.9 else WORDS) for name in names
             }
-            return calls.frame(Kind.CALL, chance.randint(0, 20), calls.Call(chance.choice(METHODS), values))
+            return messages.frame(Kind.CALL, chance.randint(0, 20), messages.Call(chance.choice(METHODS), values))
         example = chance.choice(ASKED)
         body = bytearray(example.bytes()[HEAD.size :])
         if chance.random() < 0.5:

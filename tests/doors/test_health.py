@@ -21,7 +21,7 @@ from yirangmq.stores.files import FilesStore
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import FailingStore
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -71,7 +71,7 @@ WELL: tuple[str, list[tuple[str, str]]] = ("ok", [])
 
 def publish(client: Client, payload: bytes = b"1") -> str:
     """The code of the error, if it was refused."""
-    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(payload, False)]))
+    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(payload, False)]))
     return str(answer.value.code) if answer.kind is Kind.ERROR else ""
 
 
@@ -194,7 +194,7 @@ def test_health_store_busy_is_told_while_another_process_holds_the_lock(tmp_path
     watcher = shared.server.client()
 
     def health() -> tuple[str, list[tuple[str, str]]]:
-        number = watcher.send(Kind.CALL, calls.Call("health", {}))
+        number = watcher.send(Kind.CALL, messages.Call("health", {}))
         shared.pass_seconds(0.5)
         [answer] = watcher.heard(number)
         found = answer.value.value
@@ -225,7 +225,7 @@ def test_health_store_slow_while_a_long_commit_is_under_way(server: Server, clie
 
     server.desk.submit_long(lambda transaction: None, lambda value, error: None, aside)
     server.turn()
-    number = client.send(Kind.CALL, calls.Call("health", {}))
+    number = client.send(Kind.CALL, messages.Call("health", {}))
     server.turns.advance(500)
     [answer] = client.heard(number)
     assert [(one["code"], one["level"]) for one in answer.value.value["reasons"]] == [("store_slow", "degraded")]
@@ -252,7 +252,7 @@ def test_health_probe_is_not_written_where_a_commit_proves_the_same() -> None:
 def test_health_overdue_and_backlog_are_degraded(server: Server, client: Client) -> None:
     client.publish("mail", b"1", b"2", b"3", b"4")
     assert told(client) == ("degraded", [("backlog", "degraded")])
-    client.ask(Kind.LEASE, calls.Lease("mail", 1, 0, 1000))
+    client.ask(Kind.LEASE, messages.Lease("mail", 1, 0, 1000))
     server.clock.advance(60_000)
     assert told(client) == ("degraded", [("overdue", "degraded")])
 
@@ -274,7 +274,7 @@ def test_health_disk_low_fails_below_the_limit_and_is_degraded_below_twice_of_it
     assert told(client) == ("fail", [("disk_low", "fail")])
     assert publish(client, b"2") == "store_full"
     [message] = client.lease("mail")
-    assert client.ask(Kind.ACK, calls.Settle([message.lease])).value.errors == {}
+    assert client.ask(Kind.ACK, messages.Settle([message.lease])).value.errors == {}
     disk.low_bytes = disk.free * 3 // 4
     assert told(client) == ("degraded", [("disk_low", "degraded")])
     disk.low_bytes = 0

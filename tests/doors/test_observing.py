@@ -11,13 +11,13 @@ from yirangmq.doors.health import Disk
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite import SqliteStore
 from yirangmq.testing import open_for_test
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
 def watch(server: Server, client: Client, **values: Any) -> int:
     """Asked, not yet answered; the number of the request."""
-    number = client.send(Kind.CALL, calls.Call("watch", values))
+    number = client.send(Kind.CALL, messages.Call("watch", values))
     server.turn()
     return number
 
@@ -63,10 +63,10 @@ def test_a_store_as_large_as_it_may_be_refuses_publishing_and_nothing_else(tmp_p
     size = 1024
     health = client.call("health")
     assert (health["status"], [reason["code"] for reason in health["reasons"]]) == ("degraded", ["quota_exceeded"])
-    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"2", False)]))
+    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"2", False)]))
     assert (answer.kind, answer.value.code) == (Kind.ERROR, "quota_exceeded")
     [message] = client.lease("mail")
-    assert client.ask(Kind.ACK, calls.Settle([message.lease])).value.errors == {}
+    assert client.ask(Kind.ACK, messages.Settle([message.lease])).value.errors == {}
     size = 1023
     assert client.call("health")["status"] == "ok"
     assert client.publish("mail", b"2")

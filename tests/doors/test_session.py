@@ -10,14 +10,14 @@ from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
 from yirangmq.testing import FailingStore
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode
 
 # -- greeting -------------------------------------------------------------------------------------------------------
 
 
 def test_hello_is_answered_with_who_the_server_is(server: Server) -> None:
-    answer = server.client().ask(Kind.HELLO, calls.Hello("billing"))
+    answer = server.client().ask(Kind.HELLO, messages.Hello("billing"))
     assert answer.kind is Kind.WELCOME
     assert answer.value.durability == "full"
     assert answer.value.max_frame == MAX_FRAME
@@ -25,23 +25,23 @@ def test_hello_is_answered_with_who_the_server_is(server: Server) -> None:
 
 def test_with_the_right_token_a_stranger_may_ask() -> None:
     client = Server(token="s3cret").client(trusted=False)
-    assert client.ask(Kind.HELLO, calls.Hello("billing", "s3cret")).kind is Kind.WELCOME
+    assert client.ask(Kind.HELLO, messages.Hello("billing", "s3cret")).kind is Kind.WELCOME
     assert client.publish("mail", b"hi") == ["m-1"]
 
 
 @pytest.mark.parametrize("token", ["", "s3cre", "s3cret ", "\u00fc"])
 def test_a_wrong_token_is_answered_and_the_connection_closed(token: str) -> None:
     client = Server(token="s3cret").client(trusted=False)
-    answer = client.ask(Kind.HELLO, calls.Hello("billing", token))
+    answer = client.ask(Kind.HELLO, messages.Hello("billing", token))
     assert (answer.kind, answer.value.code, answer.value.field) == (Kind.ERROR, "not_allowed", "token")
     assert client.is_closed
-    assert client.send(Kind.PING, calls.Empty())
+    assert client.send(Kind.PING, messages.Empty())
     assert client.answers == []
 
 
 def test_a_stranger_who_does_not_greet_gets_nothing() -> None:
     client = Server(token="s3cret").client(trusted=False)
-    client.send(Kind.CALL, calls.Call("queues"))
+    client.send(Kind.CALL, messages.Call("queues"))
     [answer] = client.answers
     assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "not_allowed")
     assert client.is_closed
@@ -63,7 +63,7 @@ def test_a_message_goes_round(server: Server) -> None:
     assert client.publish("mail", b"one", b"two") == ["m-1", "m-2"]
     first, second = client.lease("mail", 10)
     assert (first.payload, second.payload) == (b"one", b"two")
-    assert client.ask(Kind.ACK, calls.Settle([first.lease, second.lease])).value.errors == {}
+    assert client.ask(Kind.ACK, messages.Settle([first.lease, second.lease])).value.errors == {}
     assert client.call("counts", queue="mail")["done"] == 2
 
 
@@ -71,14 +71,14 @@ def test_a_stale_lease_is_an_error_of_its_own(server: Server) -> None:
     client = server.client()
     client.publish("mail", b"one", b"two")
     first, second = client.lease("mail", 2)
-    client.ask(Kind.NACK, calls.Nack([first.lease], "HANDLER_ERROR"))
-    settled = client.ask(Kind.ACK, calls.Settle([first.lease, second.lease])).value
+    client.ask(Kind.NACK, messages.Nack([first.lease], "HANDLER_ERROR"))
+    settled = client.ask(Kind.ACK, messages.Settle([first.lease, second.lease])).value
     assert {place: code for place, (code, _) in settled.errors.items()} == {0: "lease_expired"}
 
 
 def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> None:
     consumer, producer = server.client(), server.client()
-    waiting = consumer.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
+    waiting = consumer.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
     assert consumer.answers == []
     producer.publish("mail", b"hi")
@@ -89,7 +89,7 @@ def test_a_waiting_lease_is_served_by_the_publish_that_comes(server: Server) -> 
 
 def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
     client = server.client()
-    waiting = client.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
+    waiting = client.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
     server.turn()
     server.turns.advance(1000)
     [answer] = client.heard(waiting)
@@ -100,8 +100,8 @@ def test_a_waiting_lease_is_told_when_nothing_came(server: Server) -> None:
 
 def test_a_client_that_left_gets_no_lease(server: Server) -> None:
     gone, other = server.client(), server.client()
-    gone.send(Kind.LEASE, calls.Lease("mail", 5, wait_ms=1000))
-    gone.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    gone.send(Kind.LEASE, messages.Lease("mail", 5, wait_ms=1000))
+    gone.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
     server.turn()
     gone.session.end()
     other.publish("mail", b"hi")
@@ -110,11 +110,11 @@ def test_a_client_that_left_gets_no_lease(server: Server) -> None:
 
 def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 2))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2))
     client.publish("mail", b"1", b"2", b"3")
     [pushed] = client.heard(subscription)
     assert [message.payload for message in pushed.value.messages] == [b"1", b"2"]
-    client.ask(Kind.ACK, calls.Settle([pushed.value.messages[0].lease]))
+    client.ask(Kind.ACK, messages.Settle([pushed.value.messages[0].lease]))
     [pushed] = client.heard(subscription)
     assert [message.payload for message in pushed.value.messages] == [b"3"]
 
@@ -122,11 +122,11 @@ def test_a_subscription_has_no_more_unsettled_than_its_credit(server: Server) ->
 def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
     store = FailingStore(MemoryStore())
     client = Server(store).client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
     client.publish("mail", b"1", b"2")
     [first] = client.heard(subscription)
     before = store.commits
-    client.ask(Kind.ACK, calls.Settle([first.value.messages[0].lease]))
+    client.ask(Kind.ACK, messages.Settle([first.value.messages[0].lease]))
     [second] = client.heard(subscription)
     assert second.value.messages[0].payload == b"2"
     assert store.commits == before + 1
@@ -134,10 +134,10 @@ def test_an_ack_and_the_push_that_follows_are_one_commit() -> None:
 
 def test_a_lapsed_lease_counts_no_longer_but_an_extended_one_does(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
     client.publish("mail", b"1", b"2")
     [first] = client.heard(subscription)
-    client.ask(Kind.EXTEND, calls.Extend([first.value.messages[0].lease], 100_000))
+    client.ask(Kind.EXTEND, messages.Extend([first.value.messages[0].lease], 100_000))
     server.turns.advance(50_000)
     assert client.heard(subscription) == []
     server.turns.advance(50_000)
@@ -151,25 +151,25 @@ def test_leases_held_from_an_earlier_connection_count(server: Server) -> None:
     [message] = client.lease("mail")
     client.session.end()
     again = server.client()
-    subscription = again.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1, held={message.lease: message.until}))
+    subscription = again.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1, held={message.lease: message.until}))
     server.turn()
     assert again.heard(subscription) == []
-    again.ask(Kind.ACK, calls.Settle([message.lease]))
+    again.ask(Kind.ACK, messages.Settle([message.lease]))
     assert [message.payload for message in again.heard(subscription)[0].value.messages] == [b"2"]
 
 
 def test_a_cancelled_subscription_gets_nothing_more(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 2))
-    assert client.ask(Kind.CANCEL, calls.Cancel(subscription)).value.value is True
-    assert client.ask(Kind.CANCEL, calls.Cancel(subscription)).value.value is False
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 2))
+    assert client.ask(Kind.CANCEL, messages.Cancel(subscription)).value.value is True
+    assert client.ask(Kind.CANCEL, messages.Cancel(subscription)).value.value is False
     client.publish("mail", b"1")
     assert client.heard(subscription) == []
 
 
 def test_the_policy_comes_with_the_first_push_and_when_it_changed(server: Server) -> None:
     client = server.client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
     client.publish("mail", b"1")
     client.publish("mail", b"2")
     client.call("set_policy", queue="mail", document={"visibilityTimeoutSec": 7})
@@ -194,7 +194,7 @@ def test_headers_count_in_what_is_handed_out_at_once() -> None:
     client = server.client()
     header = '{"attributes":{"a":"' + "x" * 60_000 + '"}}'
     for _ in range(40):
-        client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"1", True, header)]))
+        client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"1", True, header)]))
     assert len(client.lease("mail", 80)) == 34
 
 
@@ -202,7 +202,7 @@ def test_a_subscription_gets_all_large_messages(server: Server) -> None:
     client = server.client()
     for _ in range(20):
         client.publish("mail", b"x" * 60_000)
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 100))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 100))
     server.turn()
     assert sum(len(answer.value.messages) for answer in client.heard(subscription)) == 20
 
@@ -213,7 +213,7 @@ def test_a_subscription_gets_all_large_messages(server: Server) -> None:
 def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Server) -> None:
     client = server.client()
     client.session.most_pending = 8
-    frame = calls.frame(Kind.PUBLISH, 1, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+    frame = messages.frame(Kind.PUBLISH, 1, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
     client.session.receive(frame * 20)
     assert client.session.pending == 8
     assert client.session.held == 12 * len(frame)
@@ -229,7 +229,7 @@ def test_frames_past_the_pending_limit_wait_until_others_are_answered(server: Se
 
 def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> None:
     slow, other = server.client(), server.client()
-    slow.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 100))
+    slow.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 100))
     slow.session.is_clogged = True
     other.publish("mail", b"1", b"2")
     assert slow.answers == []
@@ -242,54 +242,54 @@ def test_nothing_is_pushed_to_a_client_that_does_not_read(server: Server) -> Non
 def test_too_many_waiting_leases_are_refused(server: Server) -> None:
     client = server.client()
     for _ in range(MOST_WAITING):
-        client.send(Kind.LEASE, calls.Lease("mail", 1, wait_ms=1000))
-    answer = client.ask(Kind.LEASE, calls.Lease("mail", 1, wait_ms=1000))
+        client.send(Kind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
+    answer = client.ask(Kind.LEASE, messages.Lease("mail", 1, wait_ms=1000))
     assert (answer.kind, answer.value.field) == (Kind.ERROR, "request")
 
 
 def test_too_many_subscriptions_are_refused(server: Server) -> None:
     client = server.client()
     for _ in range(MOST_SUBSCRIPTIONS):
-        client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
-    assert client.ask(Kind.SUBSCRIBE, calls.Subscribe("mail", 1)).value.field == "request"
+        client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    assert client.ask(Kind.SUBSCRIBE, messages.Subscribe("mail", 1)).value.field == "request"
 
 
 @pytest.mark.parametrize(
     ("kind", "body", "field"),
     [
-        (Kind.PUBLISH, calls.Publish("a/b", [calls.Outgoing(b"", False)]), "queue"),
-        (Kind.PUBLISH, calls.Publish("mail", []), "messages"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, delay_ms=-1)]), "delay"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, ttl_ms=2**62)]), "ttl"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, id="../x")]), "messageId"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"{", True)]), None),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header='{"version":-1}')]), "version"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header='{"messageId":"x"}')]), "header"),
-        (Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"", False, header="[]")]), "header"),
-        (Kind.LEASE, calls.Lease("mail", 0), "limit"),
-        (Kind.LEASE, calls.Lease("mail", 1, -5), "wait"),
-        (Kind.LEASE, calls.Lease("mail", 1, 0, 0), "leaseSeconds"),
-        (Kind.LEASE, calls.Lease("mail", 1, consumer="a b"), "consumerId"),
-        (Kind.SUBSCRIBE, calls.Subscribe("mail", 0), "credit"),
-        (Kind.SUBSCRIBE, calls.Subscribe("mail", 1, -1), "leaseSeconds"),
-        (Kind.ACK, calls.Settle(["x"]), "leaseId"),
-        (Kind.ACK, calls.Settle(["9" * 30 + "-1"]), "leaseId"),
-        (Kind.ACK, calls.Settle(["1-1", "1-1"]), "leases"),
-        (Kind.NACK, calls.Nack(["1-1"], "NO_SUCH"), "reasonCode"),
-        (Kind.NACK, calls.Nack(["1-1"], "TIMEOUT", delay_ms=-1), "delay"),
-        (Kind.EXTEND, calls.Extend(["1-1"], 0), "seconds"),
-        (Kind.CALL, calls.Call("qeues"), "method"),
-        (Kind.WELCOME, calls.Welcome("a", "b", "c", 1), "kind"),
+        (Kind.PUBLISH, messages.Publish("a/b", [messages.Outgoing(b"", False)]), "queue"),
+        (Kind.PUBLISH, messages.Publish("mail", []), "messages"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, delay_ms=-1)]), "delay"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, ttl_ms=2**62)]), "ttl"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, id="../x")]), "messageId"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"{", True)]), None),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header='{"version":-1}')]), "version"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header='{"messageId":"x"}')]), "header"),
+        (Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"", False, header="[]")]), "header"),
+        (Kind.LEASE, messages.Lease("mail", 0), "limit"),
+        (Kind.LEASE, messages.Lease("mail", 1, -5), "wait"),
+        (Kind.LEASE, messages.Lease("mail", 1, 0, 0), "leaseSeconds"),
+        (Kind.LEASE, messages.Lease("mail", 1, consumer="a b"), "consumerId"),
+        (Kind.SUBSCRIBE, messages.Subscribe("mail", 0), "credit"),
+        (Kind.SUBSCRIBE, messages.Subscribe("mail", 1, -1), "leaseSeconds"),
+        (Kind.ACK, messages.Settle(["x"]), "leaseId"),
+        (Kind.ACK, messages.Settle(["9" * 30 + "-1"]), "leaseId"),
+        (Kind.ACK, messages.Settle(["1-1", "1-1"]), "leases"),
+        (Kind.NACK, messages.Nack(["1-1"], "NO_SUCH"), "reasonCode"),
+        (Kind.NACK, messages.Nack(["1-1"], "TIMEOUT", delay_ms=-1), "delay"),
+        (Kind.EXTEND, messages.Extend(["1-1"], 0), "seconds"),
+        (Kind.CALL, messages.Call("qeues"), "method"),
+        (Kind.WELCOME, messages.Welcome("a", "b", "c", 1), "kind"),
     ],
 )
 def test_a_bad_request_names_what_is_wrong_and_the_connection_goes_on(
-    server: Server, kind: Kind, body: calls.Hello, field: str | None
+    server: Server, kind: Kind, body: messages.Hello, field: str | None
 ) -> None:
     client = server.client()
     answer = client.ask(kind, body)
     assert answer.kind is Kind.ERROR
     assert answer.value.field == field
-    assert client.ask(Kind.PING, calls.Empty()).kind is Kind.PONG
+    assert client.ask(Kind.PING, messages.Empty()).kind is Kind.PONG
     assert client.call("queues") == []
 
 
@@ -335,7 +335,7 @@ def test_what_the_store_refuses_is_said_and_the_next_request_works() -> None:
     server = Server(store)
     client = server.client()
     store.fail_at(1, StoreFull("no space left"))
-    answer = client.ask(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+    answer = client.ask(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
     assert (answer.kind, answer.value.code) == (Kind.ERROR, "store_full")
     assert client.publish("mail", b"x") == ["m-2"]
     assert client.call("counts", queue="mail")["ready"] == 1
@@ -345,10 +345,10 @@ def test_who_waits_is_served_after_the_store_works_again() -> None:
     store = FailingStore(MemoryStore())
     server = Server(store)
     client, producer = server.client(), server.client()
-    subscription = client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10))
+    subscription = client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10))
     server.turn()
-    number = producer.send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
-    other = producer.send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"y", False)]))
+    number = producer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
+    other = producer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"y", False)]))
     store.fail_at(1)  # the commit of both; each alone then works, but nobody was served
     server.turn()
     assert {answer.kind for answer in producer.heard(number) + producer.heard(other)} == {Kind.STORED}
@@ -362,9 +362,9 @@ def test_who_waits_is_served_after_the_store_works_again() -> None:
 
 def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) -> None:
     client = server.client()
-    waiting = client.send(Kind.LEASE, calls.Lease("mail", 1, wait_ms=60_000))
-    client.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1))
-    pending = client.send(Kind.PUBLISH, calls.Publish("work", [calls.Outgoing(b"x", False)]))
+    waiting = client.send(Kind.LEASE, messages.Lease("mail", 1, wait_ms=60_000))
+    client.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1))
+    pending = client.send(Kind.PUBLISH, messages.Publish("work", [messages.Outgoing(b"x", False)]))
     client.session.stop()
     server.turn()
     client.session.say_bye()
@@ -375,7 +375,7 @@ def test_a_stopping_server_answers_who_waits_and_says_goodbye(server: Server) ->
 
 def test_goodbye_of_a_client_closes(server: Server) -> None:
     client = server.client()
-    client.send(Kind.BYE, calls.Empty())
+    client.send(Kind.BYE, messages.Empty())
     assert client.is_closed
 
 
@@ -387,7 +387,7 @@ def test_consumers_that_wait_in_a_quiet_server_cost_no_write(tmp_path: Path) -> 
     server = Server(store)
     client = server.client()
     client.publish("mail", b"1")
-    pushed = client.send(Kind.SUBSCRIBE, calls.Subscribe("other", 2, None, "s"))
+    pushed = client.send(Kind.SUBSCRIBE, messages.Subscribe("other", 2, None, "s"))
     for _ in range(3):
         server.turns.advance(2_000)
         server.desk.news()

@@ -14,7 +14,7 @@ from tests.support.session import MAX_FRAME
 from tests.support.wait import soon
 from yirangmq.core.errors import BadInput, CannotListen
 from yirangmq.doors.sockets import BUFFER, Connection, Door, Limits, listen_unix
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, Kind, encode
 
 LARGE = b"x" * 50_000
@@ -31,7 +31,7 @@ def only(door: Door) -> Connection:
 
 
 async def publish(peer: Peer, queue: str, *payloads: bytes) -> None:
-    answer = await peer.ask(Kind.PUBLISH, calls.Publish(queue, [calls.Outgoing(one, False) for one in payloads]))
+    answer = await peer.ask(Kind.PUBLISH, messages.Publish(queue, [messages.Outgoing(one, False) for one in payloads]))
     assert answer.kind is Kind.STORED
 
 
@@ -70,7 +70,7 @@ def test_a_socket_left_behind_is_replaced(run: Run, path: Path) -> None:
     async def main() -> None:
         for _ in range(2):
             async with unix_door(path, Limits()):
-                assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+                assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
 
     run(main())
 
@@ -80,7 +80,7 @@ def test_a_socket_at_which_somebody_listens_is_left_to_them(run: Run, path: Path
         async with unix_door(path, Limits()) as door:
             with pytest.raises(CannotListen, match=rf"{path} is in use by process {os.getpid()} .* --socket PATH"):
                 await listen_unix(door, path)
-            assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
 
     run(main())
 
@@ -116,10 +116,10 @@ def test_one_client_too_many_is_told_so(run: Run, path: Path) -> None:
             assert answer is not None
             assert (answer.kind, answer.request, answer.value.code) == (Kind.ERROR, 0, "unavailable")
             assert await third.hear() is None
-            assert (await first.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await first.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
             first.writer.close()
             await soon(lambda: len(door.connections) == 1)
-            assert (await (await dial(path)).ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await (await dial(path)).ask(Kind.PING, messages.Empty())).kind is Kind.PONG
 
     run(main())
 
@@ -128,11 +128,11 @@ def test_over_tcp_the_token_counts(run: Run) -> None:
     async def main() -> None:
         async with tcp_door(Limits(), "s3cret") as (_, port):
             good, bad, rude = [await dial_tcp(port) for _ in range(3)]
-            assert (await good.ask(Kind.HELLO, calls.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            assert (await good.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
             await publish(good, "mail", b"x")
-            assert (await bad.ask(Kind.HELLO, calls.Hello("a", "guess"))).value.code == "not_allowed"
+            assert (await bad.ask(Kind.HELLO, messages.Hello("a", "guess"))).value.code == "not_allowed"
             assert await bad.hear() is None
-            rude.send(Kind.LEASE, calls.Lease("mail", 1))
+            rude.send(Kind.LEASE, messages.Lease("mail", 1))
             answer = await rude.hear()
             assert answer is not None
             assert answer.value.code == "not_allowed"
@@ -145,12 +145,12 @@ def test_over_tls_the_same_frames_go(run: Run, tmp_path: Path) -> None:
     async def main() -> None:
         async with tcp_door(Limits(), "s3cret", server_context(tmp_path)) as (door, port):
             peer = await dial_tcp(port, client_context(tmp_path))
-            assert (await peer.ask(Kind.HELLO, calls.Hello("a", "s3cret"))).kind is Kind.WELCOME
+            assert (await peer.ask(Kind.HELLO, messages.Hello("a", "s3cret"))).kind is Kind.WELCOME
             await publish(peer, "mail", LARGE)
-            answer = await peer.ask(Kind.LEASE, calls.Lease("mail", 1))
+            answer = await peer.ask(Kind.LEASE, messages.Lease("mail", 1))
             assert answer.value.messages[0].payload == LARGE
             plain = await dial_tcp(port)
-            plain.send(Kind.HELLO, calls.Hello("a", "s3cret"))
+            plain.send(Kind.HELLO, messages.Hello("a", "s3cret"))
             assert await plain.hear() is None
             assert len(door.connections) == 1
 
@@ -166,7 +166,7 @@ def test_silent_clients_share_one_buffer(run: Run, path: Path) -> None:
             before = _resident()
             peers = [await dial(path) for _ in range(200)]
             for peer in peers:
-                await peer.ask(Kind.PING, calls.Empty())
+                await peer.ask(Kind.PING, messages.Empty())
             assert len(door.buffer) == BUFFER
             assert (_resident() - before) / len(peers) < 64 * 1024  # both ends are in this process
 
@@ -195,7 +195,7 @@ def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
         async with unix_door(path, Limits(frame_seconds=30)) as door:
             now = asyncio.get_running_loop().time
             peer, other = await dial(path), await dial(path)
-            await other.ask(Kind.PING, calls.Empty())
+            await other.ask(Kind.PING, messages.Empty())
             frame = encode(Kind.PING, 1, b"\x90")
             peer.writer.write(frame + frame[:5])
             assert await peer.hear() is not None
@@ -208,7 +208,7 @@ def test_half_a_frame_is_waited_for_only_so_long(run: Run, path: Path) -> None:
             assert answer is not None
             assert (answer.value.code, answer.value.field) == ("timed_out", "frame")
             assert await peer.hear() is None
-            assert (await other.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await other.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
             assert door.closed_for == {"frame": 1}
 
     run(main())
@@ -233,15 +233,15 @@ def test_silence_is_for_those_who_wait(run: Run, path: Path) -> None:
     async def main() -> None:
         async with unix_door(path, Limits(idle_seconds=600)) as door:
             idle, waiting = await dial(path), await dial(path)
-            await idle.ask(Kind.PING, calls.Empty())
-            waiting.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 5))
-            await waiting.ask(Kind.PING, calls.Empty())
+            await idle.ask(Kind.PING, messages.Empty())
+            waiting.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 5))
+            await waiting.ask(Kind.PING, messages.Empty())
             door.look_around(asyncio.get_running_loop().time() + 601)
             answer = await idle.hear()
             assert answer is not None
             assert (answer.value.code, answer.value.field) == ("timed_out", "idle")
             assert await idle.hear() is None
-            assert (await waiting.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await waiting.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
 
     run(main())
 
@@ -251,7 +251,7 @@ def test_a_client_that_does_not_read_is_held_within_bounds_and_goes_on_later(run
         limits = Limits(write_buffer=256 * 1024)
         async with unix_door(path, limits) as door:
             slow = await dial(path)
-            slow.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 1000))
+            slow.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 1000))
             await soon(lambda: len(door.connections) == 1)
             connection = only(door)
             slow.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -281,11 +281,11 @@ def test_a_client_that_asks_and_asks_without_reading_is_not_read_any_more(run: R
             await soon(lambda: len(door.connections) == 2)
             greedy.writer.transport.pause_reading()  # type: ignore[attr-defined]
             for _ in range(500):
-                greedy.send(Kind.CALL, calls.Call("peek", {"queue": "mail"}))
+                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
             await soon(lambda: any(one.describe(0)["clogged"] for one in door.connections))
             [connection] = [one for one in door.connections if one.describe(0)["clogged"]]
             for _ in range(50):
-                assert (await producer.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+                assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
             assert connection.describe(0)["bytesHeld"] < 3 * 1024 * 1024  # 16 answers under way, and half a frame
             greedy.writer.transport.resume_reading()  # type: ignore[attr-defined]
             for _ in range(500):
@@ -302,10 +302,10 @@ def test_past_its_memory_a_client_is_closed_and_others_are_not(run: Run, path: P
             await publish(producer, "mail", LARGE)
             greedy = await dial(path)
             for _ in range(20):
-                greedy.send(Kind.CALL, calls.Call("peek", {"queue": "mail"}))
+                greedy.send(Kind.CALL, messages.Call("peek", {"queue": "mail"}))
             assert await greedy.hear() is None
             assert door.closed_for == {"slow": 1}
-            assert (await producer.ask(Kind.PING, calls.Empty())).kind is Kind.PONG
+            assert (await producer.ask(Kind.PING, messages.Empty())).kind is Kind.PONG
 
     run(main())
 
@@ -315,7 +315,7 @@ def test_a_client_that_vanishes_takes_no_answer_of_others_with_it(run: Run, path
         async with unix_door(path, Limits()):
             gone, stays = await dial(path), await dial(path)
             for peer in (gone, stays):
-                peer.send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(b"x", False)]))
+                peer.send(Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(b"x", False)]))
             gone.writer.transport.abort()
             answer = await stays.hear()
             assert answer is not None

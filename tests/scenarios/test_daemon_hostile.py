@@ -19,7 +19,7 @@ from tests.support.wait import PATIENCE
 from tests.support.worker_processes import crew
 from yirangmq.client.faces import Client
 from yirangmq.client.open import connect
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, VERSION, Kind
 
 pytestmark = pytest.mark.process
@@ -34,7 +34,7 @@ def stop_reading(path: str, pipe: Connection) -> None:
     """Ask for everything, then stop for good."""
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
-    line.sendall(calls.frame(Kind.SUBSCRIBE, 1, calls.Subscribe("flood", FLOOD, 600_000)))
+    line.sendall(messages.frame(Kind.SUBSCRIBE, 1, messages.Subscribe("flood", FLOOD, 600_000)))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -39,7 +39,7 @@ LATER = {
     "http": ("httptools", "yirangmq.cli.web"),
     "json": ("msgspec",),
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.doors.webhooks.pusher"),
-    "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.calls"),
+    "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
     "topics": ("yirangmq.topics.feed", "yirangmq.stores.segments", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),

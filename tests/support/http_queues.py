@@ -24,7 +24,7 @@ from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import NewMessage
 from yirangmq.format.envelope import read as read_envelope
 from yirangmq.format.json_codec import dumps, loads, members
-from yirangmq.wire.calls import Incoming, error_of
+from yirangmq.wire.messages import Incoming, error_of
 
 Results = list[QueueError | None]
 LONGEST_POLL = 1.0

@@ -11,7 +11,7 @@ import apsw
 from tests.support.session import Client, Server
 from yirangmq.stores.files import FilesStore
 from yirangmq.stores.sqlite_served import ServedSqliteStore
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 BUSY_SECONDS = 2.0
@@ -52,7 +52,9 @@ class Shared:
             yield
 
     def begin_publish(self, payload: bytes, client: Client | None = None) -> int:
-        number = (client or self.client).send(Kind.PUBLISH, calls.Publish("mail", [calls.Outgoing(payload, False)]))
+        number = (client or self.client).send(
+            Kind.PUBLISH, messages.Publish("mail", [messages.Outgoing(payload, False)])
+        )
         self.server.turn()
         return number
 

@@ -11,7 +11,7 @@ from yirangmq.core.errors import QueueError
 from yirangmq.core.policy import DAY_MS
 from yirangmq.core.states import State
 from yirangmq.format.delivery import Delivery, Look
-from yirangmq.wire.looks import unpack
+from yirangmq.wire.messages import unpack
 
 SECOND = 1_000
 DAY = DAY_MS

@@ -20,7 +20,7 @@ from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import CountingIds, ManualClock
-from yirangmq.wire import calls
+from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import FrameReader, Kind
 
 MAX_FRAME = 64 * 1024

@@ -22,7 +22,7 @@ from yirangmq.topics.lines import Dialect, Take
 from yirangmq.topics.native import NATIVE
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Pace, Settings
-from yirangmq.wire import calls, records
+from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameReader, Kind
 
 SMALL = LogSettings(segment_bytes=4096, durability="os", ahead=False)
@@ -207,7 +207,7 @@ class Client:
                 self.records.append(records.read_body(body))
                 self.since += 1
             else:
-                self._hear(Kind(kind), calls.read(kind, body))
+                self._hear(Kind(kind), messages.read(kind, body))
 
     def _hear(self, kind: Kind, value: Any) -> None:
         if kind in (Kind.TOPIC_SUBSCRIBED, Kind.RECOVERY_RESPONSE):

@@ -26,7 +26,7 @@ from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.topics.feed import Stored
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Settings
-from yirangmq.wire import calls, feeds, records
+from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameReader, Kind
 
 SMALL = LogSettings(segment_bytes=64 << 10, durability="os")
@@ -151,7 +151,7 @@ class Follower:
 
     def send(self, kind: Kind, body: msgspec.Struct) -> int:
         self._number += 1
-        self.writer.write(calls.frame(kind, self._number, body))
+        self.writer.write(messages.frame(kind, self._number, body))
         return self._number
 
     async def read(self) -> bool:
@@ -164,7 +164,7 @@ class Follower:
             if kind == records.KIND:
                 self.records.append(records.read_body(body))
             else:
-                self.said.append(Said(Kind(kind), request, calls.read(kind, body), len(self.records)))
+                self.said.append(Said(Kind(kind), request, messages.read(kind, body), len(self.records)))
         self.is_over = not data
         return bool(data)
 
@@ -181,7 +181,8 @@ class Follower:
 
     async def follow(self, *topics: str, start: str = "beginning", at: int = 0, **more: Any) -> Said:
         return await self.ask(
-            Kind.TOPIC_SUBSCRIBE, feeds.TopicSubscribe(list(topics), start=start, at=at, **{"progress_ms": 0, **more})
+            Kind.TOPIC_SUBSCRIBE,
+            messages.TopicSubscribe(list(topics), start=start, at=at, **{"progress_ms": 0, **more}),
         )
 
     @property

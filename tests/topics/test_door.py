@@ -14,7 +14,7 @@ from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.doors.topic_pages import PAGE_LOOK
 from yirangmq.topics.stage import Pace, Settings
-from yirangmq.wire import calls, feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
@@ -27,7 +27,7 @@ def test_history_and_live_come_over_tls_too(kind: str, tmp_path: Path) -> None:
             await server.fill(3000, 1000)
             feeding = asyncio.create_task(server.fill(1000, 1000))
             await follower.follow()
-            follower.send(Kind.PING, calls.Empty())
+            follower.send(Kind.PING, messages.Empty())
             await feeding
             await follower.until(lambda: len(follower.records) == 4000)
             assert follower.sequences == list(range(1, 4001))
@@ -57,8 +57,8 @@ def test_answers_come_between_the_records_of_a_recovery(kind: str, tmp_path: Pat
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(5000, 1000)
             await follower.follow(name="n")
-            pings = [follower.send(Kind.PING, calls.Empty()) for _ in range(20)]
-            confirms = [follower.send(Kind.CONFIRM, feeds.Confirm(number)) for number in range(1, 21)]
+            pings = [follower.send(Kind.PING, messages.Empty()) for _ in range(20)]
+            confirms = [follower.send(Kind.CONFIRM, messages.Confirm(number)) for number in range(1, 21)]
             await follower.until(lambda: len(follower.records) == 5000 and len(follower.told(Kind.CONFIRMED)) == 20)
             assert follower.sequences == list(range(1, 5001))
             answered = [one.request for one in follower.said if one.kind in (Kind.PONG, Kind.CONFIRMED)]
@@ -136,7 +136,7 @@ async def refused(follower: Follower, kind: Kind, body: Any) -> tuple[str, str |
 
 
 def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on(kind: str, tmp_path: Path) -> None:
-    subscribe, cannot = Kind.TOPIC_SUBSCRIBE, feeds.TopicSubscribe
+    subscribe, cannot = Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe
     wrong: list[tuple[Kind, Any, tuple[str, str | None]]] = [
         (subscribe, cannot(["no/slash"]), ("bad_input", "topics")),
         (subscribe, cannot([], mask=2**32), ("bad_input", "mask")),
@@ -147,10 +147,10 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
         (subscribe, cannot(start="time", at=-1), ("bad_input", "at")),
         (subscribe, cannot(progress_ms=-1), ("bad_input", "progress_ms")),
         (subscribe, cannot(epoch="f" * 32), ("wrong_epoch", "epoch")),
-        (Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(1), ("wrong_state", None)),
-        (Kind.CONFIRM, feeds.Confirm(1), ("wrong_state", None)),
-        (Kind.TOPIC_PUBLISH, feeds.TopicPublish([]), ("bad_input", "records")),
-        (Kind.TOPIC_PUBLISH, feeds.TopicPublish([feeds.TopicRecord("no/slash", b"")]), ("bad_input", "topic")),
+        (Kind.RECOVERY_REQUEST, messages.RecoveryRequest(1), ("wrong_state", None)),
+        (Kind.CONFIRM, messages.Confirm(1), ("wrong_state", None)),
+        (Kind.TOPIC_PUBLISH, messages.TopicPublish([]), ("bad_input", "records")),
+        (Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord("no/slash", b"")]), ("bad_input", "topic")),
     ]
 
     async def main() -> None:
@@ -160,12 +160,15 @@ def test_what_cannot_be_asked_is_refused_by_its_field_and_the_connection_goes_on
                 assert await refused(follower, kind, body) == expected, body
             await follower.follow(start="sequence", at=11)
             assert await refused(follower, subscribe, cannot()) == ("wrong_state", None)
-            assert await refused(follower, Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(11)) == ("bad_input", "after")
-            assert await refused(follower, Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(1, "e")) == (
+            assert await refused(follower, Kind.RECOVERY_REQUEST, messages.RecoveryRequest(11)) == (
+                "bad_input",
+                "after",
+            )
+            assert await refused(follower, Kind.RECOVERY_REQUEST, messages.RecoveryRequest(1, "e")) == (
                 "wrong_epoch",
                 "epoch",
             )
-            assert await refused(follower, Kind.CONFIRM, feeds.Confirm(1)) == ("wrong_state", None)
+            assert await refused(follower, Kind.CONFIRM, messages.Confirm(1)) == ("wrong_state", None)
             await server.fill(1)
             await follower.until(lambda: follower.sequences == [11])
 
@@ -179,7 +182,7 @@ def test_a_start_that_is_no_longer_kept_is_told_with_both_numbers(kind: str, tmp
             server.topics.opened().feed.log.trim(1500)
             first = server.topics.opened().feed.log.first
             said = await follower.follow(start="sequence", at=3)
-            error = calls.error_of(said.value.code, said.value.text, said.value.field)
+            error = messages.error_of(said.value.code, said.value.text, said.value.field)
             assert (error.code, error.asked, error.first) == ("retired", 3, first)  # type: ignore[attr-defined]
             await follower.follow(start="beginning")
             await follower.until(lambda: len(follower.records) == 2001 - first)
@@ -204,7 +207,7 @@ def test_a_time_is_found_in_the_log(kind: str, tmp_path: Path) -> None:
 
 
 async def _call(follower: Follower, method: str, **values: Any) -> Any:
-    said = await follower.ask(Kind.CALL, calls.Call(method, values))
+    said = await follower.ask(Kind.CALL, messages.Call(method, values))
     assert said.kind is Kind.RESULT, said
     return said.value.value
 
@@ -250,14 +253,14 @@ def test_the_methods_tell_of_topics_subscribers_and_cursors(kind: str, tmp_path:
                 await follower.follow("a", name="ledger", start="new")
                 await server.fill(10)
                 await follower.until(lambda: len(follower.records) == 4)
-                await follower.ask(Kind.CONFIRM, feeds.Confirm(7))
+                await follower.ask(Kind.CONFIRM, messages.Confirm(7))
                 await _look(server, asking)
                 [row] = await _call(asking, "topic_subscribers")
                 assert {name: row[name] for name in ("subscriber", "state", "filter", "sequence", "lag", "sent")} == {
                     "subscriber": "ledger", "state": "online", "filter": "a", "sequence": 10, "lag": 0, "sent": 4,
                 }  # fmt: skip
                 assert row["confirmed"] == 7
-                refusal = await asking.ask(Kind.CALL, calls.Call("topic_cursor_drop", {"name": "ledger"}))
+                refusal = await asking.ask(Kind.CALL, messages.Call("topic_cursor_drop", {"name": "ledger"}))
                 assert refusal.value.field == "name"
             await soon(lambda: len(server.door.connections) == 1)
             [row] = await _call(asking, "topic_subscribers")

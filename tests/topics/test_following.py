@@ -10,7 +10,7 @@ from tests.support.topic_server import Follower, Live, dial, live
 from tests.support.wait import soon
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 pytestmark = pytest.mark.parametrize("kind", LOOPS)
@@ -26,7 +26,9 @@ def test_a_publish_is_confirmed_and_reaches_a_live_subscriber(kind: str, tmp_pat
             said = await follower.follow(start="new")
             assert said.kind is Kind.TOPIC_SUBSCRIBED
             assert (said.value.next, said.value.first, said.value.last) == (1, 1, 0)
-            body = feeds.TopicPublish([feeds.TopicRecord("a", b"1"), feeds.TopicRecord("b", b"2", "k", {"h": "v"})])
+            body = messages.TopicPublish(
+                [messages.TopicRecord("a", b"1"), messages.TopicRecord("b", b"2", "k", {"h": "v"})]
+            )
             stored = (await publisher.ask(Kind.TOPIC_PUBLISH, body)).value
             assert (stored.first, stored.last, stored.topics) == (1, 2, {"a": 1, "b": 1})
             assert stored.epoch == said.value.epoch
@@ -110,7 +112,7 @@ def test_a_recovery_can_be_asked_for(kind: str, tmp_path: Path) -> None:
             await follower.until(lambda: len(follower.records) == 10)
             await soon(lambda: server.states()[-1] == "online")
             follower.records.clear()
-            said = await follower.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(20))
+            said = await follower.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(20))
             assert said.kind is Kind.RECOVERY_RESPONSE
             assert (said.value.start, said.value.end, said.value.count) == (21, 50, 30)
             await follower.until(lambda: len(follower.records) == 30)
@@ -142,9 +144,9 @@ def test_a_durable_subscriber_goes_on_where_it_confirmed(kind: str, tmp_path: Pa
             async with dial(server) as follower:
                 await follower.follow(name="ledger")
                 await follower.until(lambda: len(follower.records) == 20)
-                said = await follower.ask(Kind.CONFIRM, feeds.Confirm(15))
+                said = await follower.ask(Kind.CONFIRM, messages.Confirm(15))
                 assert (said.kind, said.value.sequence) == (Kind.CONFIRMED, 15)
-                back = await follower.ask(Kind.CONFIRM, feeds.Confirm(3))
+                back = await follower.ask(Kind.CONFIRM, messages.Confirm(3))
                 assert back.value.sequence == 15
             await server.fill(5)
             async with dial(server) as follower:
@@ -167,11 +169,11 @@ def test_unsubscribing_ends_it_and_another_may_begin(kind: str, tmp_path: Path) 
         async with live(tmp_path) as server, dial(server) as follower:
             await server.fill(2000)
             await follower.follow()
-            said = await follower.ask(Kind.UNSUBSCRIBE, feeds.Unsubscribe())
+            said = await follower.ask(Kind.UNSUBSCRIBE, messages.Unsubscribe())
             assert said.value.value is True
             assert follower.sequences == list(range(1, len(follower.records) + 1))
             follower.records.clear()
-            again = await follower.ask(Kind.UNSUBSCRIBE, feeds.Unsubscribe())
+            again = await follower.ask(Kind.UNSUBSCRIBE, messages.Unsubscribe())
             assert again.value.value is False
             await server.fill(5)
             await follower.follow(start="new")

@@ -16,7 +16,7 @@ from tests.support.wait import PATIENCE
 from yirangmq.core.topics import Record
 from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics import dialect_layout as layout
-from yirangmq.wire import calls, feeds, records
+from yirangmq.wire import messages, records
 from yirangmq.wire.frames import FrameReader, Kind
 
 pytestmark = pytest.mark.process
@@ -41,13 +41,13 @@ class Wire:
 
     def send(self, kind: Kind, body: Any) -> None:
         self._number += 1
-        self._socket.sendall(calls.frame(kind, self._number, body))
+        self._socket.sendall(messages.frame(kind, self._number, body))
 
     def heard(self) -> Iterator[tuple[int, Any]]:
         """What comes next; ends when the server has closed."""
         while data := self._socket.recv(1 << 18):
             for kind, _, body in self._frames.feed(data):
-                yield kind, records.read_body(body) if kind == records.KIND else calls.read(kind, body)
+                yield kind, records.read_body(body) if kind == records.KIND else messages.read(kind, body)
         assert self._frames.held == 0, "it ended inside a frame"
 
     def close(self) -> None:
@@ -83,8 +83,10 @@ class Publishing(threading.Thread):
         while not self.is_over:
             batch = [b"%d" % n for n in range(number, number + 16)]
             number += 16
-            wire.send(Kind.TOPIC_PUBLISH, feeds.TopicPublish([feeds.TopicRecord("abc"[int(n) % 3], n) for n in batch]))
-            kind, stored = next(answers, (0, feeds.TopicStored("", 0, 0, 0, {})))
+            wire.send(
+                Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord("abc"[int(n) % 3], n) for n in batch])
+            )
+            kind, stored = next(answers, (0, messages.TopicStored("", 0, 0, 0, {})))
             if kind != Kind.TOPIC_STORED:
                 return number
             self.confirmed |= dict(zip(range(stored.first, stored.last + 1), batch, strict=True))
@@ -97,7 +99,7 @@ class Durable(threading.Thread):
     def __init__(self, path: Path, name: str, topics: list[str]) -> None:
         super().__init__(daemon=True)
         self._path = path
-        self._ask = feeds.TopicSubscribe(topics, name=name, start="beginning", progress_ms=100)
+        self._ask = messages.TopicSubscribe(topics, name=name, start="beginning", progress_ms=100)
         self.is_over = False
         self.taken: list[Record] = []
         self.repeated = 0
@@ -128,7 +130,7 @@ class Durable(threading.Thread):
                 self._take(wire, value)
             elif kind == Kind.PROGRESS:
                 self.reached = value.sequence
-                wire.send(Kind.CONFIRM, feeds.Confirm(value.sequence))
+                wire.send(Kind.CONFIRM, messages.Confirm(value.sequence))
             if self.is_over:
                 return
 
@@ -138,7 +140,7 @@ class Durable(threading.Thread):
             return
         self.taken.append(record)
         if len(self.taken) % 50 == 0:
-            wire.send(Kind.CONFIRM, feeds.Confirm(record.sequence))
+            wire.send(Kind.CONFIRM, messages.Confirm(record.sequence))
 
 
 def kept(folder: Path) -> list[Record]:
@@ -183,7 +185,7 @@ def test_killed_again_and_again_every_subscriber_has_every_record_once(tmp_path:
 def publish(wire: Wire, count: int, size: int, topic: str = "a") -> None:
     answers = wire.heard()
     for _ in range(count):
-        wire.send(Kind.TOPIC_PUBLISH, feeds.TopicPublish([feeds.TopicRecord(topic, b"x" * size)] * 50))
+        wire.send(Kind.TOPIC_PUBLISH, messages.TopicPublish([messages.TopicRecord(topic, b"x" * size)] * 50))
         kind, value = next(answers)
         assert kind == Kind.TOPIC_STORED, value
 
@@ -195,7 +197,7 @@ def test_a_server_that_stops_ends_a_recovery_with_a_whole_frame_and_a_word(tmp_p
         publish(wire, 200, 2000)
         wire.close()
         following = Wire(path)
-        following.send(Kind.TOPIC_SUBSCRIBE, feeds.TopicSubscribe(start="beginning"))
+        following.send(Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start="beginning"))
         heard = following.heard()
         first = [next(heard) for _ in range(20)]
         assert first[0][0] == Kind.TOPIC_SUBSCRIBED
@@ -221,7 +223,7 @@ def test_memory_stays_flat_with_readers_that_stand_still(tmp_path: Path) -> None
         standing = [Wire(path) for _ in range(3)]
         for number, one in enumerate(standing):
             start = "beginning" if number else "new"
-            one.send(Kind.TOPIC_SUBSCRIBE, feeds.TopicSubscribe(start=start, progress_ms=0))
+            one.send(Kind.TOPIC_SUBSCRIBE, messages.TopicSubscribe(start=start, progress_ms=0))
         publish(wire, 40, 2000)
         before = server.resident_bytes()
         publish(wire, 600, 2000)  # 60 MB

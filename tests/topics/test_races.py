@@ -15,7 +15,7 @@ from tests.support.wait import PATIENCE, soon
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.stage import Settings
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 SECONDS = float(os.environ.get("YIRANGMQ_RACE_SECONDS", "2"))
@@ -87,7 +87,7 @@ class Visit:
         """What comes before the answer will come again."""
         follower = self._follower
         after = max(self._next - 1, (follower.sequences or [self._next - 1])[-1] - self._chance.randrange(50))
-        said = await follower.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(after))
+        said = await follower.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(after))
         if said.kind is Kind.RECOVERY_RESPONSE:
             self._check(follower.sequences[: said.after])
             follower.records = follower.records[said.after :]

@@ -6,11 +6,11 @@ from tests.support.topic_pipes import SMALL, Client, MakeStage, Stage, small
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Start
 from yirangmq.topics.stage import Pace, Settings
-from yirangmq.wire import feeds
-from yirangmq.wire.calls import frame
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+from yirangmq.wire.messages import frame
 
-ANSWER = frame(Kind.CONFIRMED, 3, feeds.Confirmed(1))
+ANSWER = frame(Kind.CONFIRMED, 3, messages.Confirmed(1))
 
 
 def told(client: Client, kind: Kind) -> list[object]:

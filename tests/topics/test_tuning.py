@@ -16,7 +16,7 @@ from yirangmq.config.config import Config
 from yirangmq.core.topics import ClientState
 from yirangmq.doors.topics import LEAST_BUFFER, MOST_WORKERS
 from yirangmq.topics.stage import Settings
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -101,7 +101,7 @@ def test_a_buffer_that_was_made_small_sends_a_slow_reader_back_to_the_log(tmp_pa
 def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None:
     async def main() -> None:
         async with live(tmp_path) as server, dial(server) as asking:
-            said = await asking.ask(Kind.CALL, calls.Call("topic_tune", {name: value}))
+            said = await asking.ask(Kind.CALL, messages.Call("topic_tune", {name: value}))
             assert said.kind is Kind.ERROR
             assert said.value.field == name
             assert server.topics.settings == Settings()
@@ -110,7 +110,7 @@ def test_nonsense_changes_nothing(tmp_path: Path, name: str, value: int) -> None
 
 
 async def _tune(asking: Follower, **values: int) -> dict[str, int]:
-    said = await asking.ask(Kind.CALL, calls.Call("topic_tune", values))
+    said = await asking.ask(Kind.CALL, messages.Call("topic_tune", values))
     assert said.kind is Kind.RESULT, said
     found: dict[str, int] = said.value.value
     return found

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from yirangmq.core.errors import BadInput, TooLarge
-from yirangmq.wire.frames import HEAD, Frame, FrameReader, encode
-from yirangmq.wire.intake import LARGEST_KEPT, PIECE, Intake
+from yirangmq.wire.frames import HEAD, LARGEST_KEPT, PIECE, Frame, FrameReader, Intake, encode
 
 FRAMES = st.lists(
     st.tuples(st.integers(1, 19), st.integers(0, 2**32 - 1), st.binary(max_size=40) | st.binary(max_size=3000)),

@@ -15,8 +15,18 @@ from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record
 from yirangmq.wire import records
 from yirangmq.wire.frames import MAX_FRAME, FrameReader
-from yirangmq.wire.many import Survey, read_bare, read_many, survey
-from yirangmq.wire.records import RecordReader, check_record, encode, encode_batch, read_body, read_head
+from yirangmq.wire.records import (
+    RecordReader,
+    Survey,
+    check_record,
+    encode,
+    encode_batch,
+    read_bare,
+    read_body,
+    read_head,
+    read_many,
+    survey,
+)
 
 WRITTEN = dict(re.split(r" {2,}", line, maxsplit=1) for line in golden("wire/records.txt").decode().splitlines())
 STREAM = b"".join(frame_of(name) for name in EXAMPLES)

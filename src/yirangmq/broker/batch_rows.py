@@ -10,9 +10,7 @@ from yirangmq.core.ports import Clock, Ids
 from yirangmq.core.sink_batches import MARK, Entry, Stage, check_rows
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.sink_rows import LARGE, TOPIC, Rows, Sorter, are_for_topics
-from yirangmq.wire.checksum import crc32
-from yirangmq.wire.many import read_bare, read_many, survey
-from yirangmq.wire.records import check_record
+from yirangmq.wire.records import check_record, crc32, read_bare, read_many, survey
 
 Read = TypeVar("Read")
 KEPT_BYTES = 32 << 20

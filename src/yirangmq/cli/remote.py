@@ -15,7 +15,7 @@ from yirangmq.core.message import Counts, Envelope, Failure, Message
 from yirangmq.core.policy import QueuePolicy, read_policy
 from yirangmq.core.ports import Finding, Page, Transaction
 from yirangmq.core.states import State
-from yirangmq.wire.looks import Parts, unpack
+from yirangmq.wire.messages import Parts, unpack
 
 if TYPE_CHECKING:
     from yirangmq.client.faces import Client

@@ -21,7 +21,7 @@ from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
 from yirangmq.clock import give_way, processors
 from yirangmq.core.adaptive_spin import Vigil
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class BlockingLine:
     def is_alive(self) -> bool:
         return self._talk.trouble is None
 
-    def greeted(self, welcome: calls.Welcome) -> None:
+    def greeted(self, welcome: messages.Welcome) -> None:
         self._talk.max_frame = welcome.max_frame
 
     # -- out --------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class BlockingLine:
             self._send(data)
         return slot
 
-    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int:
+    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int:
         with self._sending:
             number, data = self._talk.subscribe(stream, body)
             self._send(data)
@@ -280,7 +280,7 @@ class BlockingLine:
             return
         if self.is_alive:
             with contextlib.suppress(Lost):
-                await self.ask(Kind.BYE, calls.Empty())
+                await self.ask(Kind.BYE, messages.Empty())
         self._lost(ConnectionError("closed by this client"))
         with self._news:
             self._news.notify_all()

@@ -12,9 +12,8 @@ import msgspec
 from yirangmq.client.feed import RECORD, SAID, Feed
 from yirangmq.core.errors import BadInput, NotActive, QueueError, TooLarge, Unavailable
 from yirangmq.core.policy import MAX_BODY
-from yirangmq.wire import calls
-from yirangmq.wire.frames import HEAD, Kind
-from yirangmq.wire.intake import LARGEST_KEPT, Intake
+from yirangmq.wire import messages
+from yirangmq.wire.frames import HEAD, LARGEST_KEPT, Intake, Kind
 
 LARGEST_ANSWER = 2 * MAX_BODY
 """Bytes of one frame from the server: any single message fits, a stream of rubbish does not fill the memory."""
@@ -43,8 +42,8 @@ class Reply(NamedTuple):
         raise QueueError(f"the server answered with a frame of kind {self.kind} where {kind.name} belongs")
 
     def error(self) -> QueueError:
-        failed: calls.Failed = self.value
-        return calls.error_of(failed.code, failed.text, failed.field)
+        failed: messages.Failed = self.value
+        return messages.error_of(failed.code, failed.text, failed.field)
 
 
 new_reply = cast("Callable[[tuple[int, Any]], Reply]", partial(tuple.__new__, Reply))
@@ -78,7 +77,7 @@ class Stream:
     __slots__ = ("error", "inbox", "is_over", "wake")
 
     def __init__(self) -> None:
-        self.inbox: deque[calls.Deliver] = deque()
+        self.inbox: deque[messages.Deliver] = deque()
         self.error: QueueError | None = None
         self.is_over = False
         self.wake: Any = None
@@ -124,7 +123,7 @@ class Conversation:
         self._slots[slot.number] = slot
         return slot, data
 
-    def subscribe(self, stream: Stream, body: calls.Subscribe) -> tuple[int, bytearray]:
+    def subscribe(self, stream: Stream, body: messages.Subscribe) -> tuple[int, bytearray]:
         """The number of the subscription, and its bytes."""
         number = self._next_number()
         data = self._frame(Kind.SUBSCRIBE, number, body)
@@ -148,7 +147,7 @@ class Conversation:
         if len(self._out) > LARGEST_KEPT:
             self._out = bytearray()
         try:
-            calls.write_frame(self._out, kind, number, body)
+            messages.write_frame(self._out, kind, number, body)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise BadInput(f"cannot be sent: {error}", field="values") from None
         size = len(self._out) - HEAD.size
@@ -169,7 +168,7 @@ class Conversation:
                 if kind == RECORD and feed is not None:
                     feed.add_record(body)
                     continue
-                reply = new_reply((kind, calls.read(kind, body)))
+                reply = new_reply((kind, messages.read(kind, body)))
                 if feed is not None and kind in SAID:
                     feed.add(reply.value)
                 slot = self._slots.pop(number, None)
@@ -206,7 +205,7 @@ class Conversation:
     def _give_back(self, number: int, reply: Reply) -> bytes:
         self._orphans.discard(number)
         leases = [one.lease for one in reply.value.messages] if reply.kind == Kind.DELIVER else []
-        return calls.frame(Kind.RELEASE, self._next_number(), calls.Settle(leases)) if leases else b""
+        return messages.frame(Kind.RELEASE, self._next_number(), messages.Settle(leases)) if leases else b""
 
 
 def _pushed(stream: Stream, reply: Reply) -> Stream:

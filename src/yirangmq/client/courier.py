@@ -15,7 +15,7 @@ from yirangmq.client.errand import Errand
 from yirangmq.client.wires import Line, Terms, Wires
 from yirangmq.core.backoff import Backoff
 from yirangmq.core.errors import NotActive, QueueError, TlsFailed, Unavailable, Unreachable
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 BACKOFF = Backoff(first=0.05, limit=2.0, jitter=0.5)
@@ -45,7 +45,7 @@ class Courier:
         self._closed = False
         self._term = 0
         """The highest of a pair: a node with a lower one was cut off, and does not know yet."""
-        self.welcome = calls.Welcome("", "", "", 0)
+        self.welcome = messages.Welcome("", "", "", 0)
         self._addresses = list(terms.addresses)
         """Those given, and those that a standby named."""
 
@@ -222,7 +222,7 @@ class Courier:
         try:
             line = await self._wires.dial(address, min(self.quiet, PROBE_SECONDS), self.terms.timeout)
             try:
-                slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, ""))
+                slot = await line.ask(Kind.HELLO, messages.Hello(self.terms.name, ""))
                 await line.answer(slot, min(self.quiet, PROBE_SECONDS))
             finally:
                 await line.close()
@@ -234,7 +234,7 @@ class Courier:
         """``seconds`` for each step: the connection, and the server's answer to HELLO."""
         line = await self._wires.dial(address, seconds, self.terms.timeout)
         try:
-            slot = await line.ask(Kind.HELLO, calls.Hello(self.terms.name, address.token))
+            slot = await line.ask(Kind.HELLO, messages.Hello(self.terms.name, address.token))
             self.welcome = (await line.answer(slot, seconds)).wanted(Kind.WELCOME)
         except BaseException as error:
             await line.close()

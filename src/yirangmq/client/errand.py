@@ -8,7 +8,7 @@ import msgspec
 from yirangmq.client.core import Lost, Reply, Slot
 from yirangmq.client.wires import Line
 from yirangmq.core.errors import QueueError, Unavailable
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -58,7 +58,7 @@ class Errand:
     async def _hear(self, line: Line, slot: Slot, seconds: float, quiet: float) -> None:
         until = time.monotonic() + seconds
         while not await line.listen(slot, quiet) and (self.kind is Kind.CALL or time.monotonic() < until):
-            await line.answer(await line.ask(Kind.PING, calls.Empty()), quiet)
+            await line.answer(await line.ask(Kind.PING, messages.Empty()), quiet)
 
     def value(self, wanted: Kind) -> Any:
         """Its answer of this kind, or the error that came instead."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from yirangmq.client.core import Slot
 from yirangmq.client.cursor_file import CursorFile, Place
 from yirangmq.client.wires import Line
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 FILE_SECONDS = 0.2
@@ -65,7 +65,7 @@ class AtServer:
             self.confirmed = slot.reply.wanted(Kind.CONFIRMED).sequence
         if sequence > self._told:
             self._told = sequence
-            self._slot = await line.ask(Kind.CONFIRM, feeds.Confirm(sequence))
+            self._slot = await line.ask(Kind.CONFIRM, messages.Confirm(sequence))
 
     async def flush(self, line: Line | None, epoch: str, sequence: int, seconds: float) -> None:
         while line is not None and (self._slot is not None or sequence > self._told):

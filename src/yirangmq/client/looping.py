@@ -12,7 +12,7 @@ from yirangmq.client.address import Address
 from yirangmq.client.core import Conversation, Lost, News, Reply, Slot, Stream
 from yirangmq.client.feed import Feed
 from yirangmq.client.keepalive import prepare
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 GOODBYE = 1.0
@@ -76,7 +76,7 @@ class LoopLine(asyncio.BufferedProtocol):
     def is_alive(self) -> bool:
         return self._talk.trouble is None
 
-    def greeted(self, welcome: calls.Welcome) -> None:
+    def greeted(self, welcome: messages.Welcome) -> None:
         self._talk.max_frame = welcome.max_frame
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
@@ -85,7 +85,7 @@ class LoopLine(asyncio.BufferedProtocol):
         self._collect(data)
         return slot
 
-    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int:
+    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int:
         await self._writable()
         number, data = self._talk.subscribe(stream, body)
         self._collect(data)
@@ -128,7 +128,7 @@ class LoopLine(asyncio.BufferedProtocol):
         if self.process != os.getpid() or self._transport is None:
             return
         if self.is_alive:
-            self._collect(self._talk.ask(Kind.BYE, calls.Empty())[1])
+            self._collect(self._talk.ask(Kind.BYE, messages.Empty())[1])
             self._flush()
             self._end(ConnectionError("closed by this client"))
             self._transport.close()

@@ -9,8 +9,7 @@ from yirangmq.core.message import Counts
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import JSON_TYPE, NewMessage
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire.calls import error_of
-from yirangmq.wire.looks import unpack
+from yirangmq.wire.messages import error_of, unpack
 
 MOST_PER_CALL = 10_000
 Results = list[QueueError | None]

@@ -14,7 +14,7 @@ from yirangmq.client.errand import Errand
 from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.ports import Ids, Stored
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 MOST_BYTES = 8 * 1024 * 1024
@@ -40,7 +40,7 @@ class AsyncSender:
         self._left = left
         self._process = os.getpid()
         self._pipeline = Pipeline(courier, window, glances=True)
-        self._out: deque[tuple[Errand, calls.Publish, int]] = deque()
+        self._out: deque[tuple[Errand, messages.Publish, int]] = deque()
         self._bytes = 0
         self._turn = courier.turn()
         self._receipts: deque[Stored] = deque()
@@ -54,7 +54,7 @@ class AsyncSender:
         before were refused, that is raised instead, with their ids in the error's ``refused``, and this one is not
         sent."""
         made = sending.outgoing(self._queue, message, self._ids.new(1)[0])
-        body, size = calls.Publish(self._queue, [made]), len(made.payload) + len(made.header)
+        body, size = messages.Publish(self._queue, [made]), len(made.payload) + len(made.header)
         errand = Errand(Kind.PUBLISH, body)
         async with self._turn:
             if self._is_closed or self._process != os.getpid():

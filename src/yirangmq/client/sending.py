@@ -11,8 +11,8 @@ from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Ids, Stored, new_stored
 from yirangmq.format.envelope import NewMessage, build, read
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire import calls
-from yirangmq.wire.calls import Outgoing
+from yirangmq.wire import messages
+from yirangmq.wire.messages import Outgoing
 
 FRAME_MESSAGES = 128
 FRAME_BYTES = 256 * 1024
@@ -58,7 +58,7 @@ def _from_envelope(made: Envelope) -> Outgoing:
     return Outgoing(made.payload, made.is_json, made.header, made.id, made.available_at, made.expires_at)
 
 
-def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[calls.Publish]:
+def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[messages.Publish]:
     """A frame takes what makes it full, large as that may be, so that a small batch with a large message is one; but
     none is larger than the server takes, if it can be helped."""
     batch: list[Outgoing] = []
@@ -66,15 +66,15 @@ def in_frames(queue: str, made: Iterable[Outgoing], max_frame: int) -> Iterator[
     for one in made:
         weight = len(one.payload) + 4 * len(one.header) + MESSAGE_BYTES
         if batch and (size >= FRAME_BYTES or len(batch) == FRAME_MESSAGES or size + weight > max_frame - MESSAGE_BYTES):
-            yield calls.Publish(queue, batch)
+            yield messages.Publish(queue, batch)
             batch, size = [], 0
         batch.append(one)
         size += weight
     if batch:
-        yield calls.Publish(queue, batch)
+        yield messages.Publish(queue, batch)
 
 
-def receipts(sent: Sequence[Outgoing], stored: calls.Stored, resent: bool) -> list[Stored]:
+def receipts(sent: Sequence[Outgoing], stored: messages.Stored, resent: bool) -> list[Stored]:
     """What became of each message of a frame. One that is there already because an earlier sending of this very frame
     arrived is no duplicate. (A server does not tell its numbers of messages: ``seq`` is 0.)"""
     made = [new_stored((0, id, False, "")) for id in stored.ids]

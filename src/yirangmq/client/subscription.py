@@ -17,7 +17,7 @@ from yirangmq.client.wires import Line
 from yirangmq.core.errors import QueueError
 from yirangmq.format.delivery import Leased, lease_ids
 from yirangmq.format.json_codec import loads
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 ACKS_ON_THEIR_WAY = 16
@@ -32,7 +32,7 @@ class AsyncSubscription:
     def __init__(
         self,
         courier: Courier,
-        terms: calls.Subscribe,
+        terms: messages.Subscribe,
         idle: float | None,
         left: Callable[["AsyncSubscription"], None],
     ) -> None:
@@ -110,7 +110,7 @@ class AsyncSubscription:
             return []
         return self._read(self._stream.inbox.popleft())
 
-    def _read(self, pushed: calls.Deliver) -> list[Delivery]:
+    def _read(self, pushed: messages.Deliver) -> list[Delivery]:
         self._policy = pushed.policy or self._policy
         batch = Batch(pushed.queue, self._terms.consumer, self._policy)
         held = self._held
@@ -129,7 +129,7 @@ class AsyncSubscription:
         if not await line.listen(self._stream, min(seconds, patience)):
             if time.monotonic() - self._heard_at < patience:
                 return
-            slot = await line.ask(Kind.PING, calls.Empty())
+            slot = await line.ask(Kind.PING, messages.Empty())
             await line.answer(slot, self._courier.quiet)
         self._heard_at = time.monotonic()
 
@@ -138,7 +138,7 @@ class AsyncSubscription:
         async with self._settling:
             self._confirm()
             terms = self._terms
-            wanted = calls.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
+            wanted = messages.Subscribe(terms.queue, terms.credit, terms.span_ms, terms.consumer, self._held.copy())
             self._number = await line.subscribe(self._stream, wanted)
             self._line = line
             self._heard_at = time.monotonic()
@@ -153,7 +153,7 @@ class AsyncSubscription:
         if not leases:
             return
         async with self._settling:
-            errand = Errand(Kind.ACK, calls.Settle(leases))
+            errand = Errand(Kind.ACK, messages.Settle(leases))
             self._unconfirmed.append((errand, leases))
             await self._acks.put(errand)
             self._raise_refusal()
@@ -171,9 +171,9 @@ class AsyncSubscription:
             errand, leases = self._unconfirmed.popleft()
             self.settled(leases)
             try:
-                settled: calls.Settled = errand.value(Kind.SETTLED)
+                settled: messages.Settled = errand.value(Kind.SETTLED)
                 for code, text in settled.errors.values():
-                    self._refusal = self._refusal or calls.error_of(code, text)
+                    self._refusal = self._refusal or messages.error_of(code, text)
             except QueueError as error:
                 self._refusal = self._refusal or error
 
@@ -188,7 +188,7 @@ class AsyncSubscription:
         for lease in leases:
             self._held.pop(lease, None)
 
-    def extended(self, body: calls.Extend) -> None:
+    def extended(self, body: messages.Extend) -> None:
         """These are held longer."""
         span = body.span_ms
         if span is None:
@@ -224,14 +224,14 @@ class AsyncSubscription:
         line = self._line
         if line is None or not line.is_alive:
             return
-        await self._say(line, Kind.CANCEL, calls.Cancel(self._number))
+        await self._say(line, Kind.CANCEL, messages.Cancel(self._number))
         line.cancelled(self._number)
         async with self._taking:  # whoever waited for messages has seen by now that it is over
             unread = [*self.ready]
             while self._stream.inbox:
                 unread += self._read(self._stream.inbox.popleft())
         if unread:
-            await self._say(line, Kind.RELEASE, calls.Settle([delivery.lease_id for delivery in unread]))
+            await self._say(line, Kind.RELEASE, messages.Settle([delivery.lease_id for delivery in unread]))
 
     async def _say(self, line: Line, kind: Kind, body: Any) -> None:
         slot = await line.ask(kind, body)

@@ -9,7 +9,7 @@ from yirangmq.client.topic_values import Receipt
 from yirangmq.core.errors import BadInput
 from yirangmq.core.topics import NO_HEADERS, NewRecord
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 from yirangmq.wire.records import check_record
 
 FRAME_RECORDS = 256
@@ -47,26 +47,26 @@ def each_new(records: Iterable[Any]) -> Iterator[NewRecord]:
         yield new_record(*one)
 
 
-def in_frames(records: Iterable[NewRecord], max_frame: int) -> Iterator[feeds.TopicPublish]:
+def in_frames(records: Iterable[NewRecord], max_frame: int) -> Iterator[messages.TopicPublish]:
     """None is larger than the server takes, if it can be helped."""
-    batch: list[feeds.TopicRecord] = []
+    batch: list[messages.TopicRecord] = []
     size = 0
     for topic, payload, key, headers in records:
         weight = RECORD_BYTES + len(payload) + len(topic) + 4 * len(key or "") + _size(headers)
         if batch and (len(batch) == FRAME_RECORDS or size >= FRAME_BYTES or size + weight > max_frame - RECORD_BYTES):
-            yield feeds.TopicPublish(batch)
+            yield messages.TopicPublish(batch)
             batch, size = [], 0
-        batch.append(feeds.TopicRecord(topic, payload, key, dict(headers)))
+        batch.append(messages.TopicRecord(topic, payload, key, dict(headers)))
         size += weight
     if batch:
-        yield feeds.TopicPublish(batch)
+        yield messages.TopicPublish(batch)
 
 
 def _size(headers: Mapping[str, str]) -> int:
     return sum(4 * len(name) + 4 * len(value) + 10 for name, value in headers.items())
 
 
-def receipts(sent: feeds.TopicPublish, stored: feeds.TopicStored, *, resent: bool) -> list[Receipt]:
+def receipts(sent: messages.TopicPublish, stored: messages.TopicStored, *, resent: bool) -> list[Receipt]:
     """Of each record of a frame: the log numbers them in a row, each topic in one of its own."""
     left = dict(stored.topics)
     made: list[Receipt] = []

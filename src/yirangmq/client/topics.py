@@ -20,7 +20,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import MOST_SEQUENCE, NewRecord, Start, check_subscriber, check_topic
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 SECOND_NS = 1_000_000_000
@@ -52,7 +52,7 @@ class AsyncTopics:
         self, topic: str, payload: object, *, key: str | None = None, headers: Mapping[str, str] | None = None
     ) -> Receipt:
         """One record: bytes as they are, any other payload as JSON. It is on disk when this returns."""
-        body = feeds.TopicPublish([feeds.TopicRecord(*_plain(sending.new_record(topic, payload, key, headers)))])
+        body = messages.TopicPublish([messages.TopicRecord(*_plain(sending.new_record(topic, payload, key, headers)))])
         errand = await self._courier.see_through(Errand(Kind.TOPIC_PUBLISH, body), self._courier.terms.timeout)
         return _receipts(body, errand)[0]
 
@@ -190,7 +190,7 @@ class AsyncTopics:
             await subscription.close()
 
 
-def _receipts(body: feeds.TopicPublish, errand: Errand) -> list[Receipt]:
+def _receipts(body: messages.TopicPublish, errand: Errand) -> list[Receipt]:
     return sending.receipts(body, errand.value(Kind.TOPIC_STORED), resent=errand.resent)
 
 

@@ -5,7 +5,7 @@ The rules are those of ``docs/topics.md``, "Is anything missing?". Knows: frames
 from collections.abc import Callable, Iterable, Sequence
 
 from yirangmq.client.topic_values import Event, LostRecords, Missing, NewEpoch, TopicRecord
-from yirangmq.wire import feeds
+from yirangmq.wire import messages
 
 MOST_REMEMBERED = 1_000_000
 """Sequences since the last count that agreed; past them a wrong count can only be told."""
@@ -46,7 +46,7 @@ class Tracker:
 
     # -- what the server says ---------------------------------------------------------------------------------------
 
-    def subscribed(self, about: feeds.TopicSubscribed) -> bool:
+    def subscribed(self, about: messages.TopicSubscribed) -> bool:
         """True: this is another feed than the one before."""
         before, self.epoch = self.epoch, about.epoch
         self.feed_last = about.last
@@ -62,13 +62,13 @@ class Tracker:
         self._begin_count(about.next, about.gaps)
         return bool(before) and before != self.epoch
 
-    def response(self, about: feeds.RecoveryResponse) -> None:
+    def response(self, about: messages.RecoveryResponse) -> None:
         self._begin_count(about.start, about.gaps)
 
-    def complete(self, about: feeds.RecoveryComplete) -> None:
+    def complete(self, about: messages.RecoveryComplete) -> None:
         self._compare(about.sequence, about.sent)
 
-    def progress(self, about: feeds.Progress) -> None:
+    def progress(self, about: messages.Progress) -> None:
         self.feed_last = about.last
         self._compare(about.sequence, about.sent)
 

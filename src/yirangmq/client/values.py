@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.format.envelope import as_json, header_of, iso, payload_value
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.wire.calls import Incoming
+from yirangmq.wire.messages import Incoming
 
 
 class Batch(NamedTuple):

@@ -20,9 +20,9 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import Reason, check_reason
 from yirangmq.core.ports import Ids, Stored
-from yirangmq.wire import calls
-from yirangmq.wire.calls import Outgoing
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+from yirangmq.wire.messages import Outgoing
 
 LONGEST_POLL = 30.0
 """Seconds a waiting lease is left with the server before it is asked anew, so that a silent loss is noticed."""
@@ -73,7 +73,7 @@ class AsyncClient:
     async def ping(self) -> float:
         """Seconds until the server answers."""
         began = time.perf_counter()
-        await self._ask(Kind.PING, calls.Empty(), Kind.PONG)
+        await self._ask(Kind.PING, messages.Empty(), Kind.PONG)
         return time.perf_counter() - began
 
     async def durability(self) -> str:
@@ -82,7 +82,7 @@ class AsyncClient:
 
     async def call(self, method: str, /, **values: Any) -> Any:
         """Any method of the server by name; plain values in and out. After a lost answer it is asked again."""
-        result: calls.Result = await self._ask(Kind.CALL, calls.Call(method, values), Kind.RESULT)
+        result: messages.Result = await self._ask(Kind.CALL, messages.Call(method, values), Kind.RESULT)
         return result.value
 
     async def _ask(self, kind: Kind, body: Any, wanted: Kind, patience: float = 0) -> Any:
@@ -95,7 +95,7 @@ class AsyncClient:
         """Put one message in: any JSON value, bytes, or a ``NewMessage``. Returns when it is on disk."""
         validation.check_queue(queue)
         made = [sending.outgoing(queue, message, self._ids.new(1)[0])]
-        errand = Errand(Kind.PUBLISH, calls.Publish(queue, made))
+        errand = Errand(Kind.PUBLISH, messages.Publish(queue, made))
         await self._courier.see_through(errand, self._courier.terms.timeout)
         return sending.receipts(made, errand.value(Kind.STORED), errand.resent)[0]
 
@@ -151,8 +151,8 @@ class AsyncClient:
         until = time.monotonic() + validation.check_milliseconds(wait, "wait") / 1000
         while True:
             left = min(max(0.0, until - time.monotonic()), LONGEST_POLL)
-            body = calls.Lease(queue, limit, round(left * 1000), span, who)
-            got: calls.Deliver = await self._ask(Kind.LEASE, body, Kind.DELIVER, left)
+            body = messages.Lease(queue, limit, round(left * 1000), span, who)
+            got: messages.Deliver = await self._ask(Kind.LEASE, body, Kind.DELIVER, left)
             if got.messages or until <= time.monotonic():
                 batch = Batch(queue, who, got.policy)
                 return [new_delivery((one, batch)) for one in got.messages]
@@ -171,7 +171,9 @@ class AsyncClient:
         validation.check_queue(queue)
         validation.check_count(credit, "credit", most=MOST_PER_CALL)
         patience = None if idle is None else validation.check_milliseconds(idle, "idle") / 1000
-        terms = calls.Subscribe(queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._who(consumer))
+        terms = messages.Subscribe(
+            queue, credit, _span(lease_seconds, "leaseSeconds", least=0.001), self._who(consumer)
+        )
         subscription = AsyncSubscription(self._courier, terms, patience, self._subscriptions.discard)
         self._subscriptions.add(subscription)
         return subscription
@@ -185,7 +187,7 @@ class AsyncClient:
 
     async def ack_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Acknowledge many with one commit; for each None, or why not. Repeating an ack that succeeded succeeds."""
-        return await self._settle(Kind.ACK, calls.Settle(_checked(leases), consumer))
+        return await self._settle(Kind.ACK, messages.Settle(_checked(leases), consumer))
 
     async def nack(
         self,
@@ -209,7 +211,7 @@ class AsyncClient:
         consumer: str | None = None,
     ) -> Results:
         """Give many back with one commit: retried after the policy's backoff (or ``delay`` seconds), or dead."""
-        body = calls.Nack(
+        body = messages.Nack(
             _checked(leases), check_reason(reason).value, validation.check_text(text), _span(delay, "delay"), consumer
         )
         return await self._settle(Kind.NACK, body)
@@ -220,7 +222,7 @@ class AsyncClient:
 
     async def release_many(self, leases: Sequence[str], *, consumer: str | None = None) -> Results:
         """Give many back with one commit: at once in line again, and the attempt does not count."""
-        return await self._settle(Kind.RELEASE, calls.Settle(_checked(leases), consumer))
+        return await self._settle(Kind.RELEASE, messages.Settle(_checked(leases), consumer))
 
     async def extend(
         self, leases: str | Sequence[str], seconds: float | None = None, *, consumer: str | None = None
@@ -232,19 +234,19 @@ class AsyncClient:
         self, leases: Sequence[str], seconds: float | None = None, *, consumer: str | None = None
     ) -> Results:
         span = _span(seconds, "seconds", least=0.001)
-        return await self._settle(Kind.EXTEND, calls.Extend(_checked(leases), span, consumer))
+        return await self._settle(Kind.EXTEND, messages.Extend(_checked(leases), span, consumer))
 
-    async def _settle(self, kind: Kind, body: calls.Settle | calls.Nack | calls.Extend) -> Results:
+    async def _settle(self, kind: Kind, body: messages.Settle | messages.Nack | messages.Extend) -> Results:
         if not body.leases:
             return []
         errand = await self._courier.see_through(Errand(kind, body), self._courier.terms.timeout)
-        settled: calls.Settled = errand.value(Kind.SETTLED)
+        settled: messages.Settled = errand.value(Kind.SETTLED)
         results: Results = [None] * len(body.leases)
         if kind is not Kind.RELEASE or not errand.resent:  # what a release given twice finds is the first one's work
             for n, (code, text) in settled.errors.items():
-                results[n] = calls.error_of(code, text)
+                results[n] = messages.error_of(code, text)
         for subscription in self._subscriptions:
-            subscription.extended(body) if isinstance(body, calls.Extend) else subscription.settled(body.leases)
+            subscription.extended(body) if isinstance(body, messages.Extend) else subscription.settled(body.leases)
         return results
 
     # -- looking and steering: methods of the server by name ----------------------------------------------------------
@@ -274,7 +276,7 @@ class AsyncClient:
     consumer_wish = named.consumer_wish
 
 
-def _receipts(body: calls.Publish, errand: Errand) -> list[Stored]:
+def _receipts(body: messages.Publish, errand: Errand) -> list[Stored]:
     return sending.receipts(body.messages, errand.value(Kind.STORED), errand.resent)
 
 

@@ -27,7 +27,7 @@ from yirangmq.core.errors import (
     WrongState,
 )
 from yirangmq.core.topics import ClientState, ClientVerb, Start, client_after
-from yirangmq.wire import calls, feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 LISTEN_SECONDS = 10.0
@@ -103,7 +103,7 @@ class Way:
         if not await line.listen(self.feed, min(seconds, patience)):
             if time.monotonic() - self._heard_at < patience:
                 return
-            slot = await line.ask(Kind.PING, calls.Empty())
+            slot = await line.ask(Kind.PING, messages.Empty())
             await line.answer(slot, self._courier.quiet)
         self._heard_at = time.monotonic()
 
@@ -140,10 +140,10 @@ class Way:
         except WrongEpoch:
             if not self._terms.follows_new_epoch:
                 raise
-            anew = feeds.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._whom())
+            anew = messages.TopicSubscribe(start=Start.BEGINNING, resume=False, **self._whom())
             await self._subscribe(line, anew)
 
-    async def _subscribe(self, line: Line, body: feeds.TopicSubscribe) -> None:
+    async def _subscribe(self, line: Line, body: messages.TopicSubscribe) -> None:
         slot = await line.ask(Kind.TOPIC_SUBSCRIBE, body)
         try:
             (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.TOPIC_SUBSCRIBED)
@@ -157,16 +157,16 @@ class Way:
         about = {"topics": [*terms.topics], "mask": terms.mask, "name": terms.name}
         return {**about, "progress_ms": round(terms.progress * 1000)}
 
-    def _wanted(self) -> feeds.TopicSubscribe:
+    def _wanted(self) -> messages.TopicSubscribe:
         """The first time as the program said; later where it was. (A name goes on where it confirmed, which is before
         that: what comes again is dropped.)"""
         terms, tracker = self._terms, self.tracker
         if tracker.epoch and terms.name:
-            return feeds.TopicSubscribe(epoch=tracker.epoch, **self._whom())
+            return messages.TopicSubscribe(epoch=tracker.epoch, **self._whom())
         if tracker.epoch:
             at = tracker.go_on_after + 1
-            return feeds.TopicSubscribe(start=Start.SEQUENCE, at=at, epoch=tracker.epoch, **self._whom())
-        return feeds.TopicSubscribe(
+            return messages.TopicSubscribe(start=Start.SEQUENCE, at=at, epoch=tracker.epoch, **self._whom())
+        return messages.TopicSubscribe(
             start=terms.start, at=terms.at, epoch=terms.epoch, resume=terms.resume, **self._whom()
         )
 
@@ -175,7 +175,7 @@ class Way:
         before already, and must be asked later."""
         if self.state is ClientState.RECOVERING:
             return False
-        slot = await line.ask(Kind.RECOVERY_REQUEST, feeds.RecoveryRequest(after, self.tracker.epoch))
+        slot = await line.ask(Kind.RECOVERY_REQUEST, messages.RecoveryRequest(after, self.tracker.epoch))
         try:
             (await line.answer(slot, self._courier.terms.timeout)).wanted(Kind.RECOVERY_RESPONSE)
         except WrongState:
@@ -189,14 +189,14 @@ class Way:
     def hear(self, said: Any) -> bool:
         """One word about the records; True: they are of another feed from now on."""
         tracker, is_new = self.tracker, False
-        if isinstance(said, feeds.TopicSubscribed):
+        if isinstance(said, messages.TopicSubscribed):
             is_new = tracker.subscribed(said)
             self._move(ClientVerb.SUBSCRIBE)
-        elif isinstance(said, feeds.RecoveryResponse):
+        elif isinstance(said, messages.RecoveryResponse):
             self._is_asked = False
             tracker.response(said)
             self._move(ClientVerb.RECOVER)
-        elif isinstance(said, feeds.RecoveryComplete):
+        elif isinstance(said, messages.RecoveryComplete):
             tracker.complete(said)
             self._move(ClientVerb.ARRIVE)
         else:
@@ -266,7 +266,7 @@ class Way:
         if line is not None:
             try:
                 line.taken()
-                await line.ask(Kind.PING, calls.Empty())
+                await line.ask(Kind.PING, messages.Empty())
             except Lost:
                 return
 

@@ -10,7 +10,7 @@ import msgspec
 from yirangmq.client.address import Address
 from yirangmq.client.core import News, Reply, Slot, Stream
 from yirangmq.client.feed import Feed
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -23,7 +23,7 @@ class Line(Protocol):
     @property
     def is_alive(self) -> bool: ...
 
-    def greeted(self, welcome: calls.Welcome) -> None:
+    def greeted(self, welcome: messages.Welcome) -> None:
         """The server has said what it takes."""
 
     async def ask(self, kind: Kind, body: msgspec.Struct) -> Slot:
@@ -35,7 +35,7 @@ class Line(Protocol):
     def forget(self, slot: Slot) -> None:
         """Nobody waits for it any more."""
 
-    async def subscribe(self, stream: Stream, body: calls.Subscribe) -> int: ...
+    async def subscribe(self, stream: Stream, body: messages.Subscribe) -> int: ...
 
     def cancelled(self, number: int) -> None: ...
 

@@ -7,7 +7,7 @@ from typing import Any, NoReturn, Protocol
 
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Transaction
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -46,7 +46,7 @@ class Asked:
     def done(self, value: Any, error: QueueError | None) -> None:
         self._asker.pending -= self._weight
         if error is not None:
-            self._asker.answer(Kind.ERROR, self._request, calls.failed(error))
+            self._asker.answer(Kind.ERROR, self._request, messages.failed(error))
         else:
             self._reply(value)
 

@@ -18,7 +18,7 @@ from yirangmq.doors import translate
 from yirangmq.doors.takers import PushedLeases, Subscription, Waiting
 from yirangmq.format.delivery import Delivery, rules_of
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire import calls
+from yirangmq.wire import messages as calls
 from yirangmq.wire.frames import Kind
 
 MOST_SUBSCRIPTIONS = 64

@@ -10,7 +10,7 @@ from yirangmq.core.topic_filter import make_filter
 from yirangmq.core.topics import NewRecord
 from yirangmq.topics.asking import MOST_PROGRESS_SECONDS, Ask, read_start
 from yirangmq.topics.publisher import Publisher
-from yirangmq.wire import calls, feeds
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class Following:
 
     # -- publishing -----------------------------------------------------------------------------------------------
 
-    def publish(self, request: int, body: feeds.TopicPublish) -> None:
+    def publish(self, request: int, body: messages.TopicPublish) -> None:
         topics = self._publisher()
         self._session.check_room()
         records = [_new_record((one.topic, one.payload, one.key, one.headers)) for one in body.records]
@@ -66,11 +66,11 @@ class Following:
             done(None, error)
 
     def _stored(self, request: int, stored: "Stored") -> None:
-        self._session.answer(Kind.TOPIC_STORED, request, feeds.TopicStored(*stored))
+        self._session.answer(Kind.TOPIC_STORED, request, messages.TopicStored(*stored))
 
     # -- following --------------------------------------------------------------------------------------------------
 
-    def subscribe(self, request: int, body: feeds.TopicSubscribe) -> None:
+    def subscribe(self, request: int, body: messages.TopicSubscribe) -> None:
         topics = self._publisher()
         if self._line is None:
             raise BadInput("records cannot be sent over this connection", field="kind")
@@ -95,10 +95,10 @@ class Following:
         except QueueError as error:
             done(None, error)
 
-    def recover(self, request: int, body: feeds.RecoveryRequest) -> None:
+    def recover(self, request: int, body: messages.RecoveryRequest) -> None:
         self._publisher().recover(self._following(), body.after, body.epoch[:LONGEST_EPOCH], request)
 
-    def confirm(self, request: int, body: feeds.Confirm) -> None:
+    def confirm(self, request: int, body: messages.Confirm) -> None:
         subscriber = self._following()
         done = self._session.answering(request, partial(self._confirmed, request), 1)
         try:
@@ -107,13 +107,13 @@ class Following:
             done(None, error)
 
     def _confirmed(self, request: int, sequence: int) -> None:
-        self._session.answer(Kind.CONFIRMED, request, feeds.Confirmed(sequence))
+        self._session.answer(Kind.CONFIRMED, request, messages.Confirmed(sequence))
 
-    def unsubscribe(self, request: int, body: feeds.Unsubscribe) -> None:
+    def unsubscribe(self, request: int, body: messages.Unsubscribe) -> None:
         subscriber = self._subscriber
-        over = partial(self._session.answer, Kind.RESULT, request, calls.Result(True))
+        over = partial(self._session.answer, Kind.RESULT, request, messages.Result(True))
         if subscriber is None or not self._publisher().unsubscribe(subscriber, over):
-            self._session.answer(Kind.RESULT, request, calls.Result(False))
+            self._session.answer(Kind.RESULT, request, messages.Result(False))
 
     def _following(self) -> "Subscriber":
         if self._subscriber is None or not self._subscriber.is_following:

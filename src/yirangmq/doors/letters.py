@@ -16,7 +16,7 @@ from yirangmq.doors.paged import Given
 from yirangmq.doors.values import Values, reading
 from yirangmq.format.delivery import Look
 from yirangmq.format.json_codec import dumps, loads
-from yirangmq.wire.looks import pack
+from yirangmq.wire.messages import pack
 
 DEFAULT_LIMIT = 100
 MOST_MOVED = 10**9

@@ -16,7 +16,7 @@ from yirangmq.core.states import State
 from yirangmq.doors.listing import gather
 from yirangmq.doors.values import reading
 from yirangmq.format.delivery import Look
-from yirangmq.wire.looks import pack
+from yirangmq.wire.messages import pack
 
 Given = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from yirangmq.doors.consuming import Consuming
 from yirangmq.doors.following import Following
 from yirangmq.doors.house import House
 from yirangmq.doors.method_verbs import verb_of
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Frame, FrameReader, Kind
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Session:
 
     def refuse(self, error: QueueError, request: int = 0) -> None:
         """Say why, and close."""
-        self.answer(Kind.ERROR, request, calls.failed(error))
+        self.answer(Kind.ERROR, request, messages.failed(error))
         self.end()
         self._close()
 
@@ -130,12 +130,12 @@ class Session:
                 check(self._desk.duty)
             if self.grant is not None:
                 gate.check(self.grant, FRAMES[frame.kind], None if frame.kind in OF_TOPICS else ANYWHERE, "kind")
-            act(self, frame.request, calls.read(frame.kind, frame.body))
+            act(self, frame.request, messages.read(frame.kind, frame.body))
         except NotAllowed as error:
             self._count(error)
             self.refuse(error, frame.request)
         except QueueError as error:
-            self.answer(Kind.ERROR, frame.request, calls.failed(error))
+            self.answer(Kind.ERROR, frame.request, messages.failed(error))
 
     def _count(self, error: NotAllowed) -> None:
         if self._house.refusing is not None:
@@ -167,7 +167,7 @@ class Session:
 
     def say_bye(self) -> None:
         """The last frame of a server that stops: everything asked for is answered."""
-        self.answer(Kind.BYE, 0, calls.Empty())
+        self.answer(Kind.BYE, 0, messages.Empty())
 
     def end(self) -> None:
         """The client is gone: it waits for nothing any more."""
@@ -189,11 +189,11 @@ class Session:
 
     def answer(self, kind: Kind, request: int, body: Any) -> None:
         if not self.closed:
-            self._send(calls.frame(kind, request, body))
+            self._send(messages.frame(kind, request, body))
 
-    def deliver(self, request: int, body: calls.Deliver) -> None:
+    def deliver(self, request: int, body: messages.Deliver) -> None:
         if not self.closed:
-            self._send(calls.large_frame(Kind.DELIVER, request, body, translate.size_of(body)))
+            self._send(messages.large_frame(Kind.DELIVER, request, body, translate.size_of(body)))
 
     def submit(self, request: int, work: Callable[[Any], Any], reply: Callable[[Any], None], weight: int = 1) -> None:
         self._desk.enlist(Asked(self, request, work, reply, weight))
@@ -209,7 +209,7 @@ class Session:
 
     # -- frames: producing ----------------------------------------------------------------------------------------
 
-    def _hello(self, request: int, body: calls.Hello) -> None:
+    def _hello(self, request: int, body: messages.Hello) -> None:
         if not self.is_greeted:
             delay = 0.0 if self._was_delayed else self._house.gate.delay(body.token, self._peer())
             if delay:
@@ -221,9 +221,9 @@ class Session:
         self._reader.max_frame = self._house.welcome.max_frame
         self.client = body.client[:64]
         greet, welcome = self._house.greet, self._house.welcome
-        self.answer(Kind.WELCOME, request, calls.Welcome(*(welcome if greet is None else greet(welcome))))
+        self.answer(Kind.WELCOME, request, messages.Welcome(*(welcome if greet is None else greet(welcome))))
 
-    def _hello_late(self, request: int, body: calls.Hello) -> None:
+    def _hello_late(self, request: int, body: messages.Hello) -> None:
         """Too many wrong tokens came from its address: its HELLO had to wait."""
         if self.closed:
             return
@@ -243,7 +243,7 @@ class Session:
         if self.grant is None:
             raise Stranger(NOT_OURS if token else NO_TOKEN, field="token")
 
-    def _publish(self, request: int, body: calls.Publish) -> None:
+    def _publish(self, request: int, body: messages.Publish) -> None:
         queue = validation.check_queue(body.queue)
         if self.grant is not None:
             self.allow(PUBLISH, queue)
@@ -260,22 +260,22 @@ class Session:
 
     # -- frames: the rest -----------------------------------------------------------------------------------------
 
-    def _call(self, request: int, body: calls.Call) -> None:
+    def _call(self, request: int, body: messages.Call) -> None:
         if self.grant is not None and not self.grant.allows(*verb_of(body.method, body.values)):
             raise NotAllowed(f"program {self.grant.name!r} may not call {body.method[:60]!r}", field="method")
         begin = self._house.methods.find(body.method)
         done = self.answering(
-            request, lambda value: self.answer(Kind.RESULT, request, calls.Result(value)), CALL_WEIGHT
+            request, lambda value: self.answer(Kind.RESULT, request, messages.Result(value)), CALL_WEIGHT
         )
         try:
             begin(self._desk, body.values, done)
         except QueueError as error:
             done(None, error)
 
-    def _ping(self, request: int, body: calls.Empty) -> None:
+    def _ping(self, request: int, body: messages.Empty) -> None:
         self.answer(Kind.PONG, request, body)
 
-    def _bye(self, request: int, body: calls.Empty) -> None:
+    def _bye(self, request: int, body: messages.Empty) -> None:
         self.end()
         self._close()
 

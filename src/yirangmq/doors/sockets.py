@@ -87,7 +87,7 @@ def _native(connection: "Connection") -> Speaker:
 
 
 def _native_refusal(error: QueueError) -> bytes:
-    from yirangmq.wire.calls import failed, frame
+    from yirangmq.wire.messages import failed, frame
 
     return frame(Kind.ERROR, 0, failed(error))
 

@@ -12,7 +12,7 @@ from yirangmq.core.ports import Ids, Stored
 from yirangmq.format.delivery import Delivery, RunDeliveries
 from yirangmq.format.envelope import Facts, check_header, check_header_text
 from yirangmq.format.json_codec import members
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 
 _DELIVERED = [itemgetter(Envelope._fields.index(name)) for name in ("published_at", "header", "payload", "is_json")]
 _id_of, _is_duplicate, _why_not = (itemgetter(Stored._fields.index(name)) for name in ("id", "duplicate", "refused"))
@@ -20,7 +20,7 @@ MESSAGE_BYTES = 160
 """What a message mostly needs in a frame beside payload and header."""
 
 
-def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int) -> list[Envelope]:
+def envelopes(queue: str, messages: Sequence[messages.Outgoing], ids: Ids, now: int) -> list[Envelope]:
     """Messages to be published, checked; those that bring no id are given one."""
     given = [new.id for new in messages]
     if not all(given):
@@ -38,7 +38,7 @@ def envelopes(queue: str, messages: Sequence[calls.Outgoing], ids: Ids, now: int
     ]
 
 
-def _envelope(queue: str, new: calls.Outgoing, id: str, now: int) -> Envelope:
+def _envelope(queue: str, new: messages.Outgoing, id: str, now: int) -> Envelope:
     delay = milliseconds(new.delay_ms, "delay") or 0
     ttl = milliseconds(new.ttl_ms, "ttl") or 0
     rank, key, *lines = check_header(check_header_text(new.header)) if new.header else Facts()
@@ -59,15 +59,15 @@ def milliseconds(given: int | None, field: str, *, least: int = 0) -> int | None
     return given
 
 
-def stored(receipts: Sequence[Stored]) -> calls.Stored:
+def stored(receipts: Sequence[Stored]) -> messages.Stored:
     ids = [*map(_id_of, receipts)]
     if not any(map(_is_duplicate, receipts)) and not any(map(_why_not, receipts)):
-        return calls.Stored(ids)
+        return messages.Stored(ids)
     duplicates = [n for n, one in enumerate(receipts) if one.duplicate]
-    return calls.Stored(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
+    return messages.Stored(ids, duplicates, {n: one.refused for n, one in enumerate(receipts) if one.refused})
 
 
-def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[calls.Incoming]:
+def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[messages.Incoming]:
     """Tuples, which look like ``Incoming`` once they are bytes and are made in a third of the time. The wall clock, on
     which the end of a lease is told, is ``ahead`` of store time."""
     if isinstance(deliveries, RunDeliveries):
@@ -76,17 +76,17 @@ def incoming(deliveries: Sequence[Delivery], ahead: int) -> list[calls.Incoming]
         (f"{message[0]}-{message[7]}", message[2], message[6], message[8] + ahead, sent[3], sent[7], sent[8], sent[9])
         for message, sent, _ in deliveries
     ]
-    return cast("list[calls.Incoming]", found)
+    return cast("list[messages.Incoming]", found)
 
 
-def size_of(body: calls.Deliver) -> int:
+def size_of(body: messages.Deliver) -> int:
     """About how many bytes it will be."""
     messages = cast("list[tuple[Any, ...]]", body.messages)
     headers, payloads = map(itemgetter(5), messages), map(itemgetter(6), messages)
     return sum(map(len, headers)) + sum(map(len, payloads)) + MESSAGE_BYTES * (len(messages) + 1)
 
 
-def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[calls.Incoming]:
+def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[messages.Incoming]:
     """The same without a card of each."""
     leases = deliveries.leases
     found: list[tuple[Any, ...]] = []
@@ -94,4 +94,4 @@ def _in_runs(deliveries: RunDeliveries, ahead: int) -> list[calls.Incoming]:
         own = leases[len(found) : len(found) + len(envelopes)]
         members = [map(member, envelopes) for member in _DELIVERED]
         found += [*zip(own, map(id_of, envelopes), repeat(card.attempt), repeat(card.due_at + ahead), *members)]
-    return cast("list[calls.Incoming]", found)
+    return cast("list[messages.Incoming]", found)

@@ -1,13 +1,12 @@
-"""Our own protocol: a stored frame is sent as it is, everything else as ``wire.feeds`` says."""
+"""Our own protocol: a stored frame is sent as it is, everything else as ``wire.messages`` says."""
 
 from collections.abc import Sequence
 
 from yirangmq.core.topics import Gap
 from yirangmq.topics.lines import Batch, Recovering, Subscribed
-from yirangmq.wire import feeds
-from yirangmq.wire.calls import frame
-from yirangmq.wire.feeds import MOST_GAPS
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
+from yirangmq.wire.messages import MOST_GAPS, frame
 
 
 class Native:
@@ -15,20 +14,20 @@ class Native:
     needs_count = False
 
     def subscribed(self, request: int, about: Subscribed) -> bytes:
-        body = feeds.TopicSubscribed(
+        body = messages.TopicSubscribed(
             about.epoch, about.next, about.first, about.last, _pairs(about.gaps), about.resumed
         )
         return frame(Kind.TOPIC_SUBSCRIBED, request, body)
 
     def recovering(self, request: int, about: Recovering) -> bytes:
-        body = feeds.RecoveryResponse(about.start, about.end, about.total, _pairs(about.gaps))
+        body = messages.RecoveryResponse(about.start, about.end, about.total, _pairs(about.gaps))
         return frame(Kind.RECOVERY_RESPONSE, request, body)
 
     def complete(self, request: int, sequence: int, sent: int, at_ns: int) -> bytes:
-        return frame(Kind.RECOVERY_COMPLETE, request, feeds.RecoveryComplete(sequence, sent, at_ns))
+        return frame(Kind.RECOVERY_COMPLETE, request, messages.RecoveryComplete(sequence, sent, at_ns))
 
     def progress(self, sequence: int, sent: int, last: int, at_ns: int) -> bytes:
-        return frame(Kind.PROGRESS, 0, feeds.Progress(sequence, sent, last, at_ns))
+        return frame(Kind.PROGRESS, 0, messages.Progress(sequence, sent, last, at_ns))
 
     def records(self, batch: Batch) -> bytes:
         return batch.data

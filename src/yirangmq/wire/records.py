@@ -9,7 +9,13 @@ reads the frames of ``wire.frames`` can read these too: the first twelve bytes a
       u16     u16          u16        u16            UTF-8   UTF-8  MessagePack map of strings, or nothing
 
 Big-endian. ``length`` counts what follows the twelfth byte; the checksum is of all that follows it. ``docs/log.md`` has
-an example byte by byte, tests/golden holds it still. Sans-IO."""
+an example byte by byte, tests/golden holds it still. Sans-IO.
+
+CRC-32, by the machine's own instructions where the extra ``[fast]`` is installed: the same number, in a sixth of the
+time for a record of 2000 bytes.
+
+Record frames by the thousand, as a pipeline brings them: looked through once when they come, and read later without
+another look at what is known. Sans-IO."""
 
 import struct
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -20,8 +26,15 @@ import msgspec
 
 from yirangmq.core.errors import BadInput, StoreDamaged, TooLarge
 from yirangmq.core.topics import MOST_SEQUENCE, NO_HEADERS, NewRecord, Record, check_topic
-from yirangmq.wire.checksum import crc32
 from yirangmq.wire.frames import MAX_FRAME
+
+try:
+    from isal.isal_zlib import crc32
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["crc32"]
+
 
 KIND = 20
 """Of a record among the kinds of ``wire.frames``; 21 and 22 lie in segments only and are never sent."""
@@ -329,3 +342,110 @@ def _refusal(data: memoryview, at: int, most: int) -> BadInput:
     if sign == SIGN:
         return BadInput("its parts are longer than the frame", field="length")
     return BadInput(f"no record begins with {bytes(data[at : at + LENGTH_FROM]).hex(' ')}", field="kind")
+
+
+decode_headers = msgspec.msgpack.Decoder(dict[str, str]).decode
+new_new_record = cast("Callable[[tuple[Any, ...]], NewRecord]", partial(tuple.__new__, NewRecord))
+
+
+class Survey(NamedTuple):
+    """What frames in a row hold: ``topics`` as they are spelt, ``largest`` in bytes of a whole frame. ``is_bare``: none
+    has headers, and every key is text."""
+
+    records: int
+    topics: frozenset[bytes]
+    is_bare: bool
+    largest: int
+
+
+def survey(data: bytes) -> Survey:
+    """Whole and sound records, one after the other; ``BadInput`` if it is anything else."""
+    at, count, end, largest, is_bare = 0, 0, len(data), 0, True
+    view = memoryview(data)
+    topics: set[bytes] = set()
+    last = None
+    while at < end:
+        if end - at < HEAD:
+            raise _no_record(at)
+        length, sign, crc, _, _, _, marks, topic_size, key_size, headers_size = _unpack(data, at)
+        body = at + HEAD + topic_size
+        after = at + length + LENGTH_FROM
+        is_whole = body + key_size + headers_size <= after <= end and sign == SIGN
+        if not is_whole or crc32(view[at + CRC_FROM : after]) != crc:
+            raise _no_record(at)
+        topic = data[at + HEAD : body]
+        if topic != last:
+            topics.add(topic)
+            last = topic
+        if length > largest:
+            largest = length
+        if headers_size or (marks & HAS_KEY and is_bare and not _is_text(data[body : body + key_size])):
+            is_bare = False
+        count += 1
+        at = after
+    largest += LENGTH_FROM
+    if largest > MOST_RECORD:
+        raise BadInput(f"a record of {largest} bytes, at most {MOST_RECORD}", field="body")
+    return Survey(count, frozenset(topics), is_bare, largest)
+
+
+def _no_record(at: int) -> BadInput:
+    return BadInput(f"no whole record begins at byte {at}", field="body")
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_bare(data: memoryview, prefix: int, headers: Mapping[str, str]) -> list[NewRecord]:
+    """Records to be appended, of frames that are known to be bare: these are their headers. ``prefix``: bytes of
+    the topic that are not part of its name. Payloads are views of what was given: nothing is copied."""
+    at, end = 0, len(data)
+    found: list[NewRecord] = []
+    last, topic = b"", ""
+    while at < end:
+        length, _, _, _, _, _, marks, topic_size, key_size, _ = _unpack(data, at)
+        key_from = at + HEAD + topic_size
+        payload_from = key_from + key_size
+        name = data[at + HEAD : key_from]
+        if name != last:
+            last, topic = name.tobytes(), str(name[prefix:], "utf-8")
+        key = str(data[key_from:payload_from], "utf-8") if marks & HAS_KEY else None
+        at += length + LENGTH_FROM
+        found.append(new_new_record((topic, data[payload_from:at], key, headers)))
+    return found
+
+
+def read_many(data: bytes) -> list[Record]:
+    """Frames in a row whose bytes are known to be what was written: no checksum is compared. Those with the same
+    headers share them. ``BadInput`` where it is not whole records."""
+    at, end = 0, len(data)
+    found: list[Record] = []
+    topics: dict[bytes, str] = {}
+    maps: dict[bytes, Mapping[str, str]] = {b"": NO_HEADERS}
+    while at < end:
+        head = read_head(data, at) if end - at >= HEAD else None
+        if head is None or at + head.size > end:
+            raise BadInput(f"no whole record begins at byte {at}", field="body")
+        size, _, sequence, number, at_ns, marks, topic_size, key_size, headers_size = head
+        key_from = at + HEAD + topic_size
+        headers_from = key_from + key_size
+        payload_from = headers_from + headers_size
+        name, raw = data[at + HEAD : key_from], data[headers_from:payload_from]
+        try:
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = name.decode()
+            headers = maps.get(raw)
+            if headers is None:
+                headers = maps[raw] = decode_headers(raw)
+            key = data[key_from:headers_from].decode() if marks & HAS_KEY else None
+        except (UnicodeDecodeError, msgspec.MsgspecError) as error:
+            raise BadInput(f"record {sequence} cannot be read: {error}", field="body") from None
+        at += size
+        found.append(new_record((sequence, number, at_ns, topic, key, headers, data[payload_from:at])))
+    return found

@@ -1,7 +1,7 @@
 """STOMP subscribers are served by a queue's strategy as everybody else is, side by side with other doors."""
 
 from tests.support.stomp import Stomp, StompServer, bodies
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 
 
@@ -15,7 +15,7 @@ def new(server: StompServer, client: Stomp) -> list[bytes]:
 def test_they_take_turns_with_consumers_at_other_doors(server: StompServer) -> None:
     native = server.client()
     native.call("dispatch_set", queue="mail", members={"strategy": "round_robin"})
-    ours = native.send(Kind.SUBSCRIBE, calls.Subscribe("mail", 10, None, "native"))
+    ours = native.send(Kind.SUBSCRIBE, messages.Subscribe("mail", 10, None, "native"))
     one, two = (server.connected(**{"client-id": name}) for name in ("one", "two"))
     for client in (one, two):
         client.subscribe("/queue/mail", "client-individual")

@@ -9,7 +9,7 @@ from yirangmq.doors.stomp.consuming import EXTEND_SECONDS, GATHER_SECONDS, LEASE
 from yirangmq.format.json_codec import dumps
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import FailingStore
-from yirangmq.wire import calls
+from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 from yirangmq.wire.stomp import V10, V11, V12
 
@@ -69,8 +69,8 @@ def test_headers_nobody_knows_are_kept_and_seen_at_other_doors(server: StompServ
 def test_messages_of_other_doors_are_understood(server: StompServer) -> None:
     attributes = {"priority": 2, "n": 7, "yes": True, "no": None, "destination": "x", "a\nb": "c"}
     header = dumps({"type": "order", "contentType": "text/plain", "groupId": "g", "attributes": attributes}).decode()
-    new = calls.Outgoing(b"hi", False, header=header)
-    server.client().ask(Kind.PUBLISH, calls.Publish("mail", [new]))
+    new = messages.Outgoing(b"hi", False, header=header)
+    server.client().ask(Kind.PUBLISH, messages.Publish("mail", [new]))
     [message] = server.connected().subscribe("/queue/mail")
     expected = {
         "type": "order", "content-type": "text/plain", "JMSXGroupID": "g", "priority": "7", "n": "7", "yes": "true",

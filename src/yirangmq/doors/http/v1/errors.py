@@ -6,7 +6,7 @@ from yirangmq.core.errors import NotActive, QueueError, QuotaExceeded, Retired, 
 from yirangmq.doors.http.exchange import Headers, Response
 from yirangmq.doors.http.guard import CHALLENGE, UNKNOWN
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire.calls import failed
+from yirangmq.wire.messages import failed
 
 JSON: Headers = (("content-type", "application/json"),)
 

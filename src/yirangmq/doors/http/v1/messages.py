@@ -13,7 +13,7 @@ from yirangmq.doors.http.v1.settling import answer_results
 from yirangmq.format import cloudevents
 from yirangmq.format.delivery import Look
 from yirangmq.format.envelope import damage
-from yirangmq.wire.calls import error_of
+from yirangmq.wire.messages import error_of
 
 
 def list_messages(ask: Ask) -> None:

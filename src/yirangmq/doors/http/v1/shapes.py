@@ -6,7 +6,7 @@ from typing import Any
 from yirangmq.format.delivery import Delivery, Look, failure_document
 from yirangmq.format.envelope import as_json, iso
 from yirangmq.format.json_codec import dumps
-from yirangmq.wire.looks import unpack
+from yirangmq.wire.messages import unpack
 
 
 def delivery(one: Delivery, ahead: int) -> bytes:
