@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from tests.support.credentials import TOKEN
-from yirangmq.config.config import Config
-from yirangmq.config.load import load
-from yirangmq.config.setting import default_of, flag, variable
+from yirangmq.config.config import Config, load
+from yirangmq.config.settings import default_of, flag, variable
 from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import Defaults
 

@@ -1,11 +1,11 @@
-"""Prints docs/configuration.md from the fields of ``yirangmq.config.table``; ``python tools/config_docs.py`` writes
+"""Prints docs/configuration.md from the fields of ``yirangmq.config.settings``; ``python tools/config_docs.py`` writes
 it, a test sees that it is current."""
 
 from dataclasses import fields
 from pathlib import Path
 
 from yirangmq.config.config import Config
-from yirangmq.config.setting import default_of, flag, variable
+from yirangmq.config.settings import default_of, flag, variable
 
 PAGE = Path(__file__).parents[1] / "docs" / "configuration.md"
 INTRO = """# Configuration of the server

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from yirangmq.config.load import load
+from yirangmq.config.config import load
 from yirangmq.core.alert_settings import AlertSettings, Mail, Program, read_settings
 from yirangmq.core.alerts import Level
 from yirangmq.core.errors import BadInput

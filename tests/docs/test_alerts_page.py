@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
-from yirangmq.config.load import load
+from yirangmq.config.config import load
 from yirangmq.core.alert_rules import RULES
 from yirangmq.core.alert_settings import KINDS, read_settings
 from yirangmq.core.alerts import COUNTED, STORM, Alert, Level, Told

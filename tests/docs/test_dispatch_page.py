@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.pages import code_blocks
 from tests.support.server_process import daemon, run_command
-from yirangmq.config.load import load
+from yirangmq.config.config import load
 from yirangmq.core.dispatch import MEANING, Strategy
 from yirangmq.core.events import Status
 

@@ -11,7 +11,7 @@ import pytest
 
 import yirangmq
 from tests.support.pages import code_blocks
-from yirangmq.config.load import load
+from yirangmq.config.config import load
 from yirangmq.core.payload_check_parser import COUNTED, READERS, WRITTEN
 from yirangmq.core.payload_checks import KINDS, ROOTS
 from yirangmq.core.processor import read_chain

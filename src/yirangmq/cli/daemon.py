@@ -35,7 +35,7 @@ from yirangmq.cli.rounds import Rounds
 from yirangmq.cli.telling import Telling
 from yirangmq.clock import SystemClock, TimeOrderedIds, give_way, processors
 from yirangmq.config.config import Config
-from yirangmq.config.setting import OFF
+from yirangmq.config.settings import OFF
 from yirangmq.core.access import Grant
 from yirangmq.core.errors import QueueError
 from yirangmq.core.events import Traced

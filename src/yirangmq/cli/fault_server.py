@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.cli.daemon import Daemon, Secrets
-from yirangmq.config.load import load
+from yirangmq.config.config import load
 from yirangmq.core.errors import QueueError
 from yirangmq.core.ports import Store
 from yirangmq.torture.faults.protocols import Addresses

@@ -8,9 +8,8 @@ from dataclasses import fields
 from yirangmq.cli.command import Command
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_json
-from yirangmq.config.config import Config
-from yirangmq.config.load import load
-from yirangmq.config.setting import default_of, flag
+from yirangmq.config.config import Config, load
+from yirangmq.config.settings import default_of, flag
 
 MOST_CONFIG = 1024 * 1024
 

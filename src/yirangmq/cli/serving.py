@@ -21,8 +21,7 @@ from yirangmq.cli.daemon import Daemon, Secrets
 from yirangmq.cli.notify import notify
 from yirangmq.cli.screen import Screen
 from yirangmq.cli.values import read_input
-from yirangmq.config.checks import exposed
-from yirangmq.config.config import Config
+from yirangmq.config.config import Config, exposed
 from yirangmq.core.access import Grant, check_secret, check_token, grants
 from yirangmq.core.errors import BadInput
 from yirangmq.core.ports import Store

@@ -1,11 +1,42 @@
-"""The settings in force, and what follows from them: folders in the data folder, addresses, the name of the node."""
+"""The settings in force, and what follows from them: folders in the data folder, addresses, the name of the node.
 
+Addresses in settings: host and port, and whether other machines reach it.
+
+Settings that must fit each other: what is refused although each setting by itself is right.
+
+Settings from where people write them, each stronger than the one before: defaults, the JSON file, the environment,
+flags. What is unknown or makes no sense is refused under the name it was written with."""
+
+import re
 import socket
+from collections.abc import Mapping
+from dataclasses import Field, fields
+from ipaddress import ip_address
+from typing import Any
 
-from yirangmq.config.addresses import host_and_port
-from yirangmq.config.setting import OFF
-from yirangmq.config.table import Settings
+from yirangmq.config.settings import OFF, PREFIX, Settings, flag, variable
+from yirangmq.core.access import check_routes, check_secret, check_token
+from yirangmq.core.errors import BadInput
 from yirangmq.core.policy import Defaults
+from yirangmq.core.processor import Chain, check_hooks
+from yirangmq.core.validation import kind, nearest
+
+
+def host_and_port(text: str, field: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if port.isdecimal() and int(port) > 65535:
+        raise BadInput(f"{text!r}: the port must be at most 65535", field=field)
+    if not colon or not port.isdecimal():
+        raise BadInput(f"{text!r} is not HOST:PORT, such as 127.0.0.1:7411", field=field)
+    return host, int(port)
+
+
+def is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Config(Settings):
@@ -115,3 +146,177 @@ class Config(Settings):
     def node_name(self) -> str:
         plain = "".join(c if c.isalnum() and c.isascii() else "-" for c in socket.gethostname())[:40]
         return self.node or plain.strip("-") or "node"
+
+
+LONGEST_ADDRESS = 150
+"""Of what the other node tells clients; it is in every heartbeat."""
+WITNESS = re.compile(r"file:/.*|etcd://[^/?]+/[A-Za-z0-9._-]{1,64}(\?.*)?")
+
+
+def checked(config: Config) -> Config:
+    """Settings that must fit each other."""
+    if config.token and config.token_file:
+        raise BadInput("stands beside token_file; give one of them", field="token")
+    _check_secrets(config)
+    if bool(config.tls_cert) != bool(config.tls_key):
+        raise BadInput("a certificate and its key go together", field="tls_key" if config.tls_cert else "tls_cert")
+    if config.tls_client_ca and not config.tls_cert:
+        raise BadInput("certificates of clients need TLS: set tls_cert and tls_key", field="tls_client_ca")
+    if any(program.certificate for program in config.programs) and not config.tls_client_ca:
+        raise BadInput("a program is known by its certificate: name the authority in tls_client_ca", field="programs")
+    if config.write_buffer_bytes > config.client_memory_bytes:
+        raise BadInput("must not be larger than client_memory_bytes", field="write_buffer_bytes")
+    if not config.topics_folder and (config.feed_path or config.feed_address):
+        raise BadInput("is off: there is nothing to feed", field="topics")
+    if not config.topics_folder and (config.bridges or config.events_topic):
+        raise BadInput("is off, and bridges and events_topic need them", field="topics")
+    if config.topic_buffer_bytes > config.client_memory_bytes:
+        raise BadInput("must not be larger than client_memory_bytes", field="topic_buffer_bytes")
+    if config.max_store_bytes and config.store_url.startswith("memory:"):
+        raise BadInput("a store in memory has no size on disk; give queues a quota instead", field="max_store_bytes")
+    ways = (config.tcp_address, config.socket_path, config.http_address, config.stomp_address)
+    if not any(ways):
+        raise BadInput("is off, and so are tcp, http and stomp: nobody could reach the server", field="socket")
+    for queue, chain in (config.processors or {}).items():
+        _check_hooks(queue, chain, config.hooks)
+    _check_pair(config)
+    check_routes(config.programs, config.routes)
+    if config.is_clustered:
+        _check_cluster(config)
+    _check_reach(config)
+    return config
+
+
+def _check_hooks(queue: str, chain: Chain, allowed: tuple[str, ...]) -> None:
+    try:
+        check_hooks(chain, allowed)
+    except BadInput as error:
+        raise BadInput(str(error), field=f"processors.{queue}") from None
+
+
+def _check_cluster(config: Config) -> None:
+    host_and_port(config.cluster_listen, "cluster_listen")
+    if config.topics_folder:
+        raise BadInput("are kept on one machine's disk; a store in etcd has queues alone", field="topics")
+    if config.pair_peer:
+        raise BadInput("a store in etcd has as many nodes as you like; a pair is for two disks", field="pair_peer")
+    if config.day_files_folder:
+        raise BadInput("are files of one machine; a store in etcd is every node's", field="files_by_date")
+    if config.max_store_bytes:
+        raise BadInput("etcd has its own, --quota-backend-bytes; say it as ?quota=BYTES", field="max_store_bytes")
+
+
+def _check_pair(config: Config) -> None:
+    if not config.pair_peer:
+        return
+    host_and_port(config.pair_peer, "pair_peer")
+    host_and_port(config.pair_listen, "pair_listen")
+    if bool(config.pair_key) == bool(config.pair_key_file):
+        raise BadInput("a pair needs a key: set pair_key_file, or pair_key, and not both", field="pair_key")
+    if config.pair_witness and not WITNESS.fullmatch(config.pair_witness):
+        raise BadInput("must be file:/PATH or etcd://HOST:PORT,HOST:PORT/NAME", field="pair_witness")
+    if len(config.pair_address) > LONGEST_ADDRESS:
+        raise BadInput(f"longer than {LONGEST_ADDRESS} characters", field="pair_address")
+    if not config.node:
+        raise BadInput("a node of a pair needs a name, and the other one another", field="node")
+
+
+def _check_secrets(config: Config) -> None:
+    """Those of the settings themselves; those in files are checked when they are read."""
+    if config.token:
+        check_token(config.token, "token")
+    if config.pair_key:
+        check_secret(config.pair_key, "pair_key")
+    if config.mq_admin_password:
+        check_secret(config.mq_admin_password, "mq_admin_password")
+
+
+def _check_reach(config: Config) -> None:
+    """Other machines reach the server only with a token and only over TLS, unless ``insecure`` says otherwise."""
+    if config.insecure:
+        return
+    has_token = bool(config.token or config.token_file or config.programs)
+    has_any = has_token or bool(config.http_tokens)
+    ways = "token, token_file or http_tokens"
+    for setting, where in exposed(config):
+        reached = f"{where} can be reached from other machines"
+        if setting == "feed_tcp":
+            raise BadInput(f"{reached}: set it to an address of this machine, or say insecure", field=setting)
+        if setting in ("http", "stomp") and not has_any:
+            raise BadInput(f"{reached}: set {ways}, or say insecure", field=setting)
+        if setting == "tcp" and not has_token:
+            raise BadInput(f"{reached}: set token or token_file, or say insecure", field=setting)
+        if not config.tls_cert:
+            raise BadInput(
+                f"{reached}, and tokens and messages would be sent in clear text: set tls_cert and tls_key, or say "
+                "insecure",
+                field=setting,
+            )
+
+
+def exposed(config: Config) -> list[tuple[str, str]]:
+    """Settings whose address other machines reach, with that address. Heartbeats of a pair are signed, and hold no
+    secret: ``pair_listen`` is not among them."""
+    addresses: list[tuple[str, tuple[str, int] | str | None]] = [
+        ("feed_tcp", config.feed_address),
+        ("tcp", config.tcp_address),
+        ("http", config.http_address),
+        ("stomp", config.stomp_address),
+        ("cluster_listen", config.cluster_address if config.is_clustered else None),
+    ]
+    found = [(setting, one) for setting, one in addresses if isinstance(one, tuple) and not is_local(one[0])]
+    return [(setting, f"{one[0]}:{one[1]}") for setting, one in found]
+
+
+FOREIGN = "mq_"
+"""Settings that are variables of the HTTP queue whose API we speak; those are read too, and are weaker than ours."""
+
+
+def load(document: object, env: Mapping[str, str], flags: Mapping[str, object]) -> Config:
+    """The settings in force. ``flags`` are by name of the setting; those not given are None."""
+    if not isinstance(document, Mapping):
+        raise BadInput(f"must be a JSON object, not {kind(document)}", field="config")
+    known = {setting.name: setting for setting in fields(Config)}
+    found: dict[str, Any] = {}
+    for name, value in document.items():
+        if name not in known:
+            raise BadInput(f"is not a setting; {_hint(str(name), known)}", field=str(name))
+        found[name] = _read(known[name], value, name)
+    found |= _foreign(known, env)
+    variables = {variable(name): name for name in known}
+    for text, value in env.items():
+        if text in variables:
+            found[variables[text]] = _read(known[variables[text]], value, text)
+        elif text.startswith(PREFIX) and nearest(text, variables, 0.9):
+            raise BadInput(f"is not a setting; {_hint(text, variables)}", field=text)
+    for name, given in flags.items():
+        if given is not None:
+            found[name] = _read(known[name], given, flag(name))
+    return checked(Config(**found))
+
+
+def _foreign(known: "Mapping[str, Field[Any]]", env: Mapping[str, str]) -> dict[str, Any]:
+    """Variables of the HTTP queue whose API we speak; an empty one says nothing."""
+    found = {
+        name: _read(setting, env[name.upper()], name.upper())
+        for name, setting in known.items()
+        if name.startswith(FOREIGN) and env.get(name.upper())
+    }
+    if env.get("MQ_DATA"):
+        found["data"] = _read(known["data"], env["MQ_DATA"], "MQ_DATA")
+    if env.get("MQ_HOST") or env.get("MQ_PORT"):
+        address = f"{env.get('MQ_HOST') or 'localhost'}:{env.get('MQ_PORT') or 8080}"
+        found["http"] = _read(known["http"], address, "MQ_HOST")
+    return found
+
+
+def _hint(name: str, known: Mapping[str, object]) -> str:
+    near = nearest(name, known)
+    return f"did you mean {near!r}?" if near else f"known: {', '.join(known)}"
+
+
+def _read(setting: "Field[Any]", value: object, field: str) -> Any:
+    try:
+        return setting.metadata["read"](value)
+    except ValueError as error:
+        raise BadInput(str(error), field=field) from None

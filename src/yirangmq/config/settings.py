@@ -1,12 +1,15 @@
 """The table of settings: name, default, how it is read, what it is for. A new setting is one more field here, and is
 then a member of the file, a variable, a flag and a row of docs/configuration.md, which is printed from this table.
 
-Knows: each setting by itself. Does not know: where it is read from, or which settings must fit each other."""
+Knows: each setting by itself. Does not know: where it is read from, or which settings must fit each other.
+
+What one setting is, and its names: ``max_frame_bytes`` in the file, ``YIRANGMQ_MAX_FRAME_BYTES`` in the environment,
+``--max-frame-bytes`` as a flag."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, Field, dataclass, field
+from typing import Any
 
-from yirangmq.config.setting import OFF, setting
 from yirangmq.core.access import Program, Route, TokenRule
 from yirangmq.core.alert_settings import AlertSettings
 from yirangmq.core.bridges import NewBridge
@@ -15,6 +18,7 @@ from yirangmq.core.processor import Chain
 from yirangmq.core.setting_types import (
     KEEP_DAYS,
     MIB,
+    Reader,
     a_number,
     a_path,
     a_text,
@@ -40,6 +44,29 @@ from yirangmq.core.setting_types import (
 )
 from yirangmq.core.validation import MAX_SECONDS
 from yirangmq.core.webhook import OutgoingNetworks, read_networks
+
+PREFIX = "YIRANGMQ_"
+OFF = "off"
+
+
+def setting(default: Any, read: Reader, about: str, *, shown: str = "", secret: bool = False) -> Any:
+    """A field of the table. ``shown`` is the default as people should see it."""
+    return field(default=default, repr=not secret, metadata={"read": read, "about": about, "shown": shown})
+
+
+def variable(setting: str) -> str:
+    return PREFIX + setting.upper()
+
+
+def flag(setting: str) -> str:
+    return "--" + setting.replace("_", "-")
+
+
+def default_of(setting: "Field[Any]") -> str:
+    """The default as people should see it."""
+    shown = str(setting.metadata["shown"] or ("" if setting.default in (MISSING, ()) else setting.default))
+    return shown.removesuffix(".0")
+
 
 LEVELS = ("debug", "info", "warning", "error")
 
