@@ -38,7 +38,7 @@ from yirangmq.pipeline.cluster import LocalCluster
 from yirangmq.pipeline.session import session
 from yirangmq.pipeline.source.columns import TOPIC_COLUMNS
 from yirangmq.pipeline.steps import parse_envelope, validate
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 
 SIZE = 2000
 ROWS, QUICK_ROWS = 1_000_000, 20_000

@@ -18,7 +18,7 @@ import apsw
 
 import yirangmq
 from yirangmq.broker.queues import Queues
-from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES, PAGE_SIZE
+from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES, PAGE_SIZE
 
 BODY = (b'{"reading":"' + b"x" * 2000)[:1998] + b'"}'
 TARGETS: list[str] = []

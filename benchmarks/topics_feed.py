@@ -29,8 +29,8 @@ from topics_log import target
 from topics_senders import OurLine, RedisLine, dial, following, publishing, pump
 
 from yirangmq.core.topics import NewRecord
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire import records
 from yirangmq.wire.frames import FrameReader
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from yirangmq.core.topics import NewRecord, Retention
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire.records import RecordReader, encode_batch
 
 PAYLOAD = os.urandom(2000)

@@ -16,7 +16,7 @@ from tests.support.worker_processes import Crew, Worker
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotFound, QueueError
 from yirangmq.core.topic_filter import Filter, make_filter
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.readonly import SegmentView
 
 TOPICS = ("a", "a.b", "b", "c.d.e")
 FILTERS: tuple[tuple[str, ...], ...] = ((), ("a",), ("a*",), ("b", "c.+.e"))

@@ -11,7 +11,7 @@ from benchmarks.soak.judge import Seen, Verdict, judge, seen
 from tests.support.topic_pipes import Client, Stage
 from yirangmq.core.topic_filter import Filter, make_filter
 from yirangmq.core.topics import ClientState, NewRecord, Retention, Start
-from yirangmq.stores.segments import LogSettings
+from yirangmq.stores.log.log import LogSettings
 from yirangmq.topics.recovery import Worker
 from yirangmq.topics.stage import Pace, Settings
 

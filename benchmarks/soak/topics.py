@@ -75,7 +75,7 @@ def soak(first: int, runs: int, share: int) -> Tally:
     return tally
 
 
-MODULES = ("benchmarks.soak.roles", "yirangmq.cli.serve", "yirangmq.client.following", "yirangmq.stores.segments")
+MODULES = ("benchmarks.soak.roles", "yirangmq.cli.serve", "yirangmq.client.following", "yirangmq.stores.log.log")
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.readonly import SegmentView
 
 pytestmark = pytest.mark.process
 KILLS = 6

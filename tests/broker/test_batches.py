@@ -32,10 +32,10 @@ from yirangmq.core.states import State
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.doors.takers import Waiting
 from yirangmq.format.envelope import plain
+from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import SegmentLog
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.stages import StageFiles
+from yirangmq.stores.sqlite.store import SqliteStore
+from yirangmq.stores.staging import StageFiles
 from yirangmq.testing import ManualClock
 from yirangmq.wire.records import encode_batch
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli import Cli
 from yirangmq.cli import exits
-from yirangmq.stores.holder import Holder, StoreLock
+from yirangmq.stores.lock import Holder, StoreLock
 
 PLACES = {"sqlite": "sqlite:queue.db", "files": "files:queues"}
 

@@ -19,8 +19,8 @@ from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.topics import NewRecord
 from yirangmq.format.json_codec import dumps
+from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.stage import Settings
 
 WAYS = ("server", "log")

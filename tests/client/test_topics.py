@@ -24,8 +24,8 @@ from yirangmq.client.topic_values import Event, LostRecords, Missing, Moved, New
 from yirangmq.core.errors import BadInput, NotActive, Replaced, Retired, StoreDamaged, TooLarge, Unreachable, WrongEpoch
 from yirangmq.core.topics import ClientState, NewRecord
 from yirangmq.doors import following as server_side
+from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import SegmentLog
 from yirangmq.topics.stage import Settings
 from yirangmq.wire import messages as wire_feeds
 from yirangmq.wire.frames import Frame, Kind
@@ -77,7 +77,7 @@ def states(events: list[Event]) -> list[str]:
 
 
 def test_both_ends_speak_by_the_same_modules() -> None:
-    assert vars(way)["feeds"] is vars(server_side)["feeds"] is wire_feeds
+    assert vars(way)["messages"] is vars(server_side)["messages"] is wire_feeds
     assert vars(client_feed)["read_body"] is read_body
     assert client_feed.RECORD == KIND
 

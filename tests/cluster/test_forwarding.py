@@ -19,7 +19,7 @@ from yirangmq.client.open import connect
 from yirangmq.cluster.address import read_address
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.forwarding import Gate, Passage, Target
-from yirangmq.stores.etcd import who_leads
+from yirangmq.stores.etcd.store import who_leads
 
 PATIENCE = 60.0
 

@@ -8,7 +8,7 @@ import pytest
 from yirangmq.broker.consumers import MOST, Consumers
 from yirangmq.core.consumer_registry import FORGOTTEN_MS, SILENT_MS, WISHES, Roster
 from yirangmq.core.errors import BadInput, NotFound
-from yirangmq.stores.roster import REFRESH_MS, RosterFolder
+from yirangmq.stores.consumer_registry import REFRESH_MS, RosterFolder
 from yirangmq.testing import ManualClock
 
 

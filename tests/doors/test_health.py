@@ -17,9 +17,9 @@ from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Store
 from yirangmq.doors.health import Disk
 from yirangmq.fsio.disk import Disk as SystemCalls
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

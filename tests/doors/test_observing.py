@@ -8,8 +8,8 @@ import pytest
 from tests.support.session import Answer, Client, Server
 from yirangmq.core.errors import BadInput, StoreError
 from yirangmq.doors.health import Disk
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind

@@ -8,7 +8,7 @@ from tests.support.session import MAX_FRAME, Server
 from yirangmq.core.errors import StoreFull
 from yirangmq.doors.consuming import MOST_SUBSCRIPTIONS, MOST_WAITING
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import FailingStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import HEAD, VERSION, Kind, encode

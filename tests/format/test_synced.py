@@ -13,7 +13,7 @@ from yirangmq.fsio.atomic_file import replace_file
 from yirangmq.fsio.permissions import GROUP
 from yirangmq.observe.alert_file import AlertFile
 from yirangmq.pair.memory import Memory
-from yirangmq.stores.stages import StageFiles
+from yirangmq.stores.staging import StageFiles
 
 
 def export(folder: Path) -> None:

@@ -6,7 +6,7 @@ from tests.support.http_api import Web
 from tests.support.session import Server
 from yirangmq.core.errors import StoreError
 from yirangmq.observe.trends import EVERY_MS, KEPT, METRICS, Trends
-from yirangmq.stores.memory_transaction import MemoryTransaction
+from yirangmq.stores.memory import MemoryTransaction
 
 
 def row(queue: str, ready: int = 0, age: float | None = None, **totals: int) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from yirangmq.pipeline.jobs.dayfiles import settled
 from yirangmq.pipeline.jobs.report import report
 from yirangmq.pipeline.places import Place, Reach
 from yirangmq.pipeline.source.columns import QUEUE_COLUMNS
-from yirangmq.stores.dayfiles import DayFiles, files
-from yirangmq.stores.journaled import JournaledStore
+from yirangmq.stores.journal.files import DayFiles, files
+from yirangmq.stores.journal.store import JournaledStore
 from yirangmq.stores.memory import MemoryStore
 from yirangmq.testing import START_MS, CountingIds, ManualClock, open_for_test
 

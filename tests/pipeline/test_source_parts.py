@@ -27,7 +27,7 @@ from yirangmq.pipeline.source.segment_file import MARK_EVERY, Head, Scan
 from yirangmq.pipeline.source.segments import SegmentFiles
 from yirangmq.pipeline.source.source import READERS
 from yirangmq.pipeline.source.topics import TopicReader
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.wire.records import RecordReader, encode_batch
 
 NAMES = st.text(string.ascii_lowercase + string.digits + ".-", min_size=1, max_size=8).filter(lambda n: n[0] != ".")

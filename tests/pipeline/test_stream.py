@@ -27,8 +27,8 @@ from yirangmq.pipeline.source.checkpoints import NAME, owner_of
 from yirangmq.pipeline.source.errors import SourceError
 from yirangmq.pipeline.source.options import Options
 from yirangmq.pipeline.source.stream import TopicStream
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.topics.stage import Settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]

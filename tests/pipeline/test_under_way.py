@@ -15,7 +15,7 @@ from tests.pipeline.under_way import PATIENCE, UnderWay, call, status_of
 from tests.support.pipeline_server import Served
 from tests.support.server_process import until
 from yirangmq.core.topics import NewRecord
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
 COUNT, PER_BATCH = 300, 50

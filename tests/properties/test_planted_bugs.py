@@ -19,13 +19,10 @@ from yirangmq.core.policy import Chance, QueuePolicy, Retry
 from yirangmq.core.ports import Stored, Transaction
 from yirangmq.core.states import WAITING, State
 from yirangmq.core.validation import line_of
-from yirangmq.stores import memory_transaction
-from yirangmq.stores.files_keyring import Keyring
-from yirangmq.stores.files_sight import Sight
-from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.memory_state import MemoryState
-from yirangmq.stores.memory_transaction import MemoryTransaction
-from yirangmq.stores.sqlite_transaction import SqliteTransaction
+from yirangmq.stores import memory
+from yirangmq.stores.files.overlay import Keyring, Sight
+from yirangmq.stores.memory import MemoryState, MemoryStore, MemoryTransaction
+from yirangmq.stores.sqlite.transaction import SqliteTransaction
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -118,7 +115,7 @@ def a_repeated_nack_counts_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_failed_transaction_is_half_done(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("yirangmq.stores.memory_state.Edit.undo", lambda self: None)
+    patch.setattr("yirangmq.stores.memory.Edit.undo", lambda self: None)
 
 
 def a_redriven_message_keeps_its_attempts(patch: pytest.MonkeyPatch) -> None:
@@ -171,7 +168,7 @@ def a_target_is_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def the_bytes_of_dead_letters_count(patch: pytest.MonkeyPatch) -> None:
     states = WAITING | {State.DEAD}
-    patch.setattr(memory_transaction, "_weight", lambda message: message.size if message.state in states else 0)
+    patch.setattr(memory, "_weight", lambda message: message.size if message.state in states else 0)
 
 
 def a_header_weighs_nothing(patch: pytest.MonkeyPatch) -> None:
@@ -225,7 +222,7 @@ def sqlite_forgets_a_counter(patch: pytest.MonkeyPatch) -> None:
 
 def sqlite_trusts_its_memory(patch: pytest.MonkeyPatch) -> None:
     """A process trusts what it remembers of a lease, also after another one has changed the message."""
-    patch.setattr("yirangmq.stores.sqlite.SqliteStore._hear_of_others", lambda self: None)
+    patch.setattr("yirangmq.stores.sqlite.store.SqliteStore._hear_of_others", lambda self: None)
 
 
 def sqlite_keeps_members(patch: pytest.MonkeyPatch) -> None:
@@ -240,7 +237,7 @@ def files_look_no_further(patch: pytest.MonkeyPatch) -> None:
 
 def files_break_chains(patch: pytest.MonkeyPatch) -> None:
     """Those behind one that leaves a group are lost with it."""
-    patch.setattr("yirangmq.stores.files_chains._Edit._bind", lambda self, one, other: None)
+    patch.setattr("yirangmq.stores.files.secondary_indexes._Edit._bind", lambda self, one, other: None)
 
 
 def files_forget_keys(patch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,9 @@ import apsw
 
 from yirangmq.core.ports import Store
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.stores.open import open_store
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 
 KINDS = ("sqlite", "files")
 

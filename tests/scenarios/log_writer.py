@@ -3,7 +3,7 @@
 import sys
 
 from yirangmq.core.topics import NewRecord
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 
 
 def main(folder: str) -> None:

@@ -7,7 +7,7 @@ from yirangmq.broker.desk import Desk
 from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 
 MOST = 29
 """Of an instance; with more, each access is a lookup in a dict that is its own."""

@@ -20,7 +20,7 @@ from tests.support.worker_processes import crew
 from yirangmq import NewMessage
 from yirangmq.client.open import connect
 from yirangmq.format.journal_line import payload_of, read
-from yirangmq.stores import dayfiles
+from yirangmq.stores.journal import files
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 ON = ("--files-by-date", "on")
@@ -29,7 +29,7 @@ KILLS = 5
 
 def records(server: Daemon) -> list[dict[str, Any]]:
     root = server.folder / "d" / "by-date"
-    return [read(line) for name in dayfiles.files(root) for line in dayfiles.lines(root / name)]
+    return [read(line) for name in files.files(root) for line in files.lines(root / name)]
 
 
 def test_killed_under_load_every_confirmed_message_is_there_once(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_operators_see(tmp_path: Path) -> None:
     assert run_command(tmp_path, "files", "check", *store).returncode == 0
     assert json.loads(run_command(tmp_path, "files", "housekeep", "--json", *store).stdout)["removed"] == []
     copy = shutil.copytree(folder, tmp_path / "copy")
-    [name] = [name for name in dayfiles.files(copy) if (copy / name).stat().st_size][:1]
+    [name] = [name for name in files.files(copy) if (copy / name).stat().st_size][:1]
     text = (copy / name).read_bytes()
     (copy / name).write_bytes(text.replace(b"amount", b"tnuoma", 1))
     wrong = run_command(tmp_path, "files", "check", "--folder", str(copy))

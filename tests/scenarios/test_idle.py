@@ -35,13 +35,13 @@ LATER = {
     ),
     "checks": ("yirangmq.core.payload_checks", "jsonschema_rs"),
     "command line": ("shutil", "yirangmq.cli.place", "yirangmq.cli.table"),
-    "files by date": ("yirangmq.stores.dayfiles", "yirangmq.stores.journaled"),
+    "files by date": ("yirangmq.stores.journal.files", "yirangmq.stores.journal.store"),
     "http": ("httptools", "yirangmq.cli.web"),
     "json": ("msgspec",),
     "mail and webhooks": ("email", "smtplib", "http", "yirangmq.doors.webhooks.pusher"),
     "our own protocol": ("yirangmq.doors.session", "yirangmq.wire.messages"),
     "pair and cluster": ("yirangmq.cli.pairway", "yirangmq.core.failover_node", "grpc"),
-    "topics": ("yirangmq.topics.feed", "yirangmq.stores.segments", "yirangmq.wire.records", "isal"),
+    "topics": ("yirangmq.topics.feed", "yirangmq.stores.log.log", "yirangmq.wire.records", "isal"),
     "wrong words": ("difflib",),
 }
 

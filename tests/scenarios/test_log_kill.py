@@ -10,8 +10,8 @@ import pytest
 
 from yirangmq.core.errors import NotFound, Retired
 from yirangmq.core.topics import Record
-from yirangmq.stores.segments import SegmentLog
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 
 pytestmark = pytest.mark.process
 KILLS = 8

@@ -18,8 +18,8 @@ from tests.support.wait import PATIENCE, until
 from yirangmq.client.open import connect
 from yirangmq.fsio.permissions import GROUP, OWNER, access_in, loose, make_folder, make_folders, open_file
 from yirangmq.observe.alert_file import AlertFile
-from yirangmq.stores.cursors_file import FileCursors
-from yirangmq.stores.stages import StageFiles
+from yirangmq.stores.cursors import FileCursors
+from yirangmq.stores.staging import StageFiles
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = (
@@ -200,7 +200,7 @@ def test_permissions_of_a_server_for_a_group_and_a_loose_data_folder_in_health(t
 
 CALLS = r"O_CREAT|os\.mkdir\(|makedirs\(|write_bytes\(|write_text\(|\.touch\(|(?<!disk)\.mkdir\("
 MAKES = re.compile(rf"{CALLS}|(?<!fd)open\([^)]*[\"'][wax]b?\+?[\"']")
-MAY_MAKE = {"fsio/permissions.py", "cli/tokens.py", "stores/files_lock.py", "cli/pipeline_insight.py"}
+MAY_MAKE = {"fsio/permissions.py", "cli/tokens.py", "stores/files/store.py", "cli/pipeline_insight.py"}
 """The rule itself; a token's file, always 0600; a lock, opened by the rule; a report that its reader names."""
 
 

@@ -16,7 +16,7 @@ from tests.support.server_process import Daemon, daemon, run_command, until
 from tests.support.wait import PATIENCE
 from yirangmq.client.open import connect
 from yirangmq.core.errors import NotAllowed
-from yirangmq.stores.holder import who_serves
+from yirangmq.stores.lock import who_serves
 
 pytestmark = pytest.mark.process
 

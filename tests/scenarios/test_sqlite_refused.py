@@ -17,8 +17,8 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.ports import Store
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 from yirangmq.torture.snapshot import Snapshot, miscounts, take
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from yirangmq.broker.queues import Queues
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock, open_for_test
 
 OLD_NS = 1_700_000_000 * 10**9

@@ -13,8 +13,7 @@ from tests.support.faulty_disk import UnwillingDisk, full_once
 from tests.support.segment_log import CarelessDisk
 from yirangmq.core.errors import BadInput, QueueError, StoreDamaged, StoreError
 from yirangmq.core.topics import MOST_SEQUENCE, Cursor, Cursors
-from yirangmq.stores.cursors import open_cursors
-from yirangmq.stores.cursors_file import ROOM, FileCursors
+from yirangmq.stores.cursors import ROOM, FileCursors, open_cursors
 
 EPOCH = "0123456789abcdef" * 2
 Open = Callable[[], Cursors]

@@ -17,9 +17,9 @@ from yirangmq import NewMessage
 from yirangmq.core.errors import StoreError, StoreFull
 from yirangmq.core.states import State
 from yirangmq.format.journal_line import head_of, payload_of, read
-from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles_check import check
-from yirangmq.stores.journal_told import NOTE
+from yirangmq.stores.journal import files
+from yirangmq.stores.journal.maintenance import check
+from yirangmq.stores.journal.store import NOTE
 from yirangmq.testing import CountingIds, open_for_test
 
 TODAY = "2026-01-13"
@@ -110,7 +110,7 @@ def test_every_payload_comes_back_to_the_byte(sqlite: Kept, payload: bytes) -> N
     assert ("payloadText" in record) == _is_text(payload)
     if "payloadBase64" in record:
         assert base64.b64decode(record["payloadBase64"]) == payload
-    [name] = dayfiles.files(sqlite.root)
+    [name] = files.files(sqlite.root)
     assert (sqlite.root / name).read_bytes().count(b"\n") == 1
 
 
@@ -127,7 +127,7 @@ def test_files_are_rolled_and_each_day_has_its_folder(kept: Kept) -> None:
         kept.queues.publish("q", b"x" * 300)
         if n == 20:
             kept.clock.advance(DAY_MS)
-    names = dayfiles.files(kept.root)
+    names = files.files(kept.root)
     assert {name.partition("/")[0] for name in names} == {TODAY, "2026-01-14"}
     assert len(names) > 3
     assert len(kept.records) == 30
@@ -164,7 +164,7 @@ def test_a_file_begun_for_a_commit_that_never_came_is_emptied(kept: Kept) -> Non
     assert [id for _, id, _ in kept.told()] == ["m-1"]
     kept.clock.advance(DAY_MS)
     kept.queues.publish("q", b"two")
-    assert dayfiles.files(kept.root)[-1] == "2026-01-14/00000003.jsonl"
+    assert files.files(kept.root)[-1] == "2026-01-14/00000003.jsonl"
     kept.agrees()
 
 
@@ -196,7 +196,7 @@ def test_switched_on_late_it_begins_with_what_waits(kept: Kept) -> None:
 
 def test_lines_that_are_gone_are_told_and_completed(kept: Kept) -> None:
     kept.queues.publish_many("q", [b"one", b"two"])
-    name = dayfiles.files(kept.root)[-1]
+    name = files.files(kept.root)[-1]
     kept.store.files.close()
     os.truncate(kept.root / name, 10)
     kept.killed()
@@ -279,7 +279,7 @@ def test_check_finds_what_is_wrong(sqlite: Kept) -> None:
     sqlite.queues.publish_many("q", [b"one", b"two", b"three"])
     sqlite.queues.publish("q", b"x" * 5000)
     sqlite.queues.publish("q", b"four")
-    name = dayfiles.files(sqlite.root)[0]
+    name = files.files(sqlite.root)[0]
     path = sqlite.root / name
     lines = path.read_bytes().splitlines(keepends=True)
     lines[0] = lines[0].replace(b'"one"', b'"eno"')
@@ -310,7 +310,7 @@ def test_the_format_is_what_it_was(tmp_path: Path) -> None:
     kept.clock.advance(20)
     queues.nack(second.lease_id, "REJECTED", 'says "no"\n')
     queues.delete_queue("mail")
-    [name] = dayfiles.files(kept.root)
+    [name] = files.files(kept.root)
     written = (kept.root / name).read_bytes()
     assert written == golden("files-by-date-v1.jsonl")
     assert [payload_of(read(line)) for line in written.splitlines()[:2]] == [b'{"to":"ann"}', b"\0\1\2\3\4\5\6\7\xff"]

@@ -11,8 +11,8 @@ from tests.support.day_files import DAY_MS, Kept, keeping
 from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.core.errors import BadInput
 from yirangmq.core.journal import day_of
-from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles_house import Housekept, housekeep
+from yirangmq.stores.journal import files
+from yirangmq.stores.journal.maintenance import Housekept, housekeep
 
 HOUR_MS = 3_600_000
 
@@ -50,7 +50,7 @@ def test_day_eight_goes_and_day_seven_stays(kept: Kept) -> None:
     assert done == would
     assert done.removed == ["2026-01-13", "2026-01-14"]
     assert done.freed > 0
-    assert dayfiles.day_names(kept.root) == [f"2026-01-{day}" for day in range(15, 23)]
+    assert files.day_names(kept.root) == [f"2026-01-{day}" for day in range(15, 23)]
     assert keep(kept).removed == []
 
 
@@ -70,7 +70,7 @@ def test_a_day_with_a_message_that_is_not_settled_stays(kept: Kept) -> None:
 
 def test_a_clock_that_jumps_a_month_ahead_costs_no_week(one: Kept) -> None:
     live(one, 7)
-    week = dayfiles.day_names(one.root)
+    week = files.day_names(one.root)
     assert len(week) == 8
     one.clock.advance(31 * DAY_MS)
     live(one, 0)
@@ -90,7 +90,7 @@ def test_a_folder_that_is_half_removed_is_finished_at_the_next_start(one: Kept) 
     (going / "00000001.jsonl").write_bytes(b"x\n")
     one.killed()
     assert not going.exists()
-    assert dayfiles.day_names(one.root) == ["2026-01-13", "2026-01-14", "2026-01-15"]
+    assert files.day_names(one.root) == ["2026-01-13", "2026-01-14", "2026-01-15"]
 
 
 def test_the_zone_of_the_machine_does_not_matter(one: Kept) -> None:

@@ -17,7 +17,7 @@ from yirangmq.cluster.wire import TXN
 from yirangmq.core.errors import NotActive, TooLarge, Unavailable, Unreachable
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
-from yirangmq.stores.etcd import EtcdStore
+from yirangmq.stores.etcd.store import EtcdStore
 
 pytestmark = pytest.mark.process
 MANY = 3_000

@@ -12,10 +12,10 @@ import pytest
 from yirangmq.core.errors import StoreError
 from yirangmq.fsio.background import Aside
 from yirangmq.fsio.disk import exists, isdir
-from yirangmq.stores.files_index import Index
-from yirangmq.stores.files_lock import RootLock
-from yirangmq.stores.holder import Holder, StoreLock
-from yirangmq.stores.segments_errands import Errands
+from yirangmq.stores.files.index import Index
+from yirangmq.stores.files.store import RootLock
+from yirangmq.stores.lock import Holder, StoreLock
+from yirangmq.stores.log.segment_set import Errands
 
 NOBODY = Holder(1, "", "node", "now")
 

@@ -11,8 +11,8 @@ from tests.stores.parts import document, only, open_queues, tree
 from tests.support.store_contract import picture
 from yirangmq import NewMessage
 from yirangmq.core.ports import Finding
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.files_entries import EMPTY, RECORD
+from yirangmq.stores.files.index import EMPTY, RECORD
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock
 
 LATER = "000000000099"

@@ -10,7 +10,7 @@ from yirangmq import NewMessage
 from yirangmq.broker.queues import Queues
 from yirangmq.core.message import Counts
 from yirangmq.core.states import WAITING, State
-from yirangmq.format.filenames import base36
+from yirangmq.stores.files.names import base36
 from yirangmq.testing import ManualClock
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "files-v1"

@@ -13,9 +13,9 @@ from yirangmq.core.message import RANK_LAST
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
 from yirangmq.core.validation import line_of
-from yirangmq.format.filenames import base36
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.files_chains import Chains, Member
+from yirangmq.stores.files.names import base36
+from yirangmq.stores.files.secondary_indexes import Chains, Member
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock
 
 ORDER = line_of("order-7")

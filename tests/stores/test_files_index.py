@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.stores.files_due import Calendar, Note, Stretch, stretch_of
-from yirangmq.stores.files_index import Index
-from yirangmq.stores.files_shards import PRINT, Shards, fingerprint, shard_of
+from yirangmq.stores.files.index import Index
+from yirangmq.stores.files.secondary_indexes import PRINT, Shards, fingerprint, shard_of
+from yirangmq.stores.files.timer_index import Calendar, Note, Stretch, stretch_of
 
 
 def record(text: str, number: int) -> bytes:

@@ -10,8 +10,8 @@ from yirangmq.core.policy import MAX_BODY
 from yirangmq.core.states import State
 from yirangmq.core.validation import line_of
 from yirangmq.format.envelope import MAX_HEADER
-from yirangmq.format.filenames import DEPTH, TOPS, Card, due_in, is_vague, read_name, top_of
-from yirangmq.stores.files_content import completed, write_envelope
+from yirangmq.stores.files.message_file import completed, write_envelope
+from yirangmq.stores.files.names import DEPTH, TOPS, Card, due_in, is_vague, read_name, top_of
 
 MOMENTS = st.sampled_from([0, 1, 999, 1_768_296_060_000, 9 * 10**12]) | st.integers(0, 9 * 10**12)
 COUNTS = st.integers(0, 10**6)

@@ -11,7 +11,7 @@ import pytest
 from tests.support.pages import code_blocks
 from tests.support.wait import PATIENCE
 from yirangmq.core.message import Reason
-from yirangmq.format.filenames import LETTER_OF, NOTES, TOPS, folder_of, read_name
+from yirangmq.stores.files.names import LETTER_OF, NOTES, TOPS, folder_of, read_name
 
 PAGE = (Path(__file__).parents[2] / "docs" / "files.md").read_text()
 

@@ -15,7 +15,7 @@ from yirangmq import NewMessage
 from yirangmq.core.errors import StoreTooNew
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock
 
 

@@ -11,7 +11,7 @@ from tests.support.store_contract import NOW, bring, envelope, listed, move, put
 from yirangmq import NewMessage
 from yirangmq.core.errors import StoreError
 from yirangmq.core.states import State
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock
 
 HOUR = 3_600_000

@@ -11,7 +11,7 @@ import pytest
 from tests.stores.parts import drop, open_queues
 from tests.support.wait import PATIENCE
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 
 
 def test_two_openers_share_everything(tmp_path: Path) -> None:

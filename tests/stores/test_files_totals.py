@@ -20,7 +20,7 @@ from yirangmq.core.message import lease_id
 from yirangmq.core.ports import Change, Transaction
 from yirangmq.core.states import State
 from yirangmq.format.envelope import NewMessage
-from yirangmq.stores.files import FilesStore
+from yirangmq.stores.files.store import FilesStore
 from yirangmq.testing import ManualClock, open_for_test
 from yirangmq.torture.snapshot import Snapshot, mistotals, take
 

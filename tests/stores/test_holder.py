@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
-from yirangmq.stores.holder import Holder, StoreLock, lock_path, who_serves
+from yirangmq.stores.lock import Holder, StoreLock, lock_path, who_serves
 
 HOLDER = Holder(4711, "unix:/run/y.sock", "north", "2026-01-13T09:21:00Z")
 

@@ -15,9 +15,9 @@ from yirangmq.core.policy import Defaults
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.doors.health import QUEUES_PER_LOOK, Health
 from yirangmq.format.envelope import NewMessage, build
-from yirangmq.stores import files_queues
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.files import metadata
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 
 FEW, MANY = 1000, 3000
@@ -72,7 +72,7 @@ class Work:
 def works(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Work, Work]]:
-    monkeypatch.setattr(files_queues, "IN_TURN", IN_TURN)
+    monkeypatch.setattr(metadata, "IN_TURN", IN_TURN)
     stores: list[Store]
     if request.param == "sqlite":
         stores = [ServedSqliteStore(tmp_path / f"{n}.db", durability="os", seconds=None) for n in range(2)]

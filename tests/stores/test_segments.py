@@ -9,8 +9,8 @@ from tests.support.clock import START_NS, NanosecondClock
 from tests.support.segment_log import SECOND, SMALL, fill, make_log, names, new, open_log, segments, sequences
 from yirangmq.core.errors import BadInput, Retired, StoreBusy, TooLarge, Unavailable
 from yirangmq.core.topics import MOST_SEQUENCE, Appended, NewRecord, Retention, Trimmed
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire.records import RecordReader
 
 SIZES = (0, 1, 4064, 4065, 1 << 20)

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from tests.support.segment_log import SMALL, fill, names, new, open_log, segments, sequences
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreTooNew, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord, Record
-from yirangmq.stores.segments import LogSettings
-from yirangmq.stores.segments_layout import HEAD_SIZE
-from yirangmq.stores.segments_scan import strays
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import LogSettings
+from yirangmq.stores.log.readonly import SegmentView
+from yirangmq.stores.log.segment_format import HEAD_SIZE, strays
 
 
 class Made:

@@ -12,8 +12,8 @@ from tests.support.pages import code_blocks
 from tests.support.record_examples import frame_of
 from tests.support.segment_log import SECOND, open_log, segments
 from yirangmq.core.topics import NO_HEADERS, Record
-from yirangmq.stores import segments_layout as layout
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log import segment_format as layout
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire import records
 
 PAGE = (Path(__file__).parents[2] / "docs" / "log.md").read_text()

@@ -14,10 +14,9 @@ from tests.support.clock import START_NS, NanosecondClock
 from tests.support.segment_log import SECOND, SMALL, fill, new, open_log, segments, sent, sequences
 from yirangmq.core.errors import BadInput, NotFound, Retired, StoreDamaged, WrongEpoch
 from yirangmq.core.topics import Gap, NewRecord
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_chain import Chain
-from yirangmq.stores.segments_reader import SegmentReader
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.reader import Chain, SegmentReader
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.wire.records import RecordReader
 
 

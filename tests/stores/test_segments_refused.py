@@ -16,8 +16,8 @@ from tests.support.segment_log import SMALL, CarelessDisk, fill, new, open_log, 
 from yirangmq.core.errors import QueueError, StoreError, StoreFull, StoreReadOnly
 from yirangmq.core.topics import NewRecord, Record
 from yirangmq.fsio.disk import LARGE, Disk
-from yirangmq.stores.segments import SegmentLog
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.log import SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 
 TRIMS = {9: 10, 14: 20, 24: 40}
 """After which append to trim, and to where."""

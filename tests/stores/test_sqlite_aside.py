@@ -15,12 +15,11 @@ from tests.support.sqlite import OrderedIds, after_a_kill, ids, plain, served
 from tests.support.wait import PATIENCE, until
 from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import StoreBusy, StoreError
-from yirangmq.stores import sqlite
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_open import Patience
-from yirangmq.stores.sqlite_redo import Mark, commits, is_held
-from yirangmq.stores.sqlite_ring import RedoFile
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite import store as sqlite
+from yirangmq.stores.sqlite.connection import Patience
+from yirangmq.stores.sqlite.redo_log import Mark, RedoFile, commits, is_held
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 
 SMALL = 16 * 1024

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.sqlite import open_sqlite
 from yirangmq import LeaseLost, NewMessage
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 
 FAULTS = {
     "nowhere": "DELETE FROM ready WHERE seq = 5",

@@ -19,11 +19,11 @@ from yirangmq.broker.deadletters import DeadLetters
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store, Transaction
 from yirangmq.core.states import State
-from yirangmq.stores import sqlite_content
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_content import Contents, laid, number_of, part
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite import payloads as sqlite_content
+from yirangmq.stores.sqlite.payloads import Contents, laid, number_of, part
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 QUEUES = ("mail", "post")

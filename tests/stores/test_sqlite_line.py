@@ -15,8 +15,8 @@ from yirangmq.core.message import RANK_LAST, Envelope
 from yirangmq.core.ports import Change, Store, Transaction
 from yirangmq.core.states import State
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_arrivals import EACH, MOST_ARRIVED_BYTES, Arrivals
+from yirangmq.stores.sqlite.cache import EACH, MOST_ARRIVED_BYTES, Arrivals
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock
 
 QUEUES = ("mail", "post")

@@ -13,9 +13,9 @@ from yirangmq.broker.verbs import Verbs
 from yirangmq.clock import TimeOrderedIds
 from yirangmq.core.message import Envelope, Message
 from yirangmq.core.ports import Transaction
-from yirangmq.stores import sqlite_named
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_named import Named
+from yirangmq.stores.sqlite import cache
+from yirangmq.stores.sqlite.cache import Named
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import ManualClock
 
 IDS = ("a", "b", "c")
@@ -117,7 +117,7 @@ def test_a_transaction_that_failed_is_not_remembered(tmp_path: Path) -> None:
 
 def test_no_more_than_so_many_bytes_are_kept() -> None:
     named = Named()
-    large = b"x" * (sqlite_named.MOST_CONTENT_BYTES // 10)
+    large = b"x" * (cache.MOST_CONTENT_BYTES // 10)
     cards = []
     for seq in range(1, 40):
         sent = Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", large, False)
@@ -130,7 +130,7 @@ def test_no_more_than_so_many_bytes_are_kept() -> None:
 
 def test_no_more_than_so_many_names_are_kept() -> None:
     named = Named()
-    for seq in range(sqlite_named.MOST_CARDS + 1):
+    for seq in range(cache.MOST_CARDS + 1):
         named.drafted(seq, [Envelope("q", f"m{seq}", 1, 0, 0, 0, None, "", b"", False)], 9)
     assert named.by_id("q", ["m0"], {}) is None
-    assert named.by_id("q", [f"m{sqlite_named.MOST_CARDS}"], {}) is not None
+    assert named.by_id("q", [f"m{cache.MOST_CARDS}"], {}) is not None

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import apsw
 import pytest
 
-from yirangmq.stores.sqlite_recorder import MOST_IN_VAIN, Recorder
+from yirangmq.stores.sqlite.cache import MOST_IN_VAIN, Recorder
 
 LOOK = "SELECT n FROM line WHERE queue = ? ORDER BY n"
 PUT = "INSERT INTO line VALUES (?, ?)"

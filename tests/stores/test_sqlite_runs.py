@@ -13,8 +13,8 @@ from yirangmq import NewMessage, QueueError
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_line import spans
+from yirangmq.stores.sqlite.runs import spans
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, ManualClock, open_for_test
 
 QUEUES = ("mail", "post")

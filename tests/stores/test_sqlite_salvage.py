@@ -17,7 +17,7 @@ from yirangmq.core.errors import StoreBusy, StoreDamaged
 from yirangmq.core.ports import Finding
 from yirangmq.format.json_codec import loads
 from yirangmq.stores.open import mend
-from yirangmq.stores.sqlite_open import PAGE_SIZE, open_connection
+from yirangmq.stores.sqlite.connection import PAGE_SIZE, open_connection
 
 SENT = 600
 POLICY = {"visibilityTimeoutSec": 600}

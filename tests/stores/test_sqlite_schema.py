@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.sqlite import open_sqlite
 from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreTooNew
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_open import APPLICATION_ID, steps
+from yirangmq.stores.sqlite.connection import APPLICATION_ID, steps
+from yirangmq.stores.sqlite.store import SqliteStore
 
 NEWEST = steps()[-1][0]
 MESSAGE = "seq, queue, id, rank, published_at, available_at, expires_at, header, payload"
@@ -78,7 +78,7 @@ def test_a_migration_that_is_interrupted_leaves_the_old_file(tmp_path: Path, mon
     path = tmp_path / "queue.db"
     _made(path, NEWEST).close()
     broken = [*steps(), (NEWEST + 1, "CREATE TABLE half (a); CREATE TABLE half (a);")]
-    monkeypatch.setattr("yirangmq.stores.sqlite_open.steps", lambda: broken)
+    monkeypatch.setattr("yirangmq.stores.sqlite.connection.steps", lambda: broken)
     with pytest.raises(apsw.SQLError):
         SqliteStore(path)
     db = apsw.Connection(str(path))

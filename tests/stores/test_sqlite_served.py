@@ -17,12 +17,12 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.errors import NotFound, StoreBusy, StoreDamaged
 from yirangmq.format.envelope import NewMessage
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores import sqlite_open
 from yirangmq.stores.open import mend
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_open import CHECKPOINT_BYTES
-from yirangmq.stores.sqlite_redo import bodies, mark_of
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite import connection
+from yirangmq.stores.sqlite.connection import CHECKPOINT_BYTES
+from yirangmq.stores.sqlite.redo_log import bodies, mark_of
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
 REDO = "queue.db-redo"
@@ -371,8 +371,8 @@ def test_what_is_left_is_taken_in_before_the_tables_change(
     with store.transaction() as transaction:
         transaction.set_note("one", "1")
     left = after_a_kill(home, tmp_path / "left")
-    later = [*sqlite_open.steps(), (99, "ALTER TABLE note ADD COLUMN more TEXT;")]
-    monkeypatch.setattr(sqlite_open, "steps", lambda: later)
+    later = [*connection.steps(), (99, "ALTER TABLE note ADD COLUMN more TEXT;")]
+    monkeypatch.setattr(connection, "steps", lambda: later)
     with plain(left).transaction(write=False) as transaction:
         assert transaction.note("one") == "1"
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.page_cache import is_in_memory, on_disk
 from yirangmq.core.errors import NotFound, StoreError
 from yirangmq.fsio.disk import LARGE
-from yirangmq.stores.stages import StageFiles
+from yirangmq.stores.staging import StageFiles
 
 PIECE = os.urandom(LARGE)
 

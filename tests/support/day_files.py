@@ -10,10 +10,10 @@ from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
 from yirangmq.format.journal_line import read
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles import DayFiles
-from yirangmq.stores.dayfiles_check import check
-from yirangmq.stores.journaled import JournaledStore
+from yirangmq.stores.journal import files
+from yirangmq.stores.journal.files import DayFiles
+from yirangmq.stores.journal.maintenance import check
+from yirangmq.stores.journal.store import JournaledStore
 from yirangmq.testing import CountingIds, FailingStore, ManualClock, open_for_test
 
 DAY_MS = 86_400_000
@@ -48,8 +48,8 @@ class Kept:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        names = dayfiles.files(self.root)
-        return [read(line) for name in names for line in dayfiles.lines(self.root / name)]
+        names = files.files(self.root)
+        return [read(line) for name in names for line in files.lines(self.root / name)]
 
     def told(self) -> list[tuple[str, str, str]]:
         return [(one["record"], one["messageId"], one.get("state", "")) for one in self.records]

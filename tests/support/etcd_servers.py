@@ -10,7 +10,7 @@ from tests.support.server_process import Daemon, until
 from yirangmq.cluster.address import read_address
 from yirangmq.cluster.campaign import Leader
 from yirangmq.core.errors import QueueError
-from yirangmq.stores.etcd import who_leads
+from yirangmq.stores.etcd.store import who_leads
 
 PATIENCE = 60.0
 ROOT = Path(__file__).parents[2]

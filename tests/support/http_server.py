@@ -39,7 +39,7 @@ from yirangmq.doors.topics import TopicCalls
 from yirangmq.doors.webhooks.webhooks import Webhooks
 from yirangmq.fsio.background import Aside
 from yirangmq.observe.alert_file import AlertFile
-from yirangmq.stores.stages import StageFiles
+from yirangmq.stores.staging import StageFiles
 from yirangmq.topics.batching import FeedForBatches
 from yirangmq.topics.bridging import FeedForBridges
 from yirangmq.topics.publisher import Publisher

@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 
 from tests.support.session import Client, Server
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 from yirangmq.wire import messages
 from yirangmq.wire.frames import Kind
 

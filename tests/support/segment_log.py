@@ -10,9 +10,9 @@ from typing import Any
 from tests.support.clock import START_NS
 from yirangmq.core.topics import NewRecord, Piece, Record
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_layout import State, Topic, first_of
-from yirangmq.stores.segments_make import Making, Workshop
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.segment_files import Making, Workshop
+from yirangmq.stores.log.segment_format import State, Topic, first_of
 from yirangmq.wire.records import RecordReader
 
 SMALL = LogSettings(segment_bytes=4096, ahead=False)

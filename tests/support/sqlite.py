@@ -7,8 +7,8 @@ from typing import Any
 
 from yirangmq.broker.queues import Queues
 from yirangmq.core.ports import Store
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import CountingIds, open_for_test
 
 

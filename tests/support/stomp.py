@@ -14,7 +14,7 @@ from yirangmq.doors.stomp.hub import Hub
 from yirangmq.doors.stomp.session import Parlour, StompSession
 from yirangmq.fsio.background import Aside
 from yirangmq.stores.cursors import open_cursors
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Settings
 from yirangmq.wire.stomp import V12, Frame, StompReader, encode

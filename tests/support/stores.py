@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from yirangmq.core.ports import Store, Transaction
-from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.memory_state import MemoryState
+from yirangmq.stores.memory import MemoryState, MemoryStore
 from yirangmq.stores.open import open_store
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 
 KINDS = ("memory", "sqlite", "files")
 ALL_KINDS = (*KINDS, "served")

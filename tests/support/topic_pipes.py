@@ -15,7 +15,7 @@ from yirangmq.core.topics import NewRecord, Record, Start
 from yirangmq.fsio.background import Aside
 from yirangmq.fsio.disk import Disk
 from yirangmq.stores.cursors import open_cursors
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.asking import Ask
 from yirangmq.topics.feed import Stored
 from yirangmq.topics.lines import Dialect, Take

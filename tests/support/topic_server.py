@@ -21,8 +21,8 @@ from yirangmq.doors.house import House, Introduction
 from yirangmq.doors.sockets import Door, Limits, listen_tcp, listen_unix
 from yirangmq.doors.topics import TopicCalls
 from yirangmq.stores.cursors import open_cursors
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import LogSettings, SegmentLog
 from yirangmq.topics.feed import Stored
 from yirangmq.topics.publisher import Opening, Publisher
 from yirangmq.topics.stage import Loop, Settings

@@ -108,7 +108,14 @@ def crew(*modules: str) -> Iterator[Crew]:
     context = multiprocessing.get_context("forkserver")
     # "__main__" is pytest itself, which otherwise each worker would load again.
     context.set_forkserver_preload(
-        ["__main__", __name__, "yirangmq.broker.queues", "yirangmq.stores.sqlite", "yirangmq.stores.files", *modules]
+        [
+            "__main__",
+            __name__,
+            "yirangmq.broker.queues",
+            "yirangmq.stores.sqlite.store",
+            "yirangmq.stores.files.store",
+            *modules,
+        ]
     )
     team = Crew(context)
     try:

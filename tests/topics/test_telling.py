@@ -16,8 +16,8 @@ from yirangmq.observe.metrics import Metrics
 from yirangmq.observe.numbers import Histogram
 from yirangmq.observe.prometheus import METRICS, page
 from yirangmq.observe.telling import describe
-from yirangmq.stores import segments_reader
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.log import reader
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.topics.stage import Settings
 from yirangmq.wire.records import RecordReader
 
@@ -128,7 +128,7 @@ def test_pieces_of_a_size_end_where_frames_end(tmp_path: Path) -> None:
 def test_a_long_way_through_what_nobody_wants_gives_signs_of_life(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments_reader, "LONG_WAY", 10_000)
+    monkeypatch.setattr(reader, "LONG_WAY", 10_000)
     with SegmentLog(tmp_path / "log", LogSettings(1 << 20, "os", ahead=False)) as log:
         for number in range(100):
             log.append([NewRecord("wanted" if number in (50, 99) else "other", b"x" * 1000)])

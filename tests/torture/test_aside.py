@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.sqlite import OrderedIds, ids
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_redo import Mark
-from yirangmq.stores.sqlite_ring import RedoFile
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.sqlite.redo_log import Mark, RedoFile
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.testing import open_for_test
 from yirangmq.torture.backends import STORE
 from yirangmq.torture.cuts import wrecks

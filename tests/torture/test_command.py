@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.core.errors import BadInput
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.torture import backends
 from yirangmq.torture.backends import STORE, SqliteBackend
 from yirangmq.torture.command import power_cut_arguments, run_power_cuts

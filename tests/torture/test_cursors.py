@@ -5,7 +5,7 @@ from pathlib import Path
 from random import Random
 
 from yirangmq.core.topics import Cursor
-from yirangmq.stores.cursors_sqlite import SqliteCursors
+from yirangmq.stores.cursors import SqliteCursors
 from yirangmq.torture.backends import SHARED, STORE
 from yirangmq.torture.cuts import wrecks
 from yirangmq.torture.journal import Called, Journal, Returned

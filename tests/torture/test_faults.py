@@ -19,8 +19,8 @@ from yirangmq.cli.fault_server import FaultServer
 from yirangmq.core.errors import StoreBusy
 from yirangmq.core.ports import Transaction
 from yirangmq.doors.http import together
-from yirangmq.stores.files_deeds import Deeds
-from yirangmq.stores.files_lock import RootLock
+from yirangmq.stores.files.store import RootLock
+from yirangmq.stores.files.undo_log import Deeds
 from yirangmq.torture.command import power_cut_arguments
 from yirangmq.torture.faults import protocols, targets
 from yirangmq.torture.faults.command import fault_arguments, run_faults

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from yirangmq.broker.queues import Queues
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.torture.judge import Expected, differences, judge
 from yirangmq.torture.ledger import Ledger
 from yirangmq.torture.snapshot import NOTHING, Snapshot, take

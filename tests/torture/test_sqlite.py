@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from yirangmq.core.ports import Store
-from yirangmq.stores.sqlite import SqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.torture.backends import STORE, ServedBackend, SqliteBackend
 from yirangmq.torture.journal import SyncFolder
 from yirangmq.torture.recording_disk import RecordingDisk
@@ -52,7 +52,7 @@ def test_a_server_that_is_careless_with_its_records_is_found_out(bug: str, monke
     if bug == "a record is not synced":
         monkeypatch.setattr(RecordingDisk, "fdatasync", lambda self, fd: None)
     else:
-        monkeypatch.setattr("yirangmq.stores.sqlite_served.new_generation", lambda: 1)
+        monkeypatch.setattr("yirangmq.stores.sqlite.server_store.new_generation", lambda: 1)
     report = torture(Plan(ServedBackend(), steps=30, seed=1, states=4, enough=1))
     assert len(report.losses) == 1
 

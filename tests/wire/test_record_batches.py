@@ -8,7 +8,7 @@ import pytest
 
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.core.topics import NO_HEADERS, NewRecord
-from yirangmq.stores.segments import SegmentLog
+from yirangmq.stores.log.log import SegmentLog
 from yirangmq.wire.records import MANY, PLAIN, check_batch
 
 KNOWN = {"known": 7}

@@ -13,10 +13,9 @@ from yirangmq.clock import SystemClock, TimeOrderedIds
 from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.format.json_codec import dumps
 from yirangmq.fsio.permissions import open_file
-from yirangmq.stores.dayfiles import BESIDE, DayFiles
-from yirangmq.stores.holder import Holder, StoreLock
-from yirangmq.stores.journal_told import read_position
-from yirangmq.stores.journaled import JournaledStore
+from yirangmq.stores.journal.files import BESIDE, DayFiles
+from yirangmq.stores.journal.store import JournaledStore, read_position
+from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
 
 

@@ -39,7 +39,7 @@ class Batching:
         """Made when somebody brings one, or an earlier server has left something of one."""
         if self._made is None:
             from yirangmq.broker.batches import Batches
-            from yirangmq.stores.stages import StageFiles
+            from yirangmq.stores.staging import StageFiles
             from yirangmq.topics.batching import FeedForBatches
 
             self._made = Batches(self._desk, StageFiles(self._folder), self._aside.run, *self._parts)

@@ -24,7 +24,7 @@ from yirangmq.core.ports import Clock, Transaction
 from yirangmq.doors.forwarding import Gate, Target
 from yirangmq.doors.keys import KeysDoor
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.etcd import EtcdStore
+from yirangmq.stores.etcd.store import EtcdStore
 
 EVERYWHERE = ("0.0.0.0", "[::]")
 

@@ -19,9 +19,8 @@ from yirangmq.core.errors import BadInput, NotFound
 from yirangmq.core.journal import Kind, day_of, is_day
 from yirangmq.core.setting_types import KEEP_DAYS
 from yirangmq.format import journal_line
-from yirangmq.stores import dayfiles
-from yirangmq.stores.dayfiles_check import check
-from yirangmq.stores.dayfiles_house import housekeep, size_of
+from yirangmq.stores.journal import files as dayfiles
+from yirangmq.stores.journal.maintenance import check, housekeep, size_of
 
 SHOWN = 20
 SWITCH_ON = "a server writes them once files_by_date is switched on: yirangmq serve --files-by-date on"

@@ -18,10 +18,9 @@ from yirangmq.doors.values import reading
 from yirangmq.format.journal_line import instant
 from yirangmq.format.json_codec import dumps
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.dayfiles import DayFiles
-from yirangmq.stores.dayfiles_check import Checked, check
-from yirangmq.stores.dayfiles_house import Housekept, housekeep
-from yirangmq.stores.journaled import JournaledStore
+from yirangmq.stores.journal.files import DayFiles
+from yirangmq.stores.journal.maintenance import Checked, Housekept, check, housekeep
+from yirangmq.stores.journal.store import JournaledStore
 
 HOUR_MS = 3_600_000
 RETRY_MS = 60_000

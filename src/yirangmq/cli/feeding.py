@@ -54,7 +54,7 @@ def _opening(config: Config) -> Opening:
     folder = Path(config.topics_folder).absolute()
 
     def open_log() -> Log:
-        from yirangmq.stores.segments import LogSettings, SegmentLog  # a server without topics does not load it
+        from yirangmq.stores.log.log import LogSettings, SegmentLog  # a server without topics does not load it
 
         with translated(folder):
             make_folder(folder.parent)

@@ -10,7 +10,7 @@ from pathlib import Path
 from yirangmq.config.config import Config
 from yirangmq.core.health import HealthReason, health_reason
 from yirangmq.fsio.permissions import GROUP, loose
-from yirangmq.stores.loose import loose_parts
+from yirangmq.stores.open import loose_parts
 
 OTHERS = 0o007
 

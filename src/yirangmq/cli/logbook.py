@@ -20,9 +20,9 @@ from yirangmq.core.ports import Finding
 from yirangmq.core.topics import MOST_SEQUENCE, Record, Wanted
 from yirangmq.format.topic_record import as_json
 from yirangmq.observe.progress import Progress
-from yirangmq.stores.segments import SegmentLog
-from yirangmq.stores.segments_check import ASIDE, Checked, check, has_segments, sound_records
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.check import ASIDE, Checked, check, has_segments, sound_records
+from yirangmq.stores.log.log import SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
 
 
 def check_options(parser: argparse.ArgumentParser) -> None:

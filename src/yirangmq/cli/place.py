@@ -14,7 +14,7 @@ from yirangmq.client.address import SCHEMES as ADDRESSES
 from yirangmq.core.errors import BadInput, NotFound, StoreReadOnly, Unavailable
 from yirangmq.core.setting_types import module_names
 from yirangmq.fsio.atomic_file import make_folder
-from yirangmq.stores.holder import lock_path, who_serves
+from yirangmq.stores.lock import lock_path, who_serves
 from yirangmq.stores.open import SCHEMES
 
 BACKENDS = {"sqlite": "sqlite", "files": "fs", "etcd": "etcd", "memory": "memory"} | dict.fromkeys(ADDRESSES, "server")
@@ -172,7 +172,7 @@ def expects_server(place: Place, args: argparse.Namespace) -> bool:
 def _leader_of(url: str) -> str:
     """Of the nodes that serve a store in etcd the one that leads, where we can reach it; "" if nobody serves it."""
     from yirangmq.cluster.address import read_address
-    from yirangmq.stores.etcd import who_leads
+    from yirangmq.stores.etcd.store import who_leads
 
     leader = who_leads(read_address(url, os.environ))
     if leader is None or not leader.forward:

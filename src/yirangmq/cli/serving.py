@@ -29,7 +29,7 @@ from yirangmq.fsio import permissions
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.observe import logs
 from yirangmq.observe.logs import log, values
-from yirangmq.stores.holder import Holder, StoreLock
+from yirangmq.stores.lock import Holder, StoreLock
 from yirangmq.stores.open import open_store
 
 MOST_TOKEN = 4096

@@ -23,11 +23,11 @@ from yirangmq.core.topics import Cursor, TopicState, check_subscriber, check_top
 from yirangmq.format.topic_record import cursor_document, instant
 from yirangmq.fsio.atomic_file import make_folder
 from yirangmq.stores.cursors import open_cursors
-from yirangmq.stores.holder import Holder, StoreLock
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_chain import to_be_trimmed
-from yirangmq.stores.segments_check import has_segments
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.lock import Holder, StoreLock
+from yirangmq.stores.log.check import has_segments
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.reader import to_be_trimmed
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.paging import PageLimits, read_page
 
 BYTES_PER_PAGE = 1 << 20

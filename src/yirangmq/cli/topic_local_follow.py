@@ -10,7 +10,7 @@ from yirangmq.client.topic_values import TopicRecord
 from yirangmq.core.errors import WrongEpoch
 from yirangmq.core.topic_filter import Filter
 from yirangmq.core.topics import Cursor, Cursors
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.topics.paging import PageLimits, read_page
 
 POLL_SECONDS = 0.2

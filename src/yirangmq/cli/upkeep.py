@@ -14,8 +14,7 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput, NotFound, QueueError, StoreBusy, StoreDamaged, WrongState
 from yirangmq.core.ports import Finding, Transaction
 from yirangmq.core.states import KEPT, State
-from yirangmq.stores.loose import loose_parts
-from yirangmq.stores.open import mend
+from yirangmq.stores.open import loose_parts, mend
 
 MOST_DUE = 1_000_000
 """More than this a dry run does not count."""

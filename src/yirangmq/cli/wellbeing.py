@@ -13,8 +13,8 @@ from yirangmq.clock import SystemClock
 from yirangmq.core.errors import BadInput, NotActive, NotFound, Unavailable, Unreachable
 from yirangmq.core.health import DOWN, FAIL, HealthReason, health_reason
 from yirangmq.doors.health import Health
-from yirangmq.stores.holder import who_serves
-from yirangmq.stores.loose import loose_parts
+from yirangmq.stores.lock import who_serves
+from yirangmq.stores.open import loose_parts
 
 COLUMNS = (
     Column("peer"),

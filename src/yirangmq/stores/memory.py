@@ -1,12 +1,425 @@
-"""Messages in this process's memory, for tests. Knows: dicts and sorted lists. Does not know: disks."""
+"""Messages in this process's memory, for tests. Knows: dicts and sorted lists. Does not know: disks.
 
-from collections.abc import Iterator
+What the memory store holds, and how to change it with a way back. Knows: dicts and sorted lists.
+Does not know: what the entries mean.
+
+One batch on messages in memory: every change can be undone, and the line and the calendar follow the cards.
+Slow where simple is clearer: it is what the other stores are compared with."""
+
+import threading
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
 
-from yirangmq.core.errors import StoreError
-from yirangmq.core.ports import Finding
-from yirangmq.stores.memory_state import Edit, MemoryState
-from yirangmq.stores.memory_transaction import MemoryTransaction
+from yirangmq.core import transitions, validation
+from yirangmq.core.errors import BadInput, StoreError
+from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Change, Finding, Page, Stored
+from yirangmq.core.states import WAITING, State
+from yirangmq.format.json_codec import loads
+
+ABSENT: Any = object()
+
+
+class MemoryState:
+    """What has been committed. It outlives the stores opened on it, as a file outlives a process."""
+
+    def __init__(self) -> None:
+        self.numbers = {"last": 0}
+        self.policies: dict[str, str | None] = {}
+        self.counts: dict[str, Counts] = {}
+        self.cards: dict[int, Message] = {}
+        self.envelopes: dict[int, Envelope] = {}
+        self.failures: dict[int, Failure] = {}
+        self.names: dict[tuple[str, str], int] = {}
+        self.keys: dict[tuple[str, str], tuple[int, int, str]] = {}
+        """Deduplication: (queue, key) to (until, seq, id)."""
+        self.lines: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        """The ready messages of each queue and target as (rank, place, seq), sorted."""
+        self.groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """The messages of each queue's groups that are not done with, as (place, seq), sorted."""
+        self.due: list[tuple[int, int]] = []
+        """(due_at, seq) of every message on which time will act, sorted."""
+        self.notes: dict[str, str] = {}
+        self.lock = threading.Lock()
+        self.news = threading.Condition()
+        self.version = 0
+
+
+class Edit:
+    """Changes that can all be taken back, the last one first."""
+
+    def __init__(self) -> None:
+        self._inverses: list[Callable[[], object]] = []
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self._inverses)
+
+    def undo(self) -> None:
+        while self._inverses:
+            self._inverses.pop()()
+
+    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        old = table.get(key, ABSENT)
+        self._inverses.append(lambda: _set(table, key, old))
+        _set(table, key, value)
+
+    def remove(self, table: dict[Any, Any], key: Any) -> None:
+        if key in table:
+            self.put(table, key, ABSENT)
+
+    def enter(self, line: list[Any], entry: tuple[int, ...]) -> None:
+        """Into a sorted list, at its place."""
+        insort(line, entry)
+        self._inverses.append(lambda: _take_out(line, entry))
+
+    def leave(self, line: list[Any], entry: tuple[int, ...]) -> None:
+        _take_out(line, entry)
+        self._inverses.append(lambda: insort(line, entry))
+
+
+def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is ABSENT:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _take_out(line: list[Any], entry: tuple[int, ...]) -> None:
+    at = bisect_left(line, entry)
+    if line[at : at + 1] != [entry]:
+        raise LookupError(f"{entry} is not in line")
+    del line[at]
+
+
+_NEVER = 2**63
+
+
+class MemoryTransaction:
+    """One batch; see ``core.ports.Transaction`` for what each method promises."""
+
+    def __init__(self, state: MemoryState, edit: Edit) -> None:
+        self._state = state
+        self._edit = edit
+
+    # -- cards ----------------------------------------------------------------------------------------------------
+
+    def _set_card(self, message: Message) -> None:
+        """The one place where a card changes: the line and the calendar follow it."""
+        self._remove_card(message.seq)
+        self._edit.put(self._state.cards, message.seq, message)
+        if message.state is State.READY:
+            self._edit.enter(self._line(message), (message.rank, message.place, message.seq))
+        if message.group and message.state in WAITING:
+            self._edit.enter(self._group(message), (message.place, message.seq))
+        if message.due_at:
+            self._edit.enter(self._state.due, (message.due_at, message.seq))
+
+    def _remove_card(self, seq: int) -> None:
+        old = self._state.cards.get(seq)
+        if old is None:
+            return
+        self._edit.remove(self._state.cards, seq)
+        if old.state is State.READY:
+            self._edit.leave(self._line(old), (old.rank, old.place, old.seq))
+        if old.group and old.state in WAITING:
+            self._edit.leave(self._group(old), (old.place, old.seq))
+        if old.due_at:
+            self._edit.leave(self._state.due, (old.due_at, old.seq))
+
+    def _line(self, message: Message) -> list[tuple[int, int, int]]:
+        return self._state.lines.setdefault((message.queue, message.target), [])
+
+    def _group(self, message: Message) -> list[tuple[int, int]]:
+        return self._state.groups.setdefault((message.queue, message.group), [])
+
+    def _count(self, queue: str, **deltas: int) -> None:
+        counts = self._state.counts[queue]
+        changed = {name: getattr(counts, name) + delta for name, delta in deltas.items()}
+        self._edit.put(self._state.counts, queue, counts._replace(**changed))
+
+    def places(self, count: int) -> int:
+        last = self._state.numbers["last"]
+        self._edit.put(self._state.numbers, "last", last + count)
+        return last + 1
+
+    # -- policies and queues --------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> QueuePolicy:
+        return _read_policy(self.policy_text(queue), queue)
+
+    def policy_text(self, queue: str) -> str | None:
+        return self._state.policies.get(queue)
+
+    def set_policy(self, queue: str, text: str | None) -> None:
+        self._make_queue(queue)
+        self._edit.put(self._state.policies, queue, text)
+
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        known = self._state.counts
+        chosen = [name for name in known if name > after and name.startswith(prefix)] if after or prefix else known
+        return sorted(chosen)[:limit]
+
+    def queue_count(self) -> int:
+        return len(self._state.counts)
+
+    def has_queue(self, queue: str) -> bool:
+        return queue in self._state.counts
+
+    def policied(self) -> list[str]:
+        return sorted(queue for queue, text in self._state.policies.items() if text is not None)
+
+    def counts(self, queue: str) -> Counts:
+        return self._state.counts.get(queue, Counts())
+
+    def totals(self) -> Counts:
+        return sum_of(self._state.counts.values())
+
+    def recount(self, queue: str) -> Counts:
+        """The counters as they must be: each state from the cards, what has passed through as it stands."""
+        found = dict.fromkeys((state.value for state in State if state is not State.DROPPED), 0)
+        found["bytes"] = sum(_weight(message) for message in self._of(queue))
+        for message in self._of(queue):
+            if _is_counted(message):
+                found[message.state.value] += 1
+        return self.counts(queue)._replace(**found)
+
+    def in_runs(self) -> None:
+        """Each by itself."""
+
+    def delete_queue(self, queue: str) -> None:
+        self._forget(self._of(queue))
+        for key in [key for key in self._state.keys if key[0] == queue]:
+            self._edit.remove(self._state.keys, key)
+        self._edit.remove(self._state.policies, queue)
+        self._edit.remove(self._state.counts, queue)
+
+    def note(self, key: str) -> str | None:
+        return self._state.notes.get(key)
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        return {key: text for key, text in sorted(self._state.notes.items()) if key.startswith(prefix)}
+
+    def set_note(self, key: str, text: str | None) -> None:
+        validation.check_note(key)
+        if text is None:
+            self._edit.remove(self._state.notes, key)
+        else:
+            self._edit.put(self._state.notes, key, text)
+
+    def _make_queue(self, queue: str) -> None:
+        if queue not in self._state.counts:
+            self._edit.put(self._state.counts, queue, Counts())
+
+    def _of(self, queue: str) -> list[Message]:
+        return [message for message in self._state.cards.values() if message.queue == queue]
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
+        return [self._add(envelope, now, dedup_until, draft_until) for envelope in envelopes]
+
+    def _add(self, envelope: Envelope, now: int, dedup_until: int, draft_until: int | None) -> Stored:
+        self._make_queue(envelope.queue)
+        known = self._known(envelope, now)
+        if known is not None:
+            return known
+        if draft_until is None:
+            message = transitions.fresh(envelope, self.places(1), now)
+        else:
+            message = transitions.draft(envelope, self.places(1), draft_until, now)
+        self._set_card(message)
+        self._edit.put(self._state.envelopes, message.seq, envelope)
+        self._edit.put(self._state.names, (message.queue, message.id), message.seq)
+        if envelope.dedup_key is not None:
+            self._edit.put(
+                self._state.keys, (message.queue, envelope.dedup_key), (dedup_until, message.seq, message.id)
+            )
+        published = int(message.state is not State.DRAFT)
+        self._count(message.queue, published=published, bytes=_weight(message), **{message.state.value: 1})
+        return Stored(message.seq, message.id, False)
+
+    def _known(self, envelope: Envelope, now: int) -> Stored | None:
+        seq = self._state.names.get((envelope.queue, envelope.id))
+        if seq is not None:
+            return Stored(seq, envelope.id, True)
+        if envelope.dedup_key is None:
+            return None
+        until, seq, id = self._state.keys.get((envelope.queue, envelope.dedup_key), (0, 0, ""))
+        return Stored(seq, id, True) if until > now else None
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        for message, envelope in zip(messages, envelopes, strict=True):
+            self._check_known(message)
+            after = message._replace(size=envelope.size)
+            self._set_card(after)
+            self._edit.put(self._state.envelopes, message.seq, envelope)
+            self._count(message.queue, bytes=_weight(after) - _weight(message))
+
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[tuple[Message, Envelope]]:
+        found = self._state.lines.get((queue, 0), [])[:limit]
+        if target:
+            found = sorted(found + self._state.lines.get((queue, target), [])[:limit])[:limit]
+        return [(self._state.cards[seq], self._state.envelopes[seq]) for _, _, seq in found]
+
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        lines = [self._state.groups.get((queue, group)) for group in groups]
+        return [self._state.cards[line[0][1]] if line else None for line in lines]
+
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        held = [self._state.keys.get((queue, key), (0, 0, "")) for key in keys]
+        return [(seq, id) if until > now else None for until, seq, id in held]
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        for key, (seq, id) in holders.items():
+            self._edit.put(self._state.keys, (queue, key), (until, seq, id))
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
+        for key in keys:
+            self._edit.remove(self._state.keys, (queue, key))
+
+    def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
+        return [self._state.cards.get(seq) for seq in seqs]
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        return self.by_seq([self._state.names.get((queue, id), 0) for id in ids])
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        return [self._state.envelopes.get(message.seq) for message in messages]
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        return [self._state.failures.get(message.seq) for message in messages]
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        after = read_cursor(cursor, state)
+        found = sorted(
+            (place, message)
+            for message in self._of(queue)
+            if message.state is state and (place := listed_at(message)) > after
+        )[:limit]
+        last = ".".join(map(str, found[-1][0])) if len(found) == limit else ""
+        return Page([message for _, message in found], last)
+
+    # -- changing -------------------------------------------------------------------------------------------------
+
+    def swap(self, changes: Sequence[Change]) -> None:
+        for before, after, failure in changes:
+            self._check_known(before)
+            self._set_card(after)
+            if not after.body:
+                self._edit.remove(self._state.envelopes, after.seq)
+            if failure is not None:
+                self._edit.put(self._state.failures, after.seq, failure)
+            self._count_change(before, after, failure)
+
+    def _check_known(self, message: Message) -> None:
+        if self._state.cards.get(message.seq) != message:
+            raise StoreError(f"message {message.id} is not as the change says it was")
+
+    def _count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
+        if _is_counted(before):
+            self._count(before.queue, **{before.state.value: -1})
+        if _is_counted(after):
+            self._count(after.queue, **{after.state.value: 1})
+        was, now = before.state, after.state
+        self._count(
+            after.queue,
+            acked=int(now is State.DONE and was is not State.DONE),
+            dropped=int(now is State.DROPPED and was is not State.DROPPED),
+            redriven=int(now is State.READY and was in (State.DEAD, State.PARKED)),
+            failed=int(failure is not None),
+            published=int(was is State.DRAFT and now is State.READY),
+            bytes=_weight(after) - _weight(before),
+        )
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if _is_counted(message):
+                self._count(message.queue, bytes=-_weight(message), **{message.state.value: -1})
+        self._forget(messages)
+
+    def _forget(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            self._remove_card(message.seq)
+            self._edit.remove(self._state.envelopes, message.seq)
+            self._edit.remove(self._state.failures, message.seq)
+            self._edit.remove(self._state.names, (message.queue, message.id))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        end = bisect_right(self._state.due, (now, _NEVER))
+        return [self._state.cards[seq] for _, seq in self._state.due[: min(end, limit)]]
+
+    def next_due(self, before: int | None = None) -> int | None:
+        moment = self._state.due[0][0] if self._state.due else None
+        return None if moment is None or (before is not None and moment >= before) else moment
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        over = [key for key, (until, _, _) in self._state.keys.items() if until <= now][:limit]
+        for key in over:
+            self._edit.remove(self._state.keys, key)
+        return len(over)
+
+    def trim(self, limit: int) -> int:
+        surplus: list[Message] = []
+        for queue in [queue for queue, counts in self._state.counts.items() if counts.done]:
+            kept = [message for message in self._of(queue) if message.state is State.DONE and message.body]
+            over = len(kept) - self.policy(queue).archive.max_messages
+            surplus.extend(sorted(kept, key=lambda message: (message.changed_at, message.seq))[: max(0, over)])
+        del surplus[limit:]
+        self.swap([Change(message, remembered(message, self.policy(message.queue))) for message in surplus])
+        return len(surplus)
+
+
+def remembered(message: Message, policy: QueuePolicy) -> Message:
+    return message._replace(body=False, due_at=message.changed_at + policy.tombstone_ms)
+
+
+@lru_cache(maxsize=1000)
+def _read_policy(text: str | None, queue: str) -> QueuePolicy:
+    return read_policy(loads(text.encode()) if text else {}, queue)
+
+
+def _is_counted(message: Message) -> bool:
+    """A remembered id is not a kept message."""
+    return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
+
+
+def _weight(message: Message) -> int:
+    return message.size if message.state in WAITING else 0
+
+
+def listed_at(message: Message) -> tuple[int, ...]:
+    match message.state:
+        case State.READY:
+            return message.target, message.rank, message.place
+        case State.DEAD | State.PARKED:
+            return message.changed_at, message.seq
+        case _:
+            return 0, message.seq
+
+
+def read_cursor(cursor: str, state: State) -> tuple[int, ...]:
+    if not cursor:
+        return ()
+    try:
+        parts = tuple(map(int, cursor.split(".")))
+    except ValueError:
+        parts = ()
+    if state is State.READY and len(parts) == 2:
+        return 0, *parts
+    if len(parts) != (3 if state is State.READY else 2):
+        raise BadInput(f"{cursor!r} is not a cursor of this listing", field="cursor")
+    return parts
 
 
 class MemoryStore:

@@ -1,12 +1,19 @@
 """``sqlite:queue.db``, ``files:./queues``, ``etcd://h1,h2,h3``, ``memory:``: the scheme picks the store; each is
-loaded when asked for."""
+loaded when asked for.
 
+Parts of a store that other users may reach: for ``check``, ``repair`` and ``health``.
+
+Knows: which files and folders a store is made of. Does not know: who should use it; ``fsio.permissions`` does."""
+
+import stat
 from pathlib import Path
 
 from yirangmq.core.consumer_registry import Roster
 from yirangmq.core.errors import BadInput, StoreDamaged
 from yirangmq.core.policy import RESERVE_BYTES
 from yirangmq.core.ports import Clock, Finding, Store
+from yirangmq.fsio.permissions import access_in, loose
+from yirangmq.stores.lock import lock_path
 
 SCHEMES = ("sqlite", "files", "etcd", "memory")
 
@@ -31,7 +38,7 @@ def open_store(
     if not place:
         raise BadInput(f"say where: {scheme}:PATH", field="store")
     if scheme == "etcd":
-        from yirangmq.stores.etcd import open_etcd
+        from yirangmq.stores.etcd.store import open_etcd
 
         return open_etcd(url)
     if read_only:
@@ -40,13 +47,13 @@ def open_store(
         return open_read_only(scheme, place, durability)
     if scheme == "sqlite":
         if served:
-            from yirangmq.stores.sqlite_served import ServedSqliteStore
+            from yirangmq.stores.sqlite.server_store import ServedSqliteStore
 
             return ServedSqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
-        from yirangmq.stores.sqlite import SqliteStore
+        from yirangmq.stores.sqlite.store import SqliteStore
 
         return SqliteStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
-    from yirangmq.stores.files import FilesStore
+    from yirangmq.stores.files.store import FilesStore
 
     return FilesStore(Path(place), durability=durability, reserve_bytes=reserve_bytes)
 
@@ -57,7 +64,7 @@ def mend(url: str) -> list[Finding]:
     scheme, _, place = url.partition(":")
     if scheme != "sqlite":
         raise StoreDamaged(f"{place} cannot be mended without being opened")
-    from yirangmq.stores.sqlite_salvage import salvage
+    from yirangmq.stores.sqlite.salvage import salvage
 
     return salvage(Path(place))
 
@@ -67,6 +74,43 @@ def open_roster(url: str, clock: Clock) -> Roster | None:
     scheme, _, place = url.partition(":")
     if scheme in ("memory", "etcd"):
         return None
-    from yirangmq.stores.roster import RosterFolder
+    from yirangmq.stores.consumer_registry import RosterFolder
 
     return RosterFolder(Path(f"{place.rstrip('/')}.consumers"), clock)
+
+
+KIND = "permissions"
+BESIDE = ("", "-wal", "-shm", "-redo", ".lock")
+
+
+def parts_of(url: str) -> list[Path]:
+    """What others must not reach. A folder that holds a SQLite file belongs to the store if a server uses it as its
+    data folder; any other may be a person's own."""
+    scheme, _, place = url.partition(":")
+    if scheme == "files" and place:
+        return [Path(place).absolute()]
+    if scheme != "sqlite" or not place:
+        return []
+    path, lock = Path(place).absolute(), lock_path(url)
+    folder = [path.parent] if lock is not None and lock.exists() else []
+    return [*folder, *(one for end in BESIDE if (one := Path(f"{path}{end}")).exists())]
+
+
+def loose_parts(url: str, *, repair: bool = False) -> list[Finding]:
+    """``repair``: take the access away from others."""
+    found = []
+    for part in parts_of(url):
+        text = loose(part)
+        if text:
+            found.append(Finding(KIND, str(part), text, repair and _tighten(part)))
+    return found
+
+
+def _tighten(part: Path) -> bool:
+    try:
+        access = access_in(part if part.is_dir() else part.parent)
+        wanted = access.folder if part.is_dir() else access.file
+        part.chmod(stat.S_IMODE(part.stat().st_mode) & wanted)
+    except OSError:
+        return False
+    return True

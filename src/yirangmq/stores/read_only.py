@@ -20,9 +20,9 @@ import apsw
 from yirangmq.core.errors import StoreDamaged, StoreError, StoreReadOnly
 from yirangmq.core.ports import Finding, Store, Transaction
 from yirangmq.fsio.errors import unwritable
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_open import open_reading
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.connection import open_reading
+from yirangmq.stores.sqlite.store import SqliteStore
 
 COPIED = ("", "-wal", "-redo")
 

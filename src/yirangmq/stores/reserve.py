@@ -2,12 +2,19 @@
 
 Ack, nack, drop, purge and lease need a little space: pages of a WAL, a folder, a line in a journal. When one of them
 finds no space, the store removes this file, the work is repeated, and the file is made again as soon as there is room.
-Publishing never uses that space. Not thread-safe: used under the store's lock."""
+Publishing never uses that space. Not thread-safe: used under the store's lock.
+
+History given up for new messages: where a store is full, the content of acked messages goes before its policy says
+so, the oldest first. Their ids stay remembered for the tombstone window.
+
+Knows: the port. Does not know: which store."""
 
 import contextlib
 import os
 from pathlib import Path
 
+from yirangmq.core.ports import Change, Transaction
+from yirangmq.core.states import State
 from yirangmq.fsio.permissions import open_file
 
 SHARE = 8
@@ -96,3 +103,26 @@ def sqlite_reserve(path: Path, most: int) -> Reserve:
 
 def files_reserve(root: str, most: int) -> Reserve:
     return Reserve(f"{root}/.reserve", most)
+
+
+HISTORY_PARTS = (500, 50, 5)
+"""Messages that are given up in one transaction: as many as there is space for."""
+
+
+def give_up_history(transaction: Transaction, limit: int) -> int:
+    """How many messages lost their content."""
+    changes: list[Change] = []
+    for queue in transaction.queues():
+        if len(changes) >= limit or not transaction.counts(queue).done:
+            continue
+        window = transaction.policy(queue).tombstone_ms
+        cursor = ""
+        while len(changes) < limit:
+            page = transaction.scan(queue, State.DONE, limit, cursor)
+            kept = [message for message in page.messages if message.body][: limit - len(changes)]
+            changes += [Change(one, one._replace(body=False, due_at=one.changed_at + window)) for one in kept]
+            cursor = page.cursor
+            if not cursor:
+                break
+    transaction.swap(changes)
+    return len(changes)

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from yirangmq.core.ports import Store
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.torture.journal import Journal
 from yirangmq.torture.recording_disk import RecordingDisk
 from yirangmq.torture.recording_vfs import RecordingVfs

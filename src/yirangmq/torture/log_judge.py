@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from yirangmq.core.errors import NotFound
 from yirangmq.core.topics import NewRecord
-from yirangmq.stores.segments_check import check
-from yirangmq.stores.segments_view import SegmentView
+from yirangmq.stores.log.check import check
+from yirangmq.stores.log.readonly import SegmentView
 from yirangmq.torture.backends import STORE
 from yirangmq.torture.log_workload import TOPICS, LogSnapshot, OpenLog, open_all, take_log
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from yirangmq.core.topics import Cursor, NewRecord, Record, Retention
 from yirangmq.fsio.disk import Disk
-from yirangmq.stores.cursors_file import FileCursors
-from yirangmq.stores.segments import LogSettings, SegmentLog
+from yirangmq.stores.cursors import FileCursors
+from yirangmq.stores.log.log import LogSettings, SegmentLog
 from yirangmq.torture.backends import STORE, LogBackend
 from yirangmq.torture.journal import Called, Journal, Returned
 from yirangmq.torture.workload import START_MS, Call, Story

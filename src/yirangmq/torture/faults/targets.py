@@ -16,13 +16,13 @@ from yirangmq.core.errors import NotFound, StoreBusy
 from yirangmq.core.ports import Finding, Store
 from yirangmq.core.states import State
 from yirangmq.core.topics import Cursor, NewRecord
-from yirangmq.stores.cursors_file import FileCursors
-from yirangmq.stores.files import FilesStore
-from yirangmq.stores.segments import LogSettings, SegmentLog
-from yirangmq.stores.segments_check import check as check_log
-from yirangmq.stores.segments_view import SegmentView
-from yirangmq.stores.sqlite import SqliteStore
-from yirangmq.stores.sqlite_served import ServedSqliteStore
+from yirangmq.stores.cursors import FileCursors
+from yirangmq.stores.files.store import FilesStore
+from yirangmq.stores.log.check import check as check_log
+from yirangmq.stores.log.log import LogSettings, SegmentLog
+from yirangmq.stores.log.readonly import SegmentView
+from yirangmq.stores.sqlite.server_store import ServedSqliteStore
+from yirangmq.stores.sqlite.store import SqliteStore
 from yirangmq.torture.faults.injector import SQLITE_ERRORS, SYSTEM_ERRORS, Injector
 from yirangmq.torture.faults.protocols import SERVED, Addresses, Embedded, Protocols, translated
 from yirangmq.torture.faults.sqlite_vfs import FaultingVfs

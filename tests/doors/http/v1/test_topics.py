@@ -15,8 +15,8 @@ from tests.support.topic_server import SMALL
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock
 from yirangmq.core.topics import NewRecord
+from yirangmq.stores.log.log import SegmentLog
 from yirangmq.stores.memory import MemoryStore
-from yirangmq.stores.segments import SegmentLog
 from yirangmq.wire.records import RecordReader, encode_batch
 
 FRAMES = "application/vnd.yirangmq.records"

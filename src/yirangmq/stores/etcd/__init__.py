@@ -1,0 +1,1 @@
+"""The store whose messages are kept in etcd."""

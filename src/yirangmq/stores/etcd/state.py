@@ -1,0 +1,253 @@
+"""What a served store keeps in etcd, key by key, and the same in memory. Knows: both forms. Does not know: etcd,
+transactions.
+
+Under ``/yirangmq/NAME/``: ``m/`` cards and ``b/`` envelopes by number, ``f/`` failures, ``k/`` deduplication keys,
+``c/`` counters and ``p/`` policies by queue, ``n/`` notes, ``last`` the last number given out. What follows from these
+(lines, groups, the calendar, names) is in memory alone."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from yirangmq.core.errors import TooLarge
+from yirangmq.core.message import Counts, Envelope, Failure, Message, new_envelope
+from yirangmq.core.ports import Change, Page, Stored
+from yirangmq.core.states import WAITING, State
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.stores.memory import ABSENT, Edit, MemoryState, MemoryTransaction, listed_at, read_cursor, remembered
+
+_LAST = (2**63,)
+MOST_BODY = 1_310_720
+"""etcd takes requests of 1.5 MiB, and the envelope is not all there is in one."""
+
+
+class EtcdState(MemoryState):
+    """With two more indexes, because a server asks for the first of many, many times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: dict[tuple[str, State], list[tuple[int, ...]]] = {}
+        """The messages of each queue and state in the order of ``scan``, sorted; the last member is the number."""
+        self.archived: dict[str, list[tuple[int, int]]] = {}
+        """Of each queue the done ones that still have a body, as (changed_at, seq), sorted."""
+
+
+class RecordingEdit(Edit):
+    """Knows what it changed, and what was there before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.touched: dict[tuple[int, Any], tuple[dict[Any, Any], Any, Any]] = {}
+        self.also: list[Any] = []
+
+    def put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        place = (id(table), key)
+        if place not in self.touched:
+            self.touched[place] = (table, key, table.get(key, ABSENT))
+        super().put(table, key, value)
+
+
+class EtcdTransaction(MemoryTransaction):
+    """The same with indexes."""
+
+    _state: EtcdState
+    _edit: RecordingEdit
+
+    def also(self, operations: Sequence[Any]) -> None:
+        """A few operations on keys of others, done with this transaction or not at all."""
+        self._edit.also += operations
+
+    def _set_card(self, message: Message) -> None:
+        super()._set_card(message)
+        self._edit.enter(self._listed(message), (*listed_at(message), message.seq))
+        if message.state is State.DONE and message.body:
+            self._edit.enter(self._archived(message.queue), (message.changed_at, message.seq))
+
+    def _remove_card(self, seq: int) -> None:
+        old = self._state.cards.get(seq)
+        if old is not None:
+            self._edit.leave(self._listed(old), (*listed_at(old), seq))
+            if old.state is State.DONE and old.body:
+                self._edit.leave(self._archived(old.queue), (old.changed_at, seq))
+        super()._remove_card(seq)
+
+    def _listed(self, message: Message) -> list[tuple[int, ...]]:
+        return self._state.listed.setdefault((message.queue, message.state), [])
+
+    def _archived(self, queue: str) -> list[tuple[int, int]]:
+        return self._state.archived.setdefault(queue, [])
+
+    def _of(self, queue: str) -> list[Message]:
+        lines = [self._state.listed.get((queue, state), ()) for state in State]
+        return [self._state.cards[entry[-1]] for line in lines for entry in line]
+
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
+        _check_sizes(envelopes)
+        return super().add(envelopes, now, dedup_until, draft_until)
+
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        _check_sizes(envelopes)
+        super().rewrite(messages, envelopes)
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        after = read_cursor(cursor, state)
+        line = self._state.listed.get((queue, state), [])
+        begin = bisect_right(line, after + _LAST) if after else 0
+        found = line[begin : begin + limit]
+        last = ".".join(map(str, found[-1][:-1])) if len(found) == limit and found else ""
+        return Page([self._state.cards[entry[-1]] for entry in found], last)
+
+    def set_counts(self, queue: str, counts: Counts) -> None:
+        self._edit.put(self._state.counts, queue, counts)
+
+    def trim(self, limit: int) -> int:
+        surplus: list[Message] = []
+        for queue, line in self._state.archived.items():
+            over = len(line) - self.policy(queue).archive.max_messages if line else 0
+            surplus += [self._state.cards[seq] for _, seq in line[: max(0, min(over, limit - len(surplus)))]]
+        self.swap([Change(message, remembered(message, self.policy(message.queue))) for message in surplus])
+        return len(surplus)
+
+
+def _check_sizes(envelopes: Sequence[Envelope]) -> None:
+    for sent in envelopes:
+        if sent.size > MOST_BODY:
+            text = f"a message in etcd may have {MOST_BODY} bytes, not {sent.size}"
+            raise TooLarge(f"{text}; keep large ones in files and send their names", field="payload")
+
+
+# -- from memory to keys ----------------------------------------------------------------------------------------------
+
+
+def writes_of(state: EtcdState, edit: RecordingEdit) -> tuple[dict[bytes, bytes | None], dict[bytes, bytes | None]]:
+    """What a transaction changed, as keys and values; envelopes of new messages apart."""
+    writes: dict[bytes, bytes | None] = {}
+    early: dict[bytes, bytes | None] = {}
+    forms = _forms(state)
+    for table, key, before in edit.touched.values():
+        form = forms.get(id(table))
+        after = table.get(key, ABSENT)
+        if form is None or after is before or after == before:
+            continue
+        name, shown = form
+        is_new_body = table is state.envelopes and before is ABSENT
+        (early if is_new_body else writes)[name(key)] = None if after is ABSENT or after is None else shown(key, after)
+    return writes, early
+
+
+Form = tuple[Callable[[Any], bytes], Callable[[Any, Any], bytes]]
+
+
+def _forms(state: EtcdState) -> dict[int, Form]:
+    return {
+        id(state.cards): (lambda seq: b"m/%020d" % seq, lambda _, card: dumps([*card])),
+        id(state.envelopes): (lambda seq: b"b/%020d" % seq, lambda _, sent: _show_envelope(sent)),
+        id(state.failures): (lambda seq: b"f/%020d" % seq, lambda _, failure: dumps([*failure])),
+        id(state.keys): (_key_name, lambda key, held: dumps([*key, *held])),
+        id(state.counts): (lambda queue: b"c/" + queue.encode(), lambda _, counts: dumps([*counts])),
+        id(state.policies): (lambda queue: b"p/" + queue.encode(), lambda _, text: text.encode()),
+        id(state.notes): (lambda key: b"n/" + key.encode(), lambda _, text: text.encode()),
+        id(state.numbers): (lambda name: name.encode(), lambda _, number: b"%d" % number),
+    }
+
+
+def _key_name(key: tuple[str, str]) -> bytes:
+    """Of any length and with any characters in it; the value says which it is."""
+    return b"k/" + blake2b("\0".join(key).encode(), digest_size=20).hexdigest().encode()
+
+
+def _show_envelope(sent: Envelope) -> bytes:
+    """One line of JSON, then the payload as it is."""
+    return dumps([*sent[:8], *sent[9:]]) + b"\n" + sent.payload
+
+
+# -- and back ---------------------------------------------------------------------------------------------------------
+
+
+def read_state(found: Mapping[bytes, bytes]) -> tuple[EtcdState, list[bytes]]:
+    """The state, and keys that belong to nothing: bodies that came before a commit which did not."""
+    state = EtcdState()
+    orphans: list[bytes] = []
+    for key, value in found.items():
+        kind, _, name = key.partition(b"/")
+        _READERS.get(kind, _ignore)(state, name, value)
+    for seq in [seq for seq in state.envelopes if seq not in state.cards or not state.cards[seq].body]:
+        del state.envelopes[seq]
+        orphans.append(b"b/%020d" % seq)
+    _index(state)
+    return state, orphans
+
+
+def _index(state: EtcdState) -> None:
+    for seq, card in state.cards.items():
+        state.names[card.queue, card.id] = seq
+        state.listed.setdefault((card.queue, card.state), []).append((*listed_at(card), seq))
+        if card.state is State.READY:
+            state.lines.setdefault((card.queue, card.target), []).append((card.rank, card.place, seq))
+        if card.group and card.state in WAITING:
+            state.groups.setdefault((card.queue, card.group), []).append((card.place, seq))
+        if card.due_at:
+            state.due.append((card.due_at, seq))
+        if card.state is State.DONE and card.body:
+            state.archived.setdefault(card.queue, []).append((card.changed_at, seq))
+    lines: Sequence[Any] = (state.listed, state.lines, state.groups, state.archived)
+    for table in lines:
+        for line in table.values():
+            line.sort()
+    state.due.sort()
+
+
+def _read_card(state: EtcdState, name: bytes, value: bytes) -> None:
+    seq, queue, id, word, *rest = loads(value)
+    state.cards[seq] = Message(seq, queue, id, State(word), *rest)
+
+
+def _read_envelope(state: EtcdState, name: bytes, value: bytes) -> None:
+    head, _, payload = value.partition(b"\n")
+    queue, id, rank, published, available, expires, dedup_key, header, *rest = loads(head)
+    members = (queue, id, rank, published, available, expires, dedup_key, header, payload, *rest)
+    state.envelopes[int(name)] = new_envelope(members)
+
+
+def _read_failure(state: EtcdState, name: bytes, value: bytes) -> None:
+    state.failures[int(name)] = Failure(*loads(value))
+
+
+def _read_key(state: EtcdState, name: bytes, value: bytes) -> None:
+    queue, key, until, seq, id = loads(value)
+    state.keys[queue, key] = (until, seq, id)
+
+
+def _read_counts(state: EtcdState, name: bytes, value: bytes) -> None:
+    state.counts[name.decode()] = Counts(*loads(value))
+
+
+def _read_policy(state: EtcdState, name: bytes, value: bytes) -> None:
+    state.policies[name.decode()] = value.decode()
+
+
+def _read_note(state: EtcdState, name: bytes, value: bytes) -> None:
+    state.notes[name.decode()] = value.decode()
+
+
+def _read_last(state: EtcdState, name: bytes, value: bytes) -> None:
+    state.numbers["last"] = int(value)
+
+
+def _ignore(state: EtcdState, name: bytes, value: bytes) -> None:
+    """Written by somebody else, or by a later release."""
+
+
+_READERS: dict[bytes, Callable[[EtcdState, bytes, bytes], None]] = {
+    b"m": _read_card,
+    b"b": _read_envelope,
+    b"f": _read_failure,
+    b"k": _read_key,
+    b"c": _read_counts,
+    b"p": _read_policy,
+    b"n": _read_note,
+    b"last": _read_last,
+}

@@ -1,0 +1,255 @@
+"""The index follows a commit: what needs space is written before anything else happens, so that a full disk refuses in
+time; the rest when the batch is on disk.
+
+Knows: what was changed, the index. Does not know: how it gets to the disk (commit.py).
+
+A whole index in memory, while it is being made from the names: some 70 bytes a message, more for one in a group.
+
+Knows: the records of the index. Does not know: where they come from (fsck.py)."""
+
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from yirangmq.core.message import Counts
+from yirangmq.core.states import WAITING
+from yirangmq.fsio.disk import read_bytes
+from yirangmq.stores.files.index import (
+    CODE_OF,
+    EMPTY,
+    PER_SEGMENT,
+    RECORD,
+    TOP_NAMES,
+    Index,
+    Key,
+    Record,
+    id_record,
+    key_record,
+)
+from yirangmq.stores.files.layout import read_key, walk, walk_keys
+from yirangmq.stores.files.message_file import completed
+from yirangmq.stores.files.names import UNSAID, Card, read_name
+from yirangmq.stores.files.secondary_indexes import PRINT, Member, fingerprint, shard_of
+from yirangmq.stores.files.timer_index import Calendar, Note
+from yirangmq.stores.files.transaction import FilesTransaction
+
+
+class Done(NamedTuple):
+    """What a commit has found out on its way."""
+
+    thrown: dict[str, str]
+    """Deleted queues, and where what is left of them lies."""
+    untils: dict[int, int]
+    """Ends of the windows of new messages' keys."""
+
+
+class Bookkeeping:
+    """One use, one batch."""
+
+    def __init__(self, index: Index, calendar: Calendar, work: FilesTransaction) -> None:
+        self._index = index
+        self._calendar = calendar
+        self._work = work
+        self._pending = work.pending
+        before, after = work.pending.before, work.pending.after
+        self.before = {seq: card for seq, card in before.items() if card is not None}
+        self.new = [seq for seq, card in before.items() if card is None and after[seq] is not None]
+
+    @property
+    def _keys_in(self) -> list[Key]:
+        return [file.key for file in self._pending.keys.values()]
+
+    @property
+    def _keys_out(self) -> list[Key]:
+        given = set(self._keys_in)
+        return [key for key in (*self._pending.taken_keys, *self._pending.old_keys) if key not in given]
+
+    def prepare(self, folders: Mapping[int, str]) -> None:
+        """``folders``: below the root, where each message shall be."""
+        pending, index = self._pending, self._index
+        index.reserve(self.new, pending.deltas)
+        index.add_ids([self._name(seq) for seq in self.new])
+        index.add_keys(self._keys_in)
+        index.chains.reserve(self._joining())
+        notes: defaultdict[int, list[Note]] = defaultdict(list)
+        for seq, card in pending.after.items():
+            if card is not None and card.message.due_at:
+                notes[card.message.changed_at].append(Note(card.message.due_at, folders[seq]))
+        for now, some in notes.items():
+            self._calendar.note(some, now)
+
+    def _joining(self) -> list[Member]:
+        """Members that come into a group's chain, or to another place in it."""
+        cards = (card for card in self._pending.after.values() if card is not None)
+        return [self._index.member(card.message) for card in cards if _place_of(card) and self._is_elsewhere(card)]
+
+    def _leaving(self) -> list[Member]:
+        cards = self.before.values()
+        return [self._index.member(card.message) for card in cards if _place_of(card) and self._is_elsewhere(card)]
+
+    def _is_elsewhere(self, card: Card) -> bool:
+        seq = card.message.seq
+        return _place_of(self.before.get(seq)) != _place_of(self._pending.after.get(seq))
+
+    def withdraw(self) -> None:
+        """Nothing happened after all."""
+        try:
+            self._index.chains.withdraw(self._joining())
+            self._index.remove_ids([self._name(seq) for seq in self.new])
+            self._index.remove_keys(self._keys_in)
+        except OSError:
+            pass  # stale entries are no harm: the names decide
+
+    def _name(self, seq: int) -> tuple[str, str, int]:
+        card = self._pending.after[seq] or self.before[seq]
+        return card.message.queue, card.message.id, seq
+
+    def finish(self, reserved: int, done: Done) -> None:
+        """It is on disk already: if this fails, the index stays in doubt and the next one makes it anew."""
+        pending, index, last = self._pending, self._index, self._work.last
+        try:
+            for queue, folder in done.thrown.items():
+                self._drop_from_index(queue, folder)
+            index.put_counts({queue: self._work.counts(queue) for queue in pending.deltas})
+            known = index.records(self.before)
+            entries: dict[int, tuple[Card, int] | None] = dict.fromkeys(self.before)
+            for seq, card in pending.after.items():
+                if card is not None:
+                    until = done.untils.get(seq) or (known[seq].until if seq in known else 0)
+                    entries[seq] = (card, until)
+            index.put_records(entries)
+            index.chains.change(self._leaving(), self._joining(), last)
+            index.remove_ids([self._name(seq) for seq, entry in entries.items() if entry is None])
+            index.remove_keys(self._keys_out)
+            index.finish(last, reserved)
+        except OSError:
+            pass
+
+    def _drop_from_index(self, queue: str, folder: str) -> None:
+        """What the index has of a deleted queue, a folder at a time."""
+        for top, below, names in walk(folder):
+            places = [f"{folder}/{top}/{below}/{name}" for name in names]
+            cards = [card for path in places if (card := _read_card(queue, top, path)) is not None]
+            members = [self._index.member(card.message) for card in cards if _place_of(card)]
+            self._index.chains.change(members, [], self._index.last)
+            self._index.put_records(dict.fromkeys(card.message.seq for card in cards))
+            self._index.remove_ids([(queue, card.message.id, card.message.seq) for card in cards])
+        for _, names in walk_keys(folder):
+            self._index.remove_keys([file.key for name in names if (file := read_key(name)) is not None])
+        self._index.drop_queue(queue)
+
+
+def _read_card(queue: str, top: str, path: str) -> Card | None:
+    card = read_name(queue, top, os.path.basename(path))
+    is_short = card is not None and card.message.group == UNSAID
+    return completed(card, read_bytes(path) or b"") if card is not None and is_short else card
+
+
+def _place_of(card: Card | None) -> int:
+    """In the line of its group; 0: it has none."""
+    if card is None or not card.message.group or card.message.state not in WAITING:
+        return 0
+    return card.message.place
+
+
+class Made:
+    """A queue at a time: ``add_queue``, then its messages."""
+
+    def __init__(self) -> None:
+        self.segments: defaultdict[int, bytearray] = defaultdict(lambda: bytearray(PER_SEGMENT * RECORD.size))
+        self._ids: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.keys: defaultdict[int, bytearray] = defaultdict(bytearray)
+        self.counts: dict[str, Counts] = {}
+        self.groups: dict[tuple[int, int], array[int]] = {}
+        """By the number of the queue and of the group, places and numbers of its members, in order."""
+        self._queues: list[str] = []
+        self.last = 0
+
+    def add_queue(self, queue: str) -> None:
+        self._queues.append(queue)
+
+    def record(self, seq: int) -> Record | None:
+        data = self.segments.get(seq // PER_SEGMENT)
+        if data is None:
+            return None
+        at = seq % PER_SEGMENT * RECORD.size
+        raw = bytes(data[at : at + RECORD.size])
+        if raw == EMPTY:
+            return None
+        queue, code, *rest = RECORD.unpack(raw)
+        return Record(self._queues[queue], TOP_NAMES[code - 1], *rest)
+
+    def put(self, card: Card, top: str, until: int = 0) -> None:
+        """Of the queue added last."""
+        message = card.message
+        self.last = max(self.last, message.seq, message.place)
+        offset = message.seq % PER_SEGMENT * RECORD.size
+        number, _, _, _, rank, place, *_, target, _ = message
+        record = (len(self._queues) - 1, CODE_OF[top], rank, place, message.changed_at, target, until)
+        RECORD.pack_into(self.segments[number // PER_SEGMENT], offset, *record)
+
+    def remove(self, seq: int) -> None:
+        offset = seq % PER_SEGMENT * RECORD.size
+        self.segments[seq // PER_SEGMENT][offset : offset + RECORD.size] = EMPTY
+
+    def set_until(self, seq: int, until: int) -> None:
+        offset = seq % PER_SEGMENT * RECORD.size
+        raw = RECORD.unpack_from(self.segments[seq // PER_SEGMENT], offset)
+        RECORD.pack_into(self.segments[seq // PER_SEGMENT], offset, *raw[:-1], until)
+
+    def seqs_of(self, queue: str, id: str) -> list[int]:
+        one = fingerprint(f"{queue}/{id}")
+        data, width = self._ids[_fine(one)], PRINT + 8
+        found = []
+        at = data.find(one)
+        while at >= 0:
+            if at % width == 0:
+                found.append(int.from_bytes(data[at + PRINT : at + width], "little"))
+            at = data.find(one, at + 1)
+        return found
+
+    def add_new_id(self, queue: str, id: str, seq: int) -> bool:
+        """False: there may be one of this id already, and nothing was added."""
+        record = id_record(queue, id, seq)
+        shard = self._ids[_fine(record)]
+        if record[:PRINT] in shard:
+            return False
+        shard += record
+        return True
+
+    def add_id(self, queue: str, id: str, seq: int) -> None:
+        record = id_record(queue, id, seq)
+        self._ids[_fine(record)] += record
+
+    def ids(self) -> dict[int, bytearray]:
+        """As the index has them: in few files, where here they are in many heaps, to be told apart quickly."""
+        joined: defaultdict[int, bytearray] = defaultdict(bytearray)
+        for heap in self._ids.values():
+            if heap:
+                joined[shard_of(heap)] += heap
+        return joined
+
+    def add_group(self, group: int, members: "array[int]") -> None:
+        """Of the queue added last."""
+        self.groups[len(self._queues) - 1, group] = members
+
+    def queue_of(self, number: int) -> str:
+        return self._queues[number]
+
+    def has_key(self, one: bytes) -> bool:
+        data, width = self.keys[shard_of(one)], PRINT + 16
+        at = data.find(one)
+        while at >= 0 and at % width:
+            at = data.find(one, at + 1)
+        return at >= 0
+
+    def add_key(self, key: Key) -> None:
+        record = key_record(key)
+        self.keys[shard_of(record)] += record
+
+
+def _fine(record: bytes) -> int:
+    """One of 4096 heaps, all of which go into the same shard."""
+    return record[0] | (record[1] & 15) << 8

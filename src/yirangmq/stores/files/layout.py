@@ -1,0 +1,191 @@
+"""Every file of a queue, folder by folder. Knows: the layout. Does not know: what names mean.
+
+Deduplication keys: an empty file each, whose name is the record, in ``meta/keys``, by the end of the window::
+
+    meta/keys/0002947160/1768296360000.16.a3f09c2d11b7e845~018f3c5e-0b7a
+
+That is: until when, the message's number in base 36, the key's fingerprint, the message's id. Keys without an end lie
+by the number, a thousand in a folder: ``meta/keys/far-0000000000``. A key outlives its message; when the message is
+forgotten first, or was there already when it was given the key, the name has the mark ``.f``, so that a key without
+mark and without message is known for what it is: left by a power cut, of a message that never was.
+
+Knows: names. Does not know: messages.
+
+Files of forgotten messages, blanked and kept to be written again. On ext4 making a file costs many times more for
+half a minute after others were removed, and a queue that prunes its history removes as many as it makes; a file that
+goes round costs two renames.
+
+They lie in ``meta/spare`` and hold one byte, the brace with which every message begins. After a crash none is used:
+recovery removes them. Knows: names. Does not know: what was in the files, what will be."""
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from yirangmq.fsio.disk import listdir
+from yirangmq.stores.files.index import Key
+from yirangmq.stores.files.names import DEPTH, PER_FOLDER, base36
+from yirangmq.stores.files.undo_log import SPARE
+
+STRETCH_MS = 600_000
+FAR_MS = 9_000_000_000_000
+"""In the year 2255: a window that ends then, or later, has no end."""
+KEY_FOLDER = "meta/keys"
+_NAME = re.compile(r"([0-9]{13,16})\.([0-9a-z]+)\.([0-9a-f]{16})(\.f)?~([a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})")
+
+
+class KeyFile(NamedTuple):
+    key: Key
+    id: str
+    outlived: bool = False
+
+    @property
+    def path(self) -> str:
+        """Below the queue's folder."""
+        mark = ".f" if self.outlived else ""
+        return f"{KEY_FOLDER}/{folder_of(self.key)}/{beginning(self.key)}{mark}~{self.id}"
+
+    @property
+    def is_far(self) -> bool:
+        return self.key.until >= FAR_MS
+
+
+def folder_of(key: Key) -> str:
+    """Below ``meta/keys``."""
+    return far_folder(key.seq) if key.until >= FAR_MS else near_folder(key.until)
+
+
+def near_folder(until: int) -> str:
+    return f"{until // STRETCH_MS:010d}"
+
+
+def far_folder(seq: int) -> str:
+    return f"far-{seq // PER_FOLDER:010d}"
+
+
+def beginning(key: Key) -> str:
+    """Of the name of its file."""
+    return f"{key.until:013d}.{base36(key.seq)}.{key.print.hex()}"
+
+
+def read_key(name: str) -> KeyFile | None:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    until, seq, fingerprint, mark, id = found.groups()
+    return KeyFile(Key(bytes.fromhex(fingerprint), int(seq, 36), int(until)), id, bool(mark))
+
+
+SPARE_FOLDER = "meta/spare"
+MOST = 500
+"""Spare files a queue keeps; what is more is removed."""
+
+
+class Spares:
+    """One per opening of a store; what it remembers is no more than a guess, because others use them too."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._known: dict[str, list[str]] = {}
+        self._looked: set[str] = set()
+        self._taken: set[str] = set()
+
+    def begin(self) -> None:
+        """A batch begins: look again where nothing was found."""
+        self._looked.clear()
+        self._taken.clear()
+
+    def folder(self, queue: str) -> str:
+        return f"{self._root}/{queue}/{SPARE_FOLDER}"
+
+    def path(self, queue: str, seq: int) -> str:
+        return f"{self.folder(queue)}/{seq}{SPARE}"
+
+    def take(self, queue: str) -> str | None:
+        """One to be written; if somebody has taken it already, writing makes a new one."""
+        known = self._known.setdefault(queue, [])
+        if not known and queue not in self._looked:
+            self._looked.add(queue)
+            known += [name for name in listdir(self.folder(queue)) if f"{queue}/{name}" not in self._taken]
+        if not known:
+            return None
+        name = known.pop()
+        self._taken.add(f"{queue}/{name}")
+        return f"{self.folder(queue)}/{name}"
+
+    def room(self, queue: str) -> int:
+        """How many more may be kept."""
+        return MOST - len(listdir(self.folder(queue)))
+
+    def forget(self, queue: str) -> None:
+        self._known.pop(queue, None)
+
+
+FAILURES = "meta/failures"
+TEMP = "meta/temp"
+
+
+def walk(folder: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Of the queue in this folder: each state's folder, the folder below it, and the names of the files there."""
+    for top, depth in DEPTH.items():
+        for below, names in _at_depth(f"{folder}/{top}", "", depth):
+            yield top, below, names
+
+
+def strays(folder: str) -> Iterator[str]:
+    """Files that lie too high for what they could be, below the queue's folder. In an inbox itself that is fine: they
+    were dropped there."""
+    for top, depth in DEPTH.items():
+        for level in range(depth):
+            if (top, level) == ("inbox", 0):
+                continue
+            for below, names in _at_depth(f"{folder}/{top}", "", level):
+                for name in names:
+                    if (top, name) != ("archive", "results.jsonl"):
+                        yield "/".join(part for part in (top, below, name) if part)
+
+
+def walk_keys(folder: str) -> Iterator[tuple[str, list[str]]]:
+    return _at_depth(f"{folder}/{KEY_FOLDER}", "", 1)
+
+
+def walk_failures(folder: str) -> Iterator[tuple[str, list[str]]]:
+    return _at_depth(f"{folder}/{FAILURES}", "", 1)
+
+
+def temps(folder: str) -> list[str]:
+    return sorted(listdir(f"{folder}/{TEMP}"))
+
+
+def spares(folder: str) -> list[str]:
+    return sorted(listdir(f"{folder}/{SPARE_FOLDER}"))
+
+
+def _at_depth(base: str, below: str, depth: int) -> Iterator[tuple[str, list[str]]]:
+    folders, names = _entries(f"{base}/{below}" if below else base)
+    if depth == 0:
+        yield below, names
+        return
+    for name in folders:
+        yield from _at_depth(base, f"{below}/{name}" if below else name, depth - 1)
+
+
+def _entries(path: str) -> tuple[list[str], list[str]]:
+    folders: list[str] = []
+    names: list[str] = []
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name[0] != ".":
+                    (folders if entry.is_dir() else names).append(entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    return sorted(folders), sorted(names)
+
+
+def folder_number(folder: str) -> int:
+    """Of a folder that goes by places or numbers; -1: it goes by time."""
+    name = os.path.basename(folder)
+    by_time = os.path.basename(os.path.dirname(folder)) == "keys"
+    return int(name) if len(name) == 10 and name.isdecimal() and not by_time else -1

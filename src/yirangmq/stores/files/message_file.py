@@ -1,0 +1,206 @@
+"""What is in the file of a message: its envelope as one JSON document, readable with ``cat``, and at its end a member
+``yirangmq`` with what else is needed to give back exactly what was sent.
+
+A file that somebody dropped into the inbox is kept as it is and has no such member. A content never changes; where
+another takes its place, that is another file. Knows: JSON text. Does not know: folders."""
+
+import base64
+import binascii
+from typing import Any, NamedTuple
+
+from yirangmq.core.errors import BadInput, QueueError
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message, Reason
+from yirangmq.format.delivery import failure_document
+from yirangmq.format.envelope import iso, read
+from yirangmq.format.json_codec import dumps, loads, members
+from yirangmq.stores.files.names import UNSAID, Card
+
+OWN = "yirangmq"
+"""The member that is ours; where a producer's envelope has one of this name, its header is kept inside ours."""
+FORMAT = 1
+_SPACE = b" \t\n\r"
+_LOOKED_AT = ('"timestamp"', '"deduplicationKey"', f'"{OWN}"')
+"""A header without these texts has none of these members, and need not be read."""
+_NOT_HEADER = frozenset({"messageId", "queue", "payload", "payloadBase64", OWN})
+
+
+class Broken(Exception):
+    """The bytes on disk are not what we or anybody wrote; the text says why."""
+
+
+def write_envelope(envelope: Envelope) -> bytes:
+    queue, id, _, published, _, _, key, header, payload, is_json, *_ = envelope
+    own = _own(envelope)
+    given = loads(header.encode()) if any(name in header for name in _LOOKED_AT) else {}
+    if key != given.get("deduplicationKey"):
+        own["deduplicationKey"] = key
+    if OWN in given:
+        own["header"], given, header = header, {}, ""
+    stamp = "" if "timestamp" in given else f',"timestamp":"{iso(published)}"'
+    rest = f",{header[1:-1]}" if len(header) > 2 else ""
+    head = f'{{"messageId":"{id}"{stamp},"queue":"{queue}"{rest}'.encode()
+    if not is_json:
+        return b'%s,"payloadBase64":"%s","%s":%s}\n' % (head, base64.b64encode(payload), OWN.encode(), dumps(own))
+    if payload.strip(_SPACE) != payload:
+        inner = payload.strip(_SPACE)
+        begin = payload.index(inner)
+        own["around"] = [payload[:begin].decode(), payload[begin + len(inner) :].decode()]
+    return b'%s,"payload":%s,"%s":%s}\n' % (head, payload, OWN.encode(), dumps(own))
+
+
+def _own(envelope: Envelope) -> dict[str, Any]:
+    """What the envelope does not say, and what the name of its file may have no room for."""
+    own = {"format": FORMAT, "publishedAt": envelope.published_at}
+    if envelope.available_at != envelope.published_at:
+        own["availableAt"] = envelope.available_at
+    if envelope.expires_at:
+        own["expiresAt"] = envelope.expires_at
+    if envelope.rank != RANK_LAST:
+        own["rank"] = envelope.rank
+    if envelope.group:
+        own["group"] = envelope.group
+    if envelope.target:
+        own["target"] = envelope.target
+    return own
+
+
+def read_envelope(text: bytes, message: Message, written_at: int) -> Envelope:
+    """The envelope as it was sent. ``written_at``: when the file was, which is all we know of one that was dropped."""
+    try:
+        parts = members(text)
+        if parts is None or OWN not in parts:
+            return read_dropped(text, message.queue, message.id, written_at)._replace(
+                rank=message.rank, expires_at=message.expires_at, group=message.group, target=message.target
+            )
+        return _from_parts(parts, message)
+    except QueueError as error:
+        raise Broken(str(error)) from None
+
+
+def _from_parts(parts: dict[str, bytes], message: Message) -> Envelope:
+    own = loads(parts[OWN])
+    if not isinstance(own, dict) or own.get("format") != FORMAT or not isinstance(own.get("publishedAt"), int):
+        raise Broken(f"its member {OWN!r} is not ours")
+    if loads(parts.get("messageId", b"null")) != message.id:
+        raise Broken(f"it holds another message than {message.id!r}")
+    header = own.get("header") or _header(parts)
+    key = own["deduplicationKey"] if "deduplicationKey" in own else _plain_key(parts)
+    payload, is_json = _payload(parts, own)
+    published: int = own["publishedAt"]
+    return Envelope(
+        message.queue,
+        message.id,
+        message.rank,
+        published,
+        own.get("availableAt", published),
+        own.get("expiresAt", 0),
+        key,
+        header,
+        payload,
+        is_json,
+        message.group,
+        message.target,
+    )
+
+
+def completed(card: Card, text: bytes) -> Card | None:
+    """A card whose name leaves something to the content (``is_vague``), with what that says; None: it says nothing that
+    could be understood, and what the card lacks is needed."""
+    message = card.message
+    is_short = message.group == UNSAID
+    try:
+        size = read_envelope(text, message, 0).size
+        rank, group, target = _lasting(text, message) if is_short else (message.rank, message.group, message.target)
+    except (Broken, QueueError):
+        return None if is_short else card._replace(message=message._replace(size=0))
+    return card._replace(message=message._replace(rank=rank, group=group, target=target, size=size))
+
+
+def _lasting(text: bytes, message: Message) -> tuple[int, int, int]:
+    """Priority, group and target, as written by us, or as they stood in a file from outside."""
+    parts = members(text)
+    if parts is not None and OWN in parts:
+        own = loads(parts[OWN])
+        return own.get("rank", RANK_LAST), own.get("group", 0), own.get("target", 0)
+    sent = read_dropped(text, message.queue, message.id, 0)
+    return sent.rank, sent.group, sent.target
+
+
+def _header(parts: dict[str, bytes]) -> str:
+    """The members as they were given; a time stamp before the queue is one we added."""
+    names = list(parts)
+    ours = "timestamp" in parts and "queue" in parts and names.index("timestamp") < names.index("queue")
+    kept = [b"%s:%s" % (dumps(name), raw) for name, raw in parts.items() if name not in _NOT_HEADER]
+    if ours:
+        kept = kept[1:]
+    return (b"{%s}" % b",".join(kept)).decode() if kept else ""
+
+
+def _plain_key(parts: dict[str, bytes]) -> str | None:
+    key: str | None = loads(parts["deduplicationKey"]) if "deduplicationKey" in parts else None
+    return key
+
+
+def _payload(parts: dict[str, bytes], own: dict[str, Any]) -> tuple[bytes, bool]:
+    if "payload" in parts:
+        before, after = own.get("around", ("", ""))
+        return before.encode() + parts["payload"] + after.encode(), True
+    try:
+        return base64.b64decode(loads(parts["payloadBase64"]), validate=True), False
+    except (KeyError, TypeError, binascii.Error) as error:
+        raise Broken(f"its payload cannot be read: {error}") from None
+
+
+def read_dropped(text: bytes, queue: str, fallback_id: str, written_at: int) -> Envelope:
+    """A file from outside: an envelope, a bare payload, or one of our own files put back by hand."""
+    parts = members(text)
+    if parts is None or OWN not in parts or "messageId" not in parts:
+        return read(queue, text, fallback_id, written_at)
+    own = loads(parts.pop(OWN))
+    if isinstance(own, dict) and "header" in own:
+        raise BadInput(f"an envelope with a member of its own called {OWN!r} cannot be put back by hand", field=OWN)
+    text = b"{%s}" % b",".join(b"%s:%s" % (dumps(name), raw) for name, raw in parts.items())
+    envelope = read(queue, text, fallback_id, written_at)
+    published = own.get("publishedAt") if isinstance(own, dict) else None
+    return envelope._replace(published_at=published, available_at=published) if isinstance(published, int) else envelope
+
+
+class Sort(NamedTuple):
+    """What has to be known of a failure beside the failure."""
+
+    message_id: str
+    source: str
+    dead_letters: str
+
+
+def write_failure(failure: Failure, sort: Sort) -> bytes:
+    why = failure_document(failure)
+    routing = {"sourceQueue": sort.source, "dlqQueue": sort.dead_letters}
+    own = {"format": FORMAT, "failedAt": failure.failed_at}
+    return dumps({"messageId": sort.message_id, "failure": why, "routing": routing, OWN: own}) + b"\n"
+
+
+def read_failure(text: bytes) -> Failure:
+    try:
+        document = loads(text)
+        why, own = document["failure"], document[OWN]
+        reason = str(Reason(why["reasonCode"]))
+        return Failure(reason, why["reasonMessage"], int(own["failedAt"]), int(why["attempt"]), why["consumerId"] or "")
+    except (QueueError, KeyError, TypeError, ValueError) as error:
+        raise Broken(f"not a failure: {error}") from None
+
+
+def write_results(messages: list[Message]) -> bytes:
+    """One line for each acknowledged message, for people and their tools; the file's name says the same."""
+    return b"".join(
+        dumps(
+            {
+                "messageId": message.id,
+                "ackedAt": iso(message.changed_at),
+                "attempt": message.attempt,
+                "consumerId": message.consumer or None,
+            }
+        )
+        + b"\n"
+        for message in messages
+    )

@@ -1,0 +1,299 @@
+"""Where a message lies in the files store and what its file is called: a ``Card`` to folder and name, and back.
+
+Its state is the folder; everything else that changes in its life stands in the name, so that a change is one rename::
+
+    000000000042A1L1Dmkc4yo80Cmkc4y120Z7~018f3c5e-0b7a~worker-1.json
+
+The first number is what the folder is in order of, in decimals: the place in line (``inbox``, ``inbox-for``), the time
+of the last change (``dlq``, ``parked``, ``archive``), or the message's number in the store (everywhere else). Then come
+marks, each a capital letter with a value, numbers in base 36, left out where there is nothing to say; then the message
+id, and the consumer if there is one. A name has at most 255 bytes: of one that would be longer, what never changes in a
+life (priority, group, target, size) is left to its content (docs/files.md explains each mark).
+
+Knows: names. Does not know: disks, what is in the files."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
+
+from yirangmq.core.errors import StoreError
+from yirangmq.core.message import RANK_LAST, Message, Reason, new_message
+from yirangmq.core.states import State
+
+PER_FOLDER = 1000
+"""Numbers that share a folder: few enough to list quickly, enough that folders are not many."""
+MINUTE_MS = 60_000
+SUFFIX = ".json"
+LAST = "last"
+"""The inbox folder of messages without a priority."""
+LONGEST = 255
+"""Bytes that a file system allows for a name."""
+UNSAID = -1
+"""The value of what a name leaves to the content of its file."""
+LINE_DIGITS = 12
+"""Of the number of a target, in base 36, in the name of its folder: all of 62 bits."""
+
+TOPS: dict[str, tuple[State, bool]] = {
+    "inbox": (State.READY, True),
+    "inbox-for": (State.READY, True),
+    "processing": (State.LEASED, True),
+    "delayed": (State.DELAYED, True),
+    "dlq": (State.DEAD, True),
+    "archive": (State.DONE, True),
+    "parked": (State.PARKED, True),
+    "claimed": (State.CLAIMED, True),
+    "draft": (State.DRAFT, True),
+    "held": (State.HELD, True),
+    "meta/done": (State.DONE, False),
+    "meta/dropped": (State.DROPPED, False),
+}
+"""Each folder of a queue that holds messages: their state, and whether their content is kept."""
+TOP_OF: dict[tuple[State, bool], str] = {kind: top for top, kind in TOPS.items() if top != "inbox-for"}
+IN_LINE = frozenset({"inbox", "inbox-for"})
+"""Folders whose names begin with the place in line."""
+BY_TIME = frozenset({"dlq", "parked", "archive"})
+"""Folders whose names begin with the time of the last change, so that the oldest come first."""
+DEPTH = {**dict.fromkeys(TOPS, 1), "inbox": 2, "inbox-for": 3, "archive": 2}
+"""Folders between the state's own and the file."""
+
+REASON_OF = {
+    "v": Reason.VALIDATION_ERROR,
+    "h": Reason.HANDLER_ERROR,
+    "t": Reason.TIMEOUT,
+    "l": Reason.RETRY_LIMIT,
+    "p": Reason.POISON,
+    "r": Reason.REJECTED,
+    "e": Reason.EXPIRED,
+    "c": Reason.CORRUPT,
+}
+LETTER_OF = {str(reason): letter for letter, reason in REASON_OF.items()}
+NOTES = {"": ("", False), "a": ("a", False), "b": ("b", False), "k": ("", True), "y": ("a", True), "z": ("b", True)}
+"""What stands beside a message: the failure file in force (a or b), and whether it came with a deduplication key."""
+NOTE_OF = {meaning: note for note, meaning in NOTES.items()}
+
+_NAME = re.compile(
+    r"(?P<lead>[0-9]{12,16})(?:P(?P<rank>[0-9a-z]+))?(?:S(?P<seq>[0-9a-z]+))?(?:W(?P<place>[0-9a-z]+))?"
+    r"(?:A(?P<attempt>[0-9a-z]+))?(?:L(?P<leases>[0-9a-z]+))?(?:D(?P<due>[0-9a-z]+))?(?:X(?P<expires>[0-9a-z]+))?"
+    r"(?:C(?P<changed>[0-9a-z]+))?(?:N(?P<repeats>[0-9a-z]+))?(?:R(?P<reason>[vhtlprec]))?(?:F(?P<note>[abkyz]))?"
+    r"(?:G(?P<group>[0-9a-z]+))?(?:T(?P<target>[0-9a-z]+))?(?:Z(?P<size>[0-9a-z]+))?(?P<inside>E)?"
+    r"~(?P<id>[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99})(?:~(?P<consumer>[a-zA-Z0-9_-][a-zA-Z0-9._:@-]{0,63}))?\.json"
+)
+_DUE = re.compile(r"[^~DX]*[DX]([0-9a-z]+)")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class Card(NamedTuple):
+    """A message and what the store keeps beside it: which failure file is in force, whether it has a key."""
+
+    message: Message
+    failure: str = ""
+    keyed: bool = False
+    sized: bool = True
+    """Its name says its size; those of format 1 do not."""
+
+    @property
+    def folder(self) -> str:
+        """Below the queue's folder."""
+        return folder_of(self.message)
+
+    @property
+    def name(self) -> str:
+        return name_of(self)
+
+
+@lru_cache(maxsize=512)
+def base36(number: int) -> str:
+    """A batch shares its times, so most are known."""
+    if number < 36:
+        return _DIGITS[number]
+    digits = []
+    while number:
+        number, digit = divmod(number, 36)
+        digits.append(_DIGITS[digit])
+    return "".join(reversed(digits))
+
+
+def folder_of(message: Message) -> str:
+    where = (message.seq, message.rank, message.place, message.changed_at, message.target)
+    return folder_for(top_of(message), *where)
+
+
+def folder_for(top: str, seq: int, rank: int, place: int, changed_at: int, target: int) -> str:
+    """Below the queue's folder: the state, then by place, by number, or by the time of the last change."""
+    match top:
+        case "inbox":
+            return f"inbox/{LAST if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
+        case "inbox-for":
+            return f"{line_folder(target)}/{LAST if rank == RANK_LAST else rank}/{place // PER_FOLDER:010d}"
+        case "dlq" | "parked":
+            return f"{top}/{hour_folder(changed_at)}"
+        case "archive":
+            return f"archive/{_day_and_minute(changed_at // MINUTE_MS)}"
+        case _:
+            return f"{top}/{seq // PER_FOLDER:010d}"
+
+
+def line_folder(target: int) -> str:
+    """The line of those for anyone, or for one consumer."""
+    return f"inbox-for/{base36(target):0>{LINE_DIGITS}}" if target else "inbox"
+
+
+def top_of(message: Message) -> str:
+    """The folder that is the message's state."""
+    if message.state is State.READY:
+        return "inbox-for" if message.target else "inbox"
+    finished = message.state is State.DONE or message.state is State.DROPPED
+    return TOP_OF[message.state, message.body if finished else True]
+
+
+def hour_folder(moment: int) -> str:
+    return _hour(moment // (60 * MINUTE_MS))
+
+
+def minute_folder(moment: int) -> str:
+    return _day_and_minute(moment // MINUTE_MS)
+
+
+@lru_cache(maxsize=64)
+def _hour(hours: int) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(hours=hours)).strftime("%Y-%m-%dT%H")
+
+
+@lru_cache(maxsize=64)
+def _day_and_minute(minutes: int) -> str:
+    return (datetime.fromtimestamp(0, UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%d/%H%M")
+
+
+def lead(top: str, seq: int, place: int, changed_at: int) -> str:
+    """How a name in this state's folder begins."""
+    if top in IN_LINE:
+        return f"{place:012d}"
+    return f"{changed_at:013d}" if top in BY_TIME else f"{seq:012d}"
+
+
+def due_in(name: str) -> int:
+    """The moment at which time acts on the message of this name, without reading all of it; 0 is never."""
+    found = _DUE.match(name)
+    return int(found[1], 36) if found else 0
+
+
+def name_of(card: Card) -> str:
+    name = _named(card, _lasting(card))
+    if len(name) > LONGEST:
+        name = _named(card._replace(message=card.message._replace(rank=RANK_LAST)), "E")
+    return name
+
+
+def _named(card: Card, lasting: str) -> str:
+    message, failure, keyed, _ = card
+    seq, _, id, _, rank, place, attempt, leases, due, expires, changed, consumer, reason, repeats, *_ = message
+    top = top_of(message)
+    text = lead(top, seq, place, changed)
+    if rank != RANK_LAST:
+        text += "P" + base36(rank)
+    if top in BY_TIME or (top in IN_LINE and seq != place):
+        text += "S" + base36(seq)
+    if top not in IN_LINE and seq != place:
+        text += "W" + base36(place)
+    if attempt:
+        text += "A" + base36(attempt)
+    if leases:
+        text += "L" + base36(leases)
+    if due != expires:
+        text += "D" + base36(due)
+    if expires:
+        text += "X" + base36(expires)
+    if top not in BY_TIME:
+        text += "C" + base36(changed)
+    if repeats:
+        text += "N" + base36(repeats)
+    if reason:
+        text += "R" + _letter(reason)
+    if failure or keyed:
+        text += "F" + NOTE_OF[failure, keyed]
+    return f"{text}{lasting}~{id}~{consumer}.json" if consumer else f"{text}{lasting}~{id}.json"
+
+
+def _lasting(card: Card) -> str:
+    """The marks of what stays as it is for a whole life; the size changes with the content only."""
+    text = f"Z{base36(card.message.size)}" if card.sized else ""
+    if card.message.target:
+        text = f"T{base36(card.message.target)}{text}"
+    return f"G{base36(card.message.group)}{text}" if card.message.group else text
+
+
+def _letter(reason: str) -> str:
+    letter = LETTER_OF.get(reason)
+    if letter is None:
+        raise StoreError(f"the files store has no letter for the reason {reason!r}")
+    return letter
+
+
+def read_name(queue: str, top: str, name: str) -> Card | None:
+    """The card a name in this state's folder stands for; None: it is not one of ours. ``is_vague`` says whether the
+    content has to be asked as well."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    first, rank, seq, place, attempt, leases, due, expires, changed, repeats, reason, note, *lasting, id, consumer = (
+        found.groups()
+    )
+    numbers = _numbers(top, int(first), seq, place, changed)
+    if numbers is None or (lasting[3] and (rank or any(lasting[:3]))):
+        return None
+    state, body = TOPS[top]
+    expires_at = int(expires, 36) if expires else 0
+    message = new_message(
+        (
+            numbers[0],
+            queue,
+            id,
+            state,
+            int(rank, 36) if rank else RANK_LAST,
+            numbers[1],
+            int(attempt, 36) if attempt else 0,
+            int(leases, 36) if leases else 0,
+            int(due, 36) if due else expires_at,
+            expires_at,
+            numbers[2],
+            consumer or "",
+            REASON_OF[reason].value if reason else "",
+            int(repeats, 36) if repeats else 0,
+            body,
+            *_lines(lasting, top),
+        )
+    )
+    return Card(message, *NOTES[note or ""], lasting[2] is not None or lasting[3] is not None)
+
+
+def _lines(lasting: list[str | None], top: str) -> tuple[int, int, int]:
+    """Group, target and size. Of an id that is only remembered nothing more can be known, and of a finished message
+    nothing more need be."""
+    group, target, size, inside = lasting
+    has_content = TOPS[top][1]
+    if inside:
+        return (UNSAID, UNSAID, UNSAID) if has_content else (0, 0, 0)
+    unsaid = UNSAID if has_content and top != "archive" else 0
+    return int(group, 36) if group else 0, int(target, 36) if target else 0, int(size, 36) if size else unsaid
+
+
+def is_vague(card: Card) -> bool:
+    """Its name leaves something to the content (message_file.py)."""
+    return card.message.size == UNSAID
+
+
+def _numbers(
+    top: str, first: int, seq: str | None, place: str | None, changed: str | None
+) -> tuple[int, int, int] | None:
+    """Number, place and time of change: one begins the name, the others have marks, and none is told twice."""
+    if top in BY_TIME:
+        if seq is None or changed is not None:
+            return None
+        number = int(seq, 36)
+        return number, int(place, 36) if place else number, first
+    if changed is None or (place if top in IN_LINE else seq) is not None:
+        return None
+    if top in IN_LINE:
+        return int(seq, 36) if seq else first, first, int(changed, 36)
+    return first, int(place, 36) if place else first, int(changed, 36)

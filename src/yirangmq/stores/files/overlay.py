@@ -1,0 +1,437 @@
+"""What a transaction has changed and the disk does not know yet. Knows: cards before and after, in memory.
+Does not know: how they get to the disk (commit.py).
+
+What a transaction sees: what the disk has, with what was changed since on top, in order.
+
+Knows: cards, on disk and not yet there. Does not know: what is done with them.
+
+Deduplication keys as a transaction sees them: who holds which, given and taken (layout.py has the files).
+
+A new message and its key stand and fall together: after a power cut neither is left without the other. A key that is
+given to a message on disk stands by itself. Knows: keys. Does not know: why they are asked for."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush, merge
+from itertools import chain
+from typing import NamedTuple
+
+from yirangmq.core.message import Counts, Envelope, Failure, Message
+from yirangmq.core.states import WAITING, State
+from yirangmq.fsio.disk import listdir
+from yirangmq.stores.files.index import Index, Key, key_print
+from yirangmq.stores.files.layout import KEY_FOLDER, STRETCH_MS, KeyFile, beginning, folder_of, read_key
+from yirangmq.stores.files.metadata import Rotation
+from yirangmq.stores.files.names import Card
+from yirangmq.stores.files.totals import NONE, TOTALS, Numbers, plus, share_of
+from yirangmq.stores.files.view import Order, View, order_of
+
+
+class Reject(NamedTuple):
+    """A file to be set aside in ``quarantine``, and why."""
+
+    queue: str
+    path: str
+    reason: str
+
+
+class Pending:
+    def __init__(self) -> None:
+        self.before: dict[int, Card | None] = {}
+        """What the disk has of each message touched; None: nothing, it is new."""
+        self.after: dict[int, Card | None] = {}
+        """What it shall have; None: nothing, it is forgotten."""
+        self.envelopes: dict[int, Envelope] = {}
+        """Of new messages, and of those in whose place another content comes."""
+        self.rewritten: set[int] = set()
+        """Messages of which the disk has a content that is to go."""
+        self.dropped: dict[int, str] = {}
+        """New messages whose content lies in a file that somebody dropped into the inbox."""
+        self.failures: dict[int, Failure] = {}
+        self.keys: dict[tuple[str, str], KeyFile] = {}
+        self.old_keys: dict[Key, tuple[str, KeyFile]] = {}
+        """Keys whose window is over, with their queue."""
+        self.taken_keys: dict[Key, tuple[str, KeyFile]] = {}
+        """Keys taken away before their window is over."""
+        self.policies: dict[str, str | None] = {}
+        self.notes: dict[str, str | None] = {}
+        self.deleted: set[str] = set()
+        self.made: set[str] = set()
+        """Queues that must be there afterwards."""
+        self.rejects: list[Reject] = []
+        self.duplicates: list[str] = []
+        """Dropped files of messages that are known already."""
+        self.deltas: defaultdict[str, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
+        self.shares: defaultdict[tuple[str, int], Numbers] = defaultdict(lambda: NONE)
+        """What messages add to the base of their queue's totals, by queue and number (totals.py)."""
+        self.earliest: int | None = None
+        """No message touched here is due before this."""
+        self._ids: dict[tuple[str, str], int] = {}
+        self._ready: defaultdict[tuple[str, int], dict[int, Card]] = defaultdict(dict)
+        self._groups: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        """Heaps of places and numbers. An entry may be stale: the cards decide."""
+
+    @property
+    def is_empty(self) -> bool:
+        names = (self.after, self.policies, self.notes, self.deleted, self.made, self.rejects, self.duplicates)
+        return not (any(names) or self.keys or self.old_keys or self.taken_keys)
+
+    # -- cards ----------------------------------------------------------------------------------------------------
+
+    def put(self, before: Card | None, after: Card | None) -> None:
+        """``before`` counts only at the first touch: later ones build on what is here."""
+        known = after or before
+        if known is None:
+            return
+        message = known.message
+        self.before.setdefault(message.seq, before)
+        self.after[message.seq] = after
+        self._ready[message.queue, message.target].pop(message.seq, None)
+        self._ids[message.queue, message.id] = message.seq
+        if after is None:
+            return
+        if message.state is State.READY:
+            self._ready[message.queue, message.target][message.seq] = after
+        if message.group and message.state in WAITING:
+            heappush(self._groups[message.queue, message.group], (message.place, message.seq))
+        if message.due_at and (self.earliest is None or message.due_at < self.earliest):
+            self.earliest = message.due_at
+
+    def rewrite(self, seq: int, envelope: Envelope) -> None:
+        """Another content for a message that was ``put`` already."""
+        self.envelopes[seq] = envelope
+        if self.before[seq] is not None:
+            self.rewritten.add(seq)
+        elif seq in self.dropped:
+            self.duplicates.append(self.dropped.pop(seq))
+
+    def by_id(self, queue: str, id: str) -> int | None:
+        """The number of a message touched here, also of a forgotten one."""
+        return self._ids.get((queue, id))
+
+    def cards(self, queue: str, state: State) -> list[Card]:
+        """In any state but ready."""
+        return [card for card in self._living() if card.message.state is state and card.message.queue == queue]
+
+    def ready(self, queue: str, target: int) -> list[Card]:
+        return list(self._ready[queue, target].values())
+
+    def targets(self, queue: str) -> set[int]:
+        """Whose lines have been touched here."""
+        return {target for name, target in self._ready if name == queue}
+
+    def first_of(self, queue: str, group: int) -> Card | None:
+        """Of the members touched here the first one that still is one."""
+        heap = self._groups.get((queue, group), [])
+        while heap:
+            place, seq = heap[0]
+            card = self.after.get(seq)
+            if card is not None and card.message.place == place and card.message.state in WAITING:
+                return card
+            heappop(heap)
+        return None
+
+    def due(self, now: int) -> list[Card]:
+        if self.earliest is None or self.earliest > now:
+            return []
+        return [card for card in self._living() if 0 < card.message.due_at <= now]
+
+    def next_due(self) -> int | None:
+        return min((card.message.due_at for card in self._living() if card.message.due_at), default=None)
+
+    def _living(self) -> Iterator[Card]:
+        return (card for card in self.after.values() if card is not None)
+
+    # -- counters -------------------------------------------------------------------------------------------------
+
+    def counts(self, queue: str, stored: Counts) -> Counts:
+        deltas = self.deltas.get(queue)
+        if not deltas:
+            return stored
+        return stored._replace(**{name: getattr(stored, name) + delta for name, delta in deltas.items()})
+
+    def count_new(self, message: Message) -> None:
+        mine = self.deltas[message.queue]
+        mine["published"] += message.state is not State.DRAFT
+        mine[message.state.value] += 1
+        mine["bytes"] += weight(message)
+
+    def count_gone(self, message: Message) -> None:
+        key = message.queue, message.seq
+        self.shares[key] = plus(self.shares[key], share_of(message))
+        if is_counted(message):
+            self.deltas[message.queue][message.state.value] -= 1
+            self.deltas[message.queue]["bytes"] -= weight(message)
+
+    def count_change(self, before: Message, after: Message, failure: Failure | None) -> None:
+        mine = self.deltas[after.queue]
+        was, now = before.state, after.state
+        if is_counted(before):
+            mine[was.value] -= 1
+        if is_counted(after):
+            mine[now.value] += 1
+        mine["bytes"] += weight(after) - weight(before)
+        if now is State.DONE and was is not State.DONE:
+            mine["acked"] += 1
+        elif now is State.DROPPED and was is not State.DROPPED:
+            mine["dropped"] += 1
+            if was is State.DRAFT:  # it was never published
+                self._share(before, "published", -1)
+        elif now is State.READY and was in (State.DEAD, State.PARKED):
+            mine["redriven"] += 1
+            self._share(before, "redriven", 1)
+        elif now is State.READY and was is State.DRAFT:
+            mine["published"] += 1
+        if failure is not None:
+            mine["failed"] += 1
+            self._share(before, "failed", 1)
+
+    def _share(self, message: Message, total: str, step: int) -> None:
+        key = message.queue, message.seq
+        self.shares[key] = plus(self.shares[key], (step if name == total else 0 for name in TOTALS))
+
+    # -- a queue and all it has -----------------------------------------------------------------------------------
+
+    def delete_queue(self, queue: str) -> None:
+        mine = {seq for seq in self.after if self._queue_of(seq) == queue}
+        for table in (self.before, self.after, self.envelopes, self.dropped, self.failures):
+            for seq in mine & table.keys():
+                del table[seq]
+        self.keys = {key: file for key, file in self.keys.items() if key[0] != queue}
+        self.old_keys = {key: old for key, old in self.old_keys.items() if old[0] != queue}
+        self.taken_keys = {key: old for key, old in self.taken_keys.items() if old[0] != queue}
+        for key in [key for key in self.shares if key[0] == queue]:
+            del self.shares[key]
+        self.rewritten -= mine
+        self.rejects = [reject for reject in self.rejects if reject.queue != queue]
+        self._ids = {name: seq for name, seq in self._ids.items() if name[0] != queue}
+        for line in [line for line in self._ready if line[0] == queue]:
+            del self._ready[line]
+        for line in [line for line in self._groups if line[0] == queue]:
+            del self._groups[line]
+        self.policies.pop(queue, None)
+        self.deltas.pop(queue, None)
+        self.made.discard(queue)
+        self.deleted.add(queue)
+
+    def _queue_of(self, seq: int) -> str:
+        card = self.after[seq] or self.before[seq]
+        return card.message.queue if card else ""
+
+
+def weight(message: Message) -> int:
+    """The bytes that count: of all that are not done with."""
+    return message.size if message.state in WAITING else 0
+
+
+def is_counted(message: Message) -> bool:
+    """A remembered id is not a kept message."""
+    return message.state is not State.DROPPED and (message.state is not State.DONE or message.body)
+
+
+class Sight:
+    """One per transaction."""
+
+    def __init__(self, view: View, pending: Pending) -> None:
+        self._view = view
+        self._pending = pending
+        self._passed: dict[tuple[str, int], int] = {}
+        """Of a group on disk, the last of those that were touched one after the other from the first on."""
+
+    # -- one by one -----------------------------------------------------------------------------------------------
+
+    def find(self, seqs: Sequence[int]) -> dict[int, Card]:
+        pending = self._pending
+        found = self._view.find(seq for seq in seqs if seq not in pending.after)
+        cards = {seq: card for seq, card in found.items() if card.message.queue not in pending.deleted}
+        for seq in seqs:
+            card = pending.after.get(seq)
+            if card is not None:
+                cards[seq] = card
+        return cards
+
+    def find_ids(self, queue: str, ids: Sequence[str]) -> dict[str, Card]:
+        pending = self._pending
+        touched = {id: seq for id in ids if (seq := pending.by_id(queue, id)) is not None}
+        found: dict[str, Card] = {}
+        if queue not in pending.deleted:
+            known = self._view.find_ids(queue, [id for id in ids if id not in touched])
+            found = {id: card for id, card in known.items() if card.message.seq not in pending.after}
+        for id, seq in touched.items():
+            card = pending.after[seq]
+            if card is not None:
+                found[id] = card
+        return found
+
+    # -- in order -------------------------------------------------------------------------------------------------
+
+    def in_state(self, queue: str, state: State, after: Order = ()) -> Iterator[Card]:
+        """In order, what the disk has and was not touched, and what was touched."""
+        if state is State.READY:
+            return self._in_lines(queue, after)
+        mine = [card for card in self._pending.cards(queue, state) if order_of(card.message) > after]
+        stored = () if queue in self._pending.deleted else self._view.in_state(queue, state, after)
+        return self._merged(stored, mine)
+
+    def _in_lines(self, queue: str, after: Order) -> Iterator[Card]:
+        """Those ready for anyone, then those ready for one consumer each."""
+        behind = after[0] if after else 0
+        stored = set() if queue in self._pending.deleted else set(self._view.targets(queue))
+        lines = sorted(target for target in {0} | stored | self._pending.targets(queue) if target >= behind)
+        return chain.from_iterable(
+            self._in_line(queue, target, after[1:] if target == behind else ()) for target in lines
+        )
+
+    def _in_line(self, queue: str, target: int, after: Order = ()) -> Iterator[Card]:
+        mine = [card for card in self._pending.ready(queue, target) if order_of(card.message) > (target, *after)]
+        stored = () if queue in self._pending.deleted else self._view.line(queue, target, after)
+        return self._merged(stored, mine)
+
+    def _merged(self, stored: Iterable[Card], mine: list[Card]) -> Iterator[Card]:
+        untouched = (card for card in stored if card.message.seq not in self._pending.after)
+        return merge(untouched, sorted(mine, key=_card_order), key=_card_order) if mine else untouched
+
+    def open_to(self, queue: str, target: int) -> Iterator[Card]:
+        """What this consumer may have, in order."""
+        anyones = self._in_line(queue, 0)
+        return merge(anyones, self._in_line(queue, target), key=_turn) if target else anyones
+
+    # -- of a group -----------------------------------------------------------------------------------------------
+
+    def first_of(self, queue: str, group: int) -> Message | None:
+        """The one of those not done with that came first."""
+        touched = self._pending.first_of(queue, group)
+        untouched = None if queue in self._pending.deleted else self._first_untouched(queue, group)
+        cards = [card.message for card in (touched, untouched) if card is not None]
+        return min(cards, key=lambda message: (message.place, message.seq), default=None)
+
+    def _first_untouched(self, queue: str, group: int) -> Card | None:
+        """What was touched stays touched, so that the next look begins where this one ends."""
+        at = queue, group
+        for seq in self._view.members(queue, group, self._passed.get(at, 0)):
+            if seq not in self._pending.after:
+                card = self._view.find([seq]).get(seq)
+                if card is not None and card.message.group == group and card.message.state in WAITING:
+                    return card
+            self._passed[at] = seq
+        return None
+
+
+def _card_order(card: Card) -> Order:
+    return order_of(card.message)
+
+
+def _turn(card: Card) -> Order:
+    return card.message.rank, card.message.place
+
+
+class Keyring:
+    """One per transaction."""
+
+    def __init__(self, root: str, index: Index, view: View, pending: Pending, sight: Sight, rotation: Rotation) -> None:
+        self._rotation = rotation
+        self._root = root
+        self._index = index
+        self._view = view
+        self._pending = pending
+        self._sight = sight
+        self._listed: dict[str, list[str]] = {}
+
+    def holder(self, queue: str, key: str, now: int) -> KeyFile | None:
+        pending = self._pending.keys.get((queue, key))
+        if pending is not None:
+            return pending if pending.key.until > now else None
+        if queue in self._pending.deleted:
+            return None
+        for entry in self._index.keys_of(queue, [key]).get(key, []):
+            if entry.until > now:
+                file = self._key_file(queue, entry)
+                if file is not None:
+                    return file
+        return None
+
+    def _key_file(self, queue: str, key: Key) -> KeyFile | None:
+        """The file of a key on disk; None: it is gone, or will be."""
+        if key in self._pending.old_keys or key in self._pending.taken_keys:
+            return None
+        names, begin = self._names(queue, folder_of(key)), beginning(key)
+        files = (read_key(name) for name in names[bisect_left(names, begin) :] if name.startswith(begin))
+        return next((file for file in files if file is not None), None)
+
+    def _names(self, queue: str, folder: str) -> list[str]:
+        """In order. Nothing changes there while the transaction is under way."""
+        path = f"{self._root}/{queue}/{KEY_FOLDER}/{folder}"
+        names = self._listed.get(path)
+        if names is None:
+            names = self._listed[path] = sorted(listdir(path))
+        return names
+
+    # -- giving and taking ----------------------------------------------------------------------------------------
+
+    def add(self, envelope: Envelope, seq: int, until: int) -> None:
+        """The key that a new message came with."""
+        if envelope.dedup_key is not None:
+            key = Key(key_print(envelope.queue, envelope.dedup_key), seq, until)
+            self._pending.keys[envelope.queue, envelope.dedup_key] = KeyFile(key, envelope.id)
+
+    def hold(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        for key, (seq, id) in holders.items():
+            file = KeyFile(Key(key_print(queue, key), seq, until), id)
+            if not self.take(queue, key, besides=file.key):
+                self._give(queue, key, file)
+
+    def _give(self, queue: str, key: str, file: KeyFile) -> None:
+        """A new message and its key stand and fall together; one that is on disk already has it for itself."""
+        card = self._pending.after.get(file.key.seq)
+        is_new = card is not None and _is_of(card, queue, file) and self._pending.before[file.key.seq] is None
+        if card is not None and is_new and not card.keyed and not file.is_far:
+            self._pending.put(None, card._replace(keyed=True))
+        self._pending.keys[queue, key] = file._replace(outlived=not is_new)
+
+    def take(self, queue: str, key: str, besides: Key | None = None) -> bool:
+        """From whoever holds it; True: the holder is ``besides``, who keeps it."""
+        given = self._pending.keys.get((queue, key))
+        if given is not None and given.key == besides:
+            return True
+        if given is not None:
+            del self._pending.keys[queue, key]
+            self._unkey(queue, given)
+        is_kept = False
+        entries = [] if queue in self._pending.deleted else self._index.keys_of(queue, [key]).get(key, [])
+        for entry in entries:
+            file = self._key_file(queue, entry)
+            if file is not None and entry == besides:
+                is_kept = True
+            elif file is not None:
+                self._pending.taken_keys[entry] = (queue, file)
+                self._unkey(queue, file)
+        return is_kept
+
+    def _unkey(self, queue: str, file: KeyFile) -> None:
+        """Its name must not say that it has a key, or a lost one would be looked for after a power cut."""
+        card = None if file.is_far else self._sight.find([file.key.seq]).get(file.key.seq)
+        if card is not None and card.keyed and _is_of(card, queue, file):
+            self._pending.put(card, card._replace(keyed=False))
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def forget(self, now: int, limit: int) -> int:
+        """Those whose window is over, in some of the queues in turn; how many. Nobody is refused for an old one."""
+        old, taken = self._pending.old_keys, self._pending.taken_keys
+        count = 0
+        for queue in self._rotation.next("keys", self._view.queues()):
+            folders = [] if queue in self._pending.deleted else self._view.folders(f"{queue}/{KEY_FOLDER}")
+            for folder in filter(str.isdecimal, folders):
+                if count >= limit or int(folder) > now // STRETCH_MS:
+                    break
+                for file in filter(None, map(read_key, self._names(queue, folder))):
+                    if file.key.until <= now and file.key not in old and file.key not in taken and count < limit:
+                        old[file.key] = (queue, file)
+                        count += 1
+        return count
+
+
+def _is_of(card: Card, queue: str, file: KeyFile) -> bool:
+    """Whether a key is this message's: who gives one may call its holder what they like."""
+    return card.message.id == file.id and card.message.queue == queue

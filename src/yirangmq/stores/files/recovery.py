@@ -1,0 +1,112 @@
+"""After a crash or a power cut, and whenever the index is in doubt: mend what the names show to be wrong, and make the
+index anew. And the same when a person asks for a check. No file is read that need not be: contents are checked when
+they are used, or when a check is asked for.
+
+Knows: the store's lock is held. Does not know: what can be wrong (fsck.py)."""
+
+from yirangmq.core.message import Counts
+from yirangmq.core.ports import Finding
+from yirangmq.stores.files.fsck import Survey
+from yirangmq.stores.files.index import PER_SEGMENT, Index, Record
+from yirangmq.stores.files.layout import folder_number
+from yirangmq.stores.files.metadata import AHEAD, FORMAT, read_counter, write_counter
+from yirangmq.stores.files.names import PER_FOLDER
+from yirangmq.stores.files.timer_index import Calendar
+from yirangmq.stores.files.totals import clear, put_base
+from yirangmq.stores.files.undo_log import Home
+
+
+class Recovery:
+    def __init__(self, home: Home, index: Index, calendar: Calendar) -> None:
+        self._home = home
+        self._index = index
+        self._calendar = calendar
+
+    def run(self) -> None:
+        """Bring names and index into order."""
+        self._index.begin()
+        survey = Survey(self._home)
+        for problem in survey.problems(contents=False):
+            if problem.mend is not None:
+                problem.mend()
+        survey.keyless.restore()
+        for path in survey.spares:
+            survey.deeds.discard(path)  # a power cut may have given one another name as well
+        self._settle(survey)
+
+    def look(self) -> None:
+        """The index from the names as they are, for a store that cannot be written: nothing is mended."""
+        self._index.begin()
+        survey = Survey(self._home)
+        for _ in survey.problems(contents=False):
+            pass
+        self._index_anew(survey, max(survey.reserved, survey.made.last), survey.reserved)
+
+    def check(self, *, trusted: bool, repair: bool) -> list[Finding]:
+        """Everything that is wrong, contents included. ``trusted``: the index claims to be right."""
+        survey = Survey(self._home)
+        findings: list[Finding] = []
+        if repair:
+            self._index.begin()
+        for problem in survey.problems(contents=True):
+            mended = repair and problem.mend is not None
+            if mended and problem.mend is not None:
+                problem.mend()
+            findings.append(Finding(problem.kind, problem.where, problem.text, mended))
+        if not findings and trusted:
+            findings = [finding._replace(mended=repair) for finding in self._compare(survey)]
+        if repair:
+            self._settle(survey)
+        return findings
+
+    def _settle(self, survey: Survey) -> None:
+        survey.deeds.sync_names()
+        last, reserved = max(survey.reserved, survey.made.last), survey.reserved
+        counter = read_counter(self._home.root)
+        if counter is None or reserved < survey.made.last:
+            reserved = last + AHEAD
+            write_counter(self._home, reserved)
+        elif counter.format < FORMAT:
+            write_counter(self._home, reserved)
+        if survey.bases:
+            for queue, base in survey.bases.items():
+                put_base(self._home.root, queue, survey.deeds, base)
+            survey.deeds.sync_names()
+        clear(self._home)
+        for folder in survey.hollow:
+            if folder_number(folder) < last // PER_FOLDER:
+                survey.deeds.remove_empty(folder)
+        self._index_anew(survey, last, reserved)
+
+    def _index_anew(self, survey: Survey, last: int, reserved: int) -> None:
+        made = survey.made
+        self._index.replace(made.counts, made.segments, made.ids(), made.keys, made.groups)
+        self._calendar.clear()
+        self._calendar.write(survey.due)
+        self._index.finish(last, reserved)
+
+    def _compare(self, survey: Survey) -> list[Finding]:
+        """Whether the index says what the names say."""
+        findings = []
+        for queue, counts in survey.made.counts.items():
+            kept = self._index.counts(queue)
+            if kept != counts:
+                differ = [name for name in Counts._fields if getattr(kept, name) != getattr(counts, name)]
+                said = ", ".join(f"{name} {getattr(kept, name)}, not {getattr(counts, name)}" for name in differ)
+                findings.append(Finding("counts", queue, f"the index counts {said}"))
+        for segment in survey.made.segments:
+            seqs = range(segment * PER_SEGMENT, (segment + 1) * PER_SEGMENT)
+            known = self._index.records(seqs)
+            wrong = [seq for seq in seqs if _place(survey.made.record(seq)) != _place(known.get(seq))]
+            if wrong:
+                findings.append(Finding("index", f"messages {wrong[0]} …", f"{len(wrong)} are not where it says"))
+        for (number, group), members in survey.made.groups.items():
+            if not self._index.has_chain(survey.made.queue_of(number), group, members):
+                text = f"{len(members) // 2} are not chained as they stand"
+                findings.append(Finding("index", f"the group of message {members[1]}", text))
+        return findings
+
+
+def _place(record: Record | None) -> Record | None:
+    """Without the end of its key's window, which is kept on as a hint."""
+    return record and record._replace(until=0)

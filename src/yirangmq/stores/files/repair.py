@@ -1,0 +1,169 @@
+"""How each thing that can be wrong in a files store is mended: moved, removed, set aside, told anew.
+
+Knows: the disk, names. Does not know: what is wrong (fsck.py), when to mend it (recovery.py).
+
+Groups from the names up: who belongs to each, in order, and who is not where the rule puts them. The rule: the first
+of a group is in line or in hand, all behind it are held. A batch that a power cut hit may have freed the next one
+without finishing the one before it, or the other way round; nobody was told, so either way back is right.
+
+Knows: the rule, cards. Does not know: files (fsck.py).
+
+Two files that claim to be one message: which of them stays.
+
+Where a message has two names, because after a power cut the old one came back, the later state stays: more leases,
+then the later change, then done before dead before parked before waiting before leased. Only a change that nobody was
+told of can leave two names, so either would do."""
+
+import os
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+from yirangmq.core import transitions
+from yirangmq.core.message import Failure, Message, Reason
+from yirangmq.core.policy import read_policy
+from yirangmq.core.states import WAITING, State
+from yirangmq.stores.files.index import Record
+from yirangmq.stores.files.message_file import Sort, write_failure
+from yirangmq.stores.files.names import TOPS, Card
+from yirangmq.stores.files.undo_log import Deeds, quarantine
+from yirangmq.stores.files.view import failure_path
+
+
+class Problem(NamedTuple):
+    kind: str
+    where: str
+    text: str
+    mend: Callable[[], object] | None
+
+
+class Mender:
+    """For one queue; paths are below its folder."""
+
+    def __init__(self, root: str, queue: str, deeds: Deeds) -> None:
+        self._root = root
+        self.queue = queue
+        self._deeds = deeds
+
+    def where(self, path: str) -> str:
+        return f"{self.queue}/{path}"
+
+    def unlinked(self, kind: str, path: str, text: str) -> Problem:
+        full = self._full(path)
+        return Problem(kind, self.where(path), text, lambda: self._deeds.unlink(full))
+
+    def rejected(self, kind: str, path: str, text: str) -> Problem:
+        full, why = self._full(path), f"{kind}: {text}"
+        aside = partial(quarantine, self._root, self._deeds, self.queue, full, why)
+        return Problem(kind, self.where(path), text, aside)
+
+    def moved(self, path: str, card: Card) -> Problem:
+        source, target = self._full(path), self._full(path_of(card))
+        return Problem(
+            "misplaced", self.where(path), f"belongs to {card.folder}", lambda: self._deeds.rename(source, target)
+        )
+
+    def changed(self, problem: tuple[str, str], card: Card, after: Card, then: Callable[[], object]) -> Problem:
+        """A message that must be in another state: kind and text, before, after, and what follows from it."""
+        source, target = self._full(path_of(card)), self._full(path_of(after))
+
+        def mend() -> None:
+            self._deeds.rename(source, target)
+            then()
+
+        kind, text = problem
+        return Problem(kind, self.where(path_of(card)), text, mend)
+
+    def _full(self, path: str) -> str:
+        return f"{self._root}/{self.queue}/{path}"
+
+    def explain(self, card: Card) -> None:
+        """All that is left of a failure stands in the name."""
+        message = card.message
+        text = "the text of this failure was lost"
+        failure = Failure(message.reason or Reason.CORRUPT, text, message.changed_at, message.attempt, message.consumer)
+        path = failure_path(self._root, message, card.failure)
+        sort = Sort(message.id, message.queue, read_policy({}, message.queue).dlq.queue)
+        self._deeds.folder(os.path.dirname(path))
+        self._deeds.write_files([(path, write_failure(failure, sort))])
+
+
+def by_settling() -> None:
+    """The counter is written anew when all is done."""
+
+
+def path_of(card: Card) -> str:
+    """Below its queue's folder."""
+    return f"{card.folder}/{card.name}"
+
+
+class Muster:
+    """The members of one queue's groups, as the names tell of them; 16 bytes each."""
+
+    def __init__(self, record_of: Callable[[int], Record | None]) -> None:
+        self._record_of = record_of
+        self._members: defaultdict[int, array[int]] = defaultdict(lambda: array("q"))
+
+    def add(self, message: Message) -> None:
+        if message.group and message.state in WAITING:
+            self._members[message.group].extend((message.place, message.seq))
+
+    def groups(self) -> "Iterator[tuple[int, array[int]]]":
+        """Each group with the places and numbers of its members, in order. Some that were added have turned out to be
+        somebody else since: the records decide."""
+        for group, raw in self._members.items():
+            pairs = sorted(set(zip(raw[::2], raw[1::2], strict=True)))
+            there = [pair for pair in pairs if self._is_there(*pair)]
+            if there:
+                yield group, array("q", [number for pair in there for number in pair])
+
+    def _is_there(self, place: int, seq: int) -> bool:
+        record = self._record_of(seq)
+        return record is not None and record.place == place and TOPS[record.top][0] in WAITING
+
+    def misplaced(self, members: "array[int]") -> Iterator[int]:
+        """Numbers of a first one that is held, of others that are not."""
+        for at, seq in enumerate(members[1::2]):
+            record = self._record_of(seq)
+            if record is not None and (record.top == "held") == (at == 0):
+                yield seq
+
+
+def freed(message: Message, available_at: int) -> Message:
+    """As it was to be when it was held: ready, unless its own delay was not over then (if it is by now, time acts)."""
+    return transitions.free(message, available_at, message.changed_at)
+
+
+def held(message: Message) -> Message:
+    """Behind the others. A lease that nobody was told of was never given."""
+    if message.state in (State.LEASED, State.CLAIMED):
+        policy = read_policy({}, message.queue)
+        message = transitions.release(message, policy, message.changed_at, message.place)
+    return transitions.hold(message)
+
+
+LATER = (
+    State.DRAFT,
+    State.CLAIMED,
+    State.LEASED,
+    State.HELD,
+    State.READY,
+    State.DELAYED,
+    State.PARKED,
+    State.DEAD,
+    State.DONE,
+)
+
+
+def age(card: Card) -> tuple[int, int, int, int]:
+    message = card.message
+    state = LATER.index(message.state) if message.state in LATER else len(LATER)
+    return message.leases, message.changed_at, state, message.place
+
+
+def claim(card: Card) -> tuple[bool, int]:
+    """Who keeps an id: one that lives before one that is over, then the older one."""
+    over = card.message.state in (State.DONE, State.DROPPED)
+    return not over, -card.message.seq

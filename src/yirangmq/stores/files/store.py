@@ -1,0 +1,417 @@
+"""Messages as JSON files in folders that can be looked at with ``ls`` and ``cat``: a message's folder is its state,
+a change of state is one rename, and everything that changes in its life stands in its name (stores/files/names.py).
+
+How things are found. Ready messages: by listing ``inbox/<priority>/<thousand places>``, whose names sort in order of
+delivery; one small folder is read, however many wait; those for one consumer lie apart, in ``inbox-for``. By number or
+id: the index says which folder to list (index.py). By time: so does its calendar (timer_index.py). Who is next in a
+group: so do its chains (secondary_indexes.py). The index is derived from the names, never synced, and made anew
+whenever it cannot be trusted (recovery.py).
+
+What is promised. When ``transaction`` ends without an error its changes are on disk (commit.py). Any number of
+processes may have the same folder open; they take turns by a lock (store.py). Counts by state are exact, always:
+after a crash they are counted from the names. So are the totals (published, acked …; totals.py).
+
+Bare Python is enough: nothing here needs a package.
+
+Who may change a files store now: one writer among all threads and processes, or many readers among processes.
+
+``flock`` on one file: the system lets go of it when a process dies, however it dies. Knows: locks. Does not know:
+what they guard."""
+
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from time import monotonic
+
+from yirangmq.core.backoff import Backoff
+from yirangmq.core.errors import StoreBusy, StoreError, StoreFull
+from yirangmq.core.ports import Finding
+from yirangmq.fsio.disk import Disk, isdir, read_bytes
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.lock import lock_within, unlock
+from yirangmq.fsio.permissions import access_in, open_file
+from yirangmq.stores.file_watch import FileWatch
+from yirangmq.stores.files.commit import Commit
+from yirangmq.stores.files.index import Index
+from yirangmq.stores.files.layout import Spares
+from yirangmq.stores.files.metadata import Policies, QueueFolders, Rotation, read_counter
+from yirangmq.stores.files.recovery import Recovery
+from yirangmq.stores.files.timer_index import Calendar
+from yirangmq.stores.files.transaction import FilesTransaction
+from yirangmq.stores.files.undo_log import Deeds, Home
+from yirangmq.stores.files.view import View
+from yirangmq.stores.reserve import HISTORY_PARTS, files_reserve, give_up_history
+
+BACKOFF = Backoff(first=0.0001, limit=0.0025, jitter=1.0)
+"""Seconds between two attempts: up to 0.2 ms after the first one, up to 5 ms at most."""
+TURN_SECONDS = 0.05
+"""For a thread of this process, where nobody waits for other processes."""
+
+
+class RootLock:
+    """One per opening of a store. Threads of this process take turns, for reading too."""
+
+    def __init__(self, path: str, busy_seconds: float, *, read_only: bool = False) -> None:
+        """``read_only``: the file is not made; where there is none, the folder is locked, which no writer does."""
+        if read_only and not os.path.exists(path):
+            path = os.path.dirname(path)
+        self._path = path
+        self._flags = os.O_RDONLY if read_only else os.O_RDWR | os.O_CREAT
+        self._busy_seconds = self._turn_seconds = busy_seconds
+        self._turn = threading.RLock()
+        self._access = access_in(os.path.dirname(path))
+        self._fd = self._open()
+        self._pid = os.getpid()
+        self._held = False
+
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock; a thread of this process is
+        waited for, briefly."""
+        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+
+    def acquire(self, *, shared: bool) -> None:
+        """Wait for the lock; ``StoreBusy`` if somebody sits on it."""
+        if not self._turn.acquire(timeout=self._turn_seconds):
+            raise StoreBusy(f"another thread holds {self._path}; try again")
+        try:
+            if self._held:
+                raise StoreError("a transaction inside a transaction")
+            self._follow_fork()
+            if self._fd < 0:  # closed after an error
+                self._fd = self._open()
+            self._wait(shared=shared)
+            while not self._is_the_lock():
+                self._reopen()
+                self._wait(shared=shared)
+            self._held = True
+        except BaseException:
+            if not self._held:
+                self._let_go()
+            self._turn.release()
+            raise
+
+    def change(self, *, shared: bool) -> None:
+        """Let go and take it again in the other way; others may have come between."""
+        unlock(self._fd)
+        self._wait(shared=shared)
+
+    def release(self) -> None:
+        """Never fails: what was done under the lock is done, and its caller must not hear otherwise."""
+        try:
+            self._held = False
+            self._let_go()
+        finally:
+            self._turn.release()
+
+    def _let_go(self) -> None:
+        """Where the lock cannot be released, its file is closed, which releases it; ``acquire`` opens it again."""
+        if self._fd < 0:
+            return
+        try:
+            unlock(self._fd)
+        except OSError:
+            self._close()
+
+    def _follow_fork(self) -> None:
+        """A forked child shares its parent's lock; it needs one of its own."""
+        if os.getpid() != self._pid:
+            self._reopen()
+            self._pid = os.getpid()
+
+    def _reopen(self) -> None:
+        self._close()
+        self._fd = self._open()
+
+    def _open(self) -> int:
+        if not self._flags & os.O_CREAT:
+            return os.open(self._path, self._flags | os.O_CLOEXEC)
+        return open_file(self._path, self._flags, self._access)
+
+    def _close(self) -> None:
+        """The descriptor is forgotten first: a number that was closed may be another file's soon."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
+    def _is_the_lock(self) -> bool:
+        """If somebody removed the file, others lock another one."""
+        try:
+            return os.stat(self._path).st_ino == os.fstat(self._fd).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _wait(self, *, shared: bool) -> None:
+        if not lock_within(self._fd, self._busy_seconds, shared=shared, backoff=BACKOFF):
+            raise StoreBusy(f"{self._path} is held by another process; try again")
+
+    def close(self) -> None:
+        with self._turn:
+            self._close()
+
+
+DURABILITIES = ("full", "os")
+"""``os`` leaves out the syncs: safe against a killed process, not against a power cut."""
+
+MOST_WATCHED = 5000
+"""Inboxes watched for files that are dropped there by hand; the system allows a user 8192 watches or more. Commits of
+other processes are heard of for all queues; a file dropped into another inbox is found at the queue's next use."""
+UNDO_SECONDS = 60.0
+"""For so long after a disk refused to take a refused batch back, the store refuses everything rather than show it. Then
+it goes on with what is there."""
+
+
+class FilesStore:
+    """``core.ports.Store`` on one folder."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: str = "full",
+        disk: Disk | None = None,
+        busy_seconds: float = 30,
+        index_folder: str = "",
+        reserve_bytes: int = 0,
+    ) -> None:
+        """``index_folder``: elsewhere, to read a store that cannot be written; then nothing is written to it."""
+        if durability not in DURABILITIES:
+            raise StoreError(f"durability must be one of {', '.join(DURABILITIES)}, not {durability!r}")
+        self._path = path
+        self._root = str(path.absolute())
+        self._durability = durability
+        self._home = Home(self._root, disk or Disk(), durability == "full")
+        self._closed = False
+        self._hollow: set[str] = set()
+        self._undone: tuple[Deeds, int, float] | None = None
+        """A refused batch that could not be taken back, the generation of the index at that time, and until when it is
+        tried again."""
+        self._is_unclean = False
+        with translated(path):
+            self._home.disk.access = access_in(self._root)
+            if not index_folder:
+                self._make_root()
+            read_counter(self._root)  # refuses a later version before anything is touched
+            self._lock = RootLock(f"{self._root}/.lock", busy_seconds, read_only=bool(index_folder))
+            with contextlib.ExitStack() as opened:
+                opened.callback(self._lock.close)
+                self._reads_only = bool(index_folder)
+                self._made_from = b""
+                self._index = Index(self._root, index_folder)
+                opened.callback(self._index.close)
+                self._calendar = Calendar(f"{self._index.folder}/due")
+                self._policies = Policies(self._root)
+                self._queue_folders = QueueFolders(self._root)
+                self._rotation = Rotation()
+                self._spares = Spares(self._root)
+                self._reserve = files_reserve(self._root, 0 if index_folder else reserve_bytes)
+                self._has_added = self._is_trimming = False
+                with self._locked(shared=False):
+                    self._trust()
+                    self._reserve.make()
+                self._seen = self._index.generation
+                self._watched: list[str] = []
+                self._watched_folders = QueueFolders(self._root)
+                """Of the thread that waits, which has no lock."""
+                self._watch = self._make_watch()
+                opened.pop_all()
+
+    def _make_root(self) -> None:
+        missing = []
+        folder = self._root
+        while not isdir(folder):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in reversed(missing):
+            with contextlib.suppress(FileExistsError):  # others may open the same new store at this moment
+                self._home.disk.mkdir(folder)
+            if self._home.full:
+                self._home.disk.fsync_folder(os.path.dirname(folder))
+
+    # -- transactions ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self, *, write: bool = True) -> Iterator[FilesTransaction]:
+        if self._closed:
+            raise StoreError("the store is closed")
+        with translated(self._path), self._locked(shared=not write):
+            if self._reads_only:
+                self._trust()
+            elif self._undone is not None or self._is_unclean or not self._index.load():
+                self._lock.change(shared=False)
+                self._trust()
+            view = View(self._root, self._index, self._calendar, self._queue_folders)
+            work = FilesTransaction(self._root, self._index, view, self._policies, self._rotation, write=write)
+            if self._reserve.size:
+                self._has_added = False
+                work.on_add = self._before_adding
+            yield work
+            if not work.pending.is_empty or work.last != self._index.last:
+                if not write:
+                    raise StoreError("a transaction for reading has changed something")
+                self._commit(work, view)
+            if view.is_doubtful or self._is_unclean:
+                self._doubt()
+            self._seen = self._index.generation
+
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
+        store tries again by a timer, and does other work meanwhile."""
+        self._lock.never_wait()
+
+    def _commit(self, work: FilesTransaction, view: View) -> None:
+        before = self._index.generation
+        is_short = self._reserve.is_short or self._is_trimming
+        commit = Commit(self._home, self._index, self._calendar, self._spares, work, is_short=is_short)
+        try:
+            self._hollow = commit.run([*self._hollow, *view.hollow])
+        except BaseException:
+            if commit.refused_undo is not None:
+                self._undone = commit.refused_undo, self._index.generation, monotonic() + UNDO_SECONDS
+            raise
+        self._is_unclean = commit.is_unclean
+        pending = work.pending
+        known = self._rotation.due
+        if known is not None:
+            moments = [moment for moment in (known[1], pending.next_due()) if moment is not None]
+            is_next = known[0] == before
+            self._rotation.due = (self._index.generation, min(moments, default=None)) if is_next else None
+        self._rotation.finished.update(queue for queue, one in pending.deltas.items() if one.get("done", 0) > 0)
+        for queue, text in pending.policies.items():
+            if text is not None:
+                self._queue_folders.note_policy(queue)
+        if is_short:
+            self._reserve.make()
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_short(self) -> bool:
+        """The reserve is used up, or could not be made."""
+        return self._reserve.is_short
+
+    def _before_adding(self) -> None:
+        """Other processes use the same reserve: new messages never take its space."""
+        self._has_added = True
+        if self._reserve.look():
+            self._reserve.make()
+        if self._reserve.is_short:
+            raise StoreFull(f"no space left for {self._root} beside its reserve; free some, or consume: that goes on")
+
+    def relieve(self) -> bool:
+        """A transaction found no space: for messages that were to be added history gives way, for all else the reserve
+        is released until there is room for it again."""
+        if self._closed or not self._reserve.size:
+            return False
+        is_for_new, was_short = self._has_added, self._reserve.look()
+        if not is_for_new or was_short:
+            self._reserve.release()
+        if is_for_new or was_short:
+            self._trim_history()
+        return True
+
+    def _trim_history(self) -> None:
+        self._is_trimming = True
+        try:
+            for limit in HISTORY_PARTS:
+                with contextlib.suppress(StoreError), self.transaction() as work:
+                    give_up_history(work, limit)
+                    break
+        finally:
+            self._is_trimming = False
+
+    def _doubt(self) -> None:
+        """The index is made anew by whoever comes next. If that cannot be written down, this process remembers it."""
+        try:
+            self._index.doubt()
+        except OSError:
+            self._is_unclean = True
+
+    def _take_back(self) -> None:
+        """With the lock held: a refused batch that the disk would not take back is taken back now, so that nothing of
+        it is seen. Not if another process has brought the store in order since, which has settled the matter."""
+        if self._undone is None:
+            return
+        deeds, generation, until = self._undone
+        if self._index.seen() == generation:
+            deeds.undo(at_any_cost=monotonic() > until)
+            if not deeds.is_undone:
+                raise OSError(errno.EIO, "a refused batch cannot be taken back yet")
+        self._undone = None
+
+    @contextmanager
+    def _locked(self, *, shared: bool) -> Iterator[None]:
+        self._lock.acquire(shared=shared)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def _trust(self) -> None:
+        """With the lock held: an index that can be believed, and a disk in order."""
+        if self._reads_only:
+            state = read_bytes(f"{self._root}/.index/state") or b""
+            if not self._index.load() or state != self._made_from:
+                self._recovery().look()
+                self._made_from = state
+            return
+        is_sound = self._index.load()
+        self._take_back()
+        if not is_sound or self._is_unclean:
+            self._recovery().run()
+            self._is_unclean = False
+
+    def _recovery(self) -> Recovery:
+        return Recovery(self._home, self._index, self._calendar)
+
+    # -- news -----------------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> None:
+        """Until another process has committed, or a file was dropped, or the time is over."""
+        if self._closed:
+            return
+        generation = self._index.seen()
+        if generation != self._seen:
+            self._seen = generation
+            return
+        if self._inboxes() != self._watched:
+            self._watch.close()
+            self._watch = self._make_watch()
+            return  # whatever came before the new watch is found by looking
+        self._watch.wait(timeout)
+
+    def _inboxes(self) -> list[str]:
+        names = self._watched_folders.names()[:MOST_WATCHED]
+        return [f"{self._root}/{name}/inbox" for name in names]
+
+    def _make_watch(self) -> FileWatch:
+        self._watched = self._inboxes()
+        return FileWatch([Path(path) for path in (self._index.state_path, self._root, *self._watched)])
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        if self._closed:
+            raise StoreError("the store is closed")
+        with translated(self._path), self._locked(shared=False):
+            findings = self._recovery().check(trusted=self._index.load(), repair=repair)
+        yield from findings
+
+    def used_bytes(self) -> int:
+        """Bytes of the messages that wait, with their headers; the disk rounds each file up to its blocks."""
+        with self.transaction(write=False):
+            return self._index.totals().bytes
+
+    def durability(self) -> str:
+        return self._durability
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._watch.close()
+            self._index.close()
+            self._lock.close()

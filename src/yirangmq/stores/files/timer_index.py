@@ -1,0 +1,205 @@
+"""The messages on which time acts, found by the calendar: those that are due, and when the next one is. As the view it
+belongs to: one per transaction, and what was listed once is not listed again.
+
+Knows: the calendar, names of files. Does not know: what time does to a message.
+
+When to look where: for each stretch of time the folders in which something is due then.
+
+One small text file per stretch, ``.index/due/<begin>-<seconds>``, a folder a line. Near times have stretches of a
+second, far ones of an hour; when a long one begins, what is due later in it is noted again in short ones. A line may
+be stale: the names in the folder decide. A line is written before the file it is about, so none is ever missing.
+
+Part of the index (index.py): never synced. Knows: times and folders. Does not know: what is in them."""
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from yirangmq.core.message import Message
+from yirangmq.fsio.permissions import access_in, open_file
+from yirangmq.stores.files.names import Card, due_in
+
+NEAR_MS = 120_000
+FAR_MS = 10_800_000
+SECOND, MINUTE, HOUR = 1, 60, 3600
+
+
+class Stretch(NamedTuple):
+    """From ``begin`` on, in seconds since 1970, for so many seconds."""
+
+    begin: int
+    seconds: int
+
+    @property
+    def begin_ms(self) -> int:
+        return self.begin * 1000
+
+    @property
+    def end_ms(self) -> int:
+        return (self.begin + self.seconds) * 1000
+
+    def holds(self, moment: int) -> bool:
+        return self.begin_ms <= moment < self.end_ms
+
+
+class Note(NamedTuple):
+    """Something in this folder (queue and path below it) is due at this moment."""
+
+    due_at: int
+    folder: str
+
+
+def stretch_of(due_at: int, now: int) -> Stretch:
+    ahead = due_at - now
+    seconds = SECOND if ahead < NEAR_MS else MINUTE if ahead < FAR_MS else HOUR
+    return Stretch(due_at // 1000 // seconds * seconds, seconds)
+
+
+class Calendar:
+    """The folder ``.index/due``."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._access = access_in(folder)
+
+    def stretches(self) -> list[Stretch]:
+        """All there are, the earliest first; of those that begin together the shortest."""
+        return sorted(Stretch(*map(int, name.split("-"))) for name in os.listdir(self._folder))
+
+    def folders(self, stretch: Stretch) -> list[str]:
+        """Where to look, each once, in the order noted."""
+        try:
+            with open(self._path(stretch)) as file:
+                return [folder for folder in dict.fromkeys(file.read().splitlines()) if folder]
+        except FileNotFoundError:
+            return []
+
+    def note(self, notes: Iterable[Note], now: int) -> None:
+        lines: dict[Stretch, dict[str, None]] = {}
+        for due_at, folder in notes:
+            lines.setdefault(stretch_of(due_at, now), {})[folder] = None
+        self.write(lines)
+
+    def write(self, lines: Mapping[Stretch, Iterable[str]]) -> None:
+        for stretch, folders in lines.items():
+            fd = open_file(self._path(stretch), os.O_WRONLY | os.O_APPEND, self._access)
+            try:
+                _append(fd, "".join(f"\n{folder}" for folder in folders).encode())
+            finally:
+                os.close(fd)
+
+    def strike(self, stretch: Stretch) -> None:
+        """Nothing more is due in it."""
+        try:
+            os.unlink(self._path(stretch))
+        except FileNotFoundError:
+            pass
+
+    def clear(self) -> None:
+        for name in os.listdir(self._folder):
+            os.unlink(f"{self._folder}/{name}")
+
+    def _path(self, stretch: Stretch) -> str:
+        return f"{self._folder}/{stretch.begin}-{stretch.seconds}"
+
+
+def _append(fd: int, lines: bytes) -> None:
+    """The line break comes first: what a full disk cut off does not swallow the next line."""
+    if os.write(fd, lines) < len(lines):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+class Due(NamedTuple):
+    due_at: int
+    folder: str
+    name: str
+
+
+class Timed:
+    """``names`` lists the files of a folder, ``card_at`` reads one of them."""
+
+    def __init__(
+        self, calendar: Calendar, names: Callable[[str], list[str]], card_at: Callable[[str, str], Card | None]
+    ) -> None:
+        self._calendar = calendar
+        self._names = names
+        self._card_at = card_at
+        self._stretches: list[Stretch] | None = None
+        self._due: dict[Stretch, list[Due]] = {}
+
+    def due(self, now: int, limit: int, holds: Callable[[Message], bool], *, tidy: bool) -> list[Card]:
+        """Those on which time acts, the longest overdue first, if that still ``holds``."""
+        if tidy:
+            self._come_nearer(now)
+        found: dict[int, Card] = {}
+        for stretch in self._all_stretches():
+            if stretch.begin_ms > now or self._have_enough(found, limit, stretch):
+                break
+            for due_at, folder, name in self._opened(stretch):
+                if due_at > now:
+                    break
+                card = self._card_at(folder, name)
+                if card is not None and holds(card.message):
+                    found[card.message.seq] = card
+            if tidy:
+                self._tidy(stretch)
+        return sorted(found.values(), key=_due_order)[:limit]
+
+    def _have_enough(self, found: dict[int, Card], limit: int, stretch: Stretch) -> bool:
+        if len(found) < limit:
+            return False
+        return sorted(card.message.due_at for card in found.values())[limit - 1] < stretch.begin_ms
+
+    def next_due(self, holds: Callable[[Message], bool]) -> int | None:
+        best: int | None = None
+        for stretch in self._all_stretches():
+            if best is not None and stretch.begin_ms > best:
+                break
+            for due_at, folder, name in self._opened(stretch):
+                card = self._card_at(folder, name)
+                if card is not None and holds(card.message):
+                    best = due_at if best is None else min(best, due_at)
+                    break
+        return best
+
+    def _all_stretches(self) -> list[Stretch]:
+        if self._stretches is None:
+            self._stretches = self._calendar.stretches()
+        return list(self._stretches)
+
+    def _opened(self, stretch: Stretch) -> list[Due]:
+        """What is due in this stretch, by its folders' names, in order."""
+        found = self._due.get(stretch)
+        if found is None:
+            found = []
+            for folder in self._calendar.folders(stretch):
+                for name in self._names(folder):
+                    due_at = due_in(name)
+                    if stretch.holds(due_at):
+                        found.append(Due(due_at, folder, name))
+            found.sort()
+            self._due[stretch] = found
+        return found
+
+    def _come_nearer(self, now: int) -> None:
+        """A long stretch that has begun is divided into short ones, a folder at a time."""
+        for stretch in self._all_stretches():
+            if stretch.begin_ms > now:
+                return
+            if stretch.seconds > 1:
+                for folder in self._calendar.folders(stretch):
+                    dues = {due_in(name) for name in self._names(folder)}
+                    self._calendar.note([Note(due_at, folder) for due_at in dues if stretch.holds(due_at)], now)
+                self._calendar.strike(stretch)
+                self._stretches = None
+
+    def _tidy(self, stretch: Stretch) -> None:
+        """Strike a stretch in which nothing is due any more."""
+        if not self._opened(stretch) and self._stretches is not None:
+            self._calendar.strike(stretch)
+            self._stretches.remove(stretch)
+
+
+def _due_order(card: Card) -> tuple[int, int]:
+    return card.message.due_at, card.message.seq

@@ -1,0 +1,273 @@
+"""What lies on the disk, as cards, in order. One view per transaction: while the lock is held nothing else changes,
+so that what was listed once is not listed again.
+
+Knows: folders, names, the index. Does not know: changes that are not on the disk yet."""
+
+import os
+import re
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
+
+from yirangmq.core.message import RANK_LAST, Envelope, Failure, Message
+from yirangmq.core.states import State
+from yirangmq.fsio.disk import listdir, read_all, read_bytes, subfolders
+from yirangmq.stores.files.index import Index
+from yirangmq.stores.files.message_file import Broken, completed, read_envelope, read_failure
+from yirangmq.stores.files.metadata import QueueFolders
+from yirangmq.stores.files.names import (
+    BY_TIME,
+    LAST,
+    LINE_DIGITS,
+    PER_FOLDER,
+    SUFFIX,
+    TOP_OF,
+    Card,
+    folder_for,
+    hour_folder,
+    is_vague,
+    lead,
+    line_folder,
+    minute_folder,
+    read_name,
+)
+from yirangmq.stores.files.timer_index import Calendar, Timed
+
+_TARGET = re.compile(rf"[0-9a-z]{{{LINE_DIGITS}}}")
+GONE = 2**60
+"""Done messages without content come after all that have it."""
+Order = tuple[int, ...]
+"""How messages of one state are listed; nothing comes before ``()``."""
+
+
+def order_of(message: Message) -> Order:
+    match message.state:
+        case State.READY:
+            return message.target, message.rank, message.place
+        case State.DEAD | State.PARKED:
+            return message.changed_at, message.seq
+        case State.DONE:
+            return (message.changed_at if message.body else GONE), message.seq
+        case _:
+            return 0, message.seq
+
+
+class View:
+    def __init__(self, root: str, index: Index, calendar: Calendar, queue_folders: QueueFolders) -> None:
+        self._root = root
+        self.queue_folders = queue_folders
+        self._index = index
+        self._names: dict[str, list[str]] = {}
+        self._folders: dict[str, list[str]] = {}
+        self._cards: dict[int, Card] = {}
+        self._queues: list[str] | None = None
+        self.hollow: list[str] = []
+        """Folders of an inbox in which nothing waits any more."""
+        self.is_doubtful = False
+        """A file was not where the index says."""
+        self.timed = Timed(calendar, self.names, self.card_at)
+
+    # -- listing --------------------------------------------------------------------------------------------------
+
+    def path(self, card: Card) -> str:
+        return f"{self._root}/{card.message.queue}/{card.folder}/{card.name}"
+
+    def names(self, folder: str) -> list[str]:
+        """The files in a folder below the root, in order; hidden ones left out."""
+        found = self._names.get(folder)
+        if found is None:
+            listed = listdir(f"{self._root}/{folder}")
+            found = self._names[folder] = sorted(name for name in listed if name.endswith(SUFFIX) and name[0] != ".")
+        return found
+
+    def folders(self, folder: str) -> list[str]:
+        """The folders in a folder below the root; ranks and numbers in their order, dates in theirs."""
+        found = self._folders.get(folder)
+        if found is None:
+            found = self._folders[folder] = sorted(subfolders(f"{self._root}/{folder}"), key=_folder_order)
+        return found
+
+    def queues(self) -> list[str]:
+        """Folders with an inbox; whatever else lies here is not ours."""
+        if self._queues is None:
+            self._queues = self.queue_folders.names()
+        return self._queues
+
+    def _read(self, queue: str, top: str, folder: str, name: str) -> Card | None:
+        card = read_name(queue, top, name)
+        if card is not None and is_vague(card):
+            card = self._completed(card, f"{self._root}/{folder}/{name}")
+        if card is not None:
+            self._cards[card.message.seq] = card
+        return card
+
+    def _completed(self, card: Card, path: str) -> Card | None:
+        found = completed(card, read_bytes(path) or b"")
+        self.is_doubtful |= found is None  # whoever comes next sets it aside
+        return found
+
+    def card_at(self, folder: str, name: str) -> Card | None:
+        """The card of a file in a folder below the root."""
+        queue, _, rest = folder.partition("/")
+        parts = rest.split("/")
+        top = "/".join(parts[:2]) if parts[0] == "meta" else parts[0]
+        return self._read(queue, top, folder, name)
+
+    # -- one by one -----------------------------------------------------------------------------------------------
+
+    def find(self, seqs: Iterable[int]) -> dict[int, Card]:
+        """By number: the index names the folder, the listing of the folder has the name."""
+        found, unknown = {}, []
+        for seq in seqs:
+            card = self._cards.get(seq)
+            if card is None:
+                unknown.append(seq)
+            else:
+                found[seq] = card
+        for seq, (queue, top, rank, place, changed_at, target, _) in self._index.records(unknown).items():
+            folder = f"{queue}/{folder_for(top, seq, rank, place, changed_at, target)}"
+            for name in self._beginning(folder, lead(top, seq, place, changed_at)):
+                self._read(queue, top, folder, name)
+            card = self._cards.get(seq)
+            if card is None:
+                self.is_doubtful = True
+            else:
+                found[seq] = card
+        return found
+
+    def _beginning(self, folder: str, begin: str) -> Iterator[str]:
+        """The names that begin with this number: one, or those of one moment."""
+        names = self.names(folder)
+        for at in range(bisect_left(names, begin), len(names)):
+            if not names[at].startswith(begin):
+                break
+            if not names[at][len(begin)].isdigit():
+                yield names[at]
+
+    def find_ids(self, queue: str, ids: Collection[str]) -> dict[str, Card]:
+        candidates = self._index.seqs_of(queue, ids)
+        cards = self.find(seq for seqs in candidates.values() for seq in seqs)
+        return {
+            id: cards[seq]
+            for id, seqs in candidates.items()
+            for seq in seqs
+            if seq in cards and cards[seq].message.id == id and cards[seq].message.queue == queue
+        }
+
+    def members(self, queue: str, group: int, after: int = 0) -> Iterator[int]:
+        """The numbers of those of a group, in order; ``after``: of those behind this one."""
+        seq = self._index.chains.behind(after) if after else self._index.first_of(queue, group)
+        while seq:
+            yield seq
+            seq = self._index.chains.behind(seq)
+
+    # -- in order -------------------------------------------------------------------------------------------------
+
+    def targets(self, queue: str) -> list[int]:
+        """Consumers for whom alone something waits, or lately did."""
+        return [int(name, 36) for name in self.folders(f"{queue}/inbox-for") if _TARGET.fullmatch(name)]
+
+    def line(self, queue: str, target: int, after: Order = ()) -> Iterator[Card]:
+        """Those ready for anyone, or for one consumer, by rank, then place; lazily, those behind ``after``."""
+        inbox = f"{queue}/{line_folder(target)}"
+        top = "inbox-for" if target else "inbox"
+        low, high = after or (-1, -1)
+        for rank_folder in self.folders(inbox):
+            rank = _rank(rank_folder)
+            if rank is None or rank < low:
+                continue
+            first = high // PER_FOLDER if rank == low else 0
+            for bucket in self.folders(f"{inbox}/{rank_folder}"):
+                if bucket.isdecimal() and int(bucket) >= first:
+                    folder = f"{inbox}/{rank_folder}/{bucket}"
+                    if not self.names(folder):
+                        self.hollow.append(f"{self._root}/{folder}")
+                    for name in self.names(folder):
+                        card = self._read(queue, top, folder, name)
+                        if card is not None and (card.message.rank, card.message.place) > (low, high):
+                            yield card
+
+    def in_state(self, queue: str, state: State, after: Order = ()) -> Iterator[Card]:
+        """In any state but ready: lazily, in the order of ``order_of``, those behind ``after``."""
+        for body in (True, False):
+            top = TOP_OF.get((state, body))
+            if top is not None:
+                yield from self._listed(queue, top, after or (-1, -1))
+
+    def _listed(self, queue: str, top: str, after: Order) -> Iterator[Card]:
+        begin = lead(top, after[1], 0, after[0]) if _is_within(top, after) else ""
+        for bucket in self._buckets(queue, top, after):
+            folder = f"{queue}/{top}/{bucket}"
+            names = self.names(folder)
+            for _, alike in groupby(names[bisect_left(names, begin) :], key=_first_number):
+                cards = [card for name in alike if (card := self._read(queue, top, folder, name)) is not None]
+                cards.sort(key=lambda card: order_of(card.message))
+                yield from (card for card in cards if order_of(card.message) > after)
+
+    def _buckets(self, queue: str, top: str, after: Order) -> Iterator[str]:
+        low, high = after[0], after[1]
+        moment = max(low, 0) if low < GONE else None
+        for folder in self.folders(f"{queue}/{top}"):
+            if top == "archive":
+                for minute in self.folders(f"{queue}/{top}/{folder}"):
+                    if moment is not None and f"{folder}/{minute}" >= minute_folder(moment):
+                        yield f"{folder}/{minute}"
+            elif top in ("dlq", "parked"):
+                if moment is not None and folder >= hour_folder(moment):
+                    yield folder
+            elif folder.isdecimal() and int(folder) >= (high // PER_FOLDER if _is_within(top, after) else 0):
+                yield folder
+
+    # -- contents -------------------------------------------------------------------------------------------------
+
+    def envelope(self, card: Card) -> Envelope:
+        """Raises ``Broken`` where the content is not to be used."""
+        path = self.path(card)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            self.is_doubtful = True
+            raise Broken("its file is gone") from None
+        try:
+            about = os.fstat(fd)
+            text = read_all(fd, about.st_size)
+        finally:
+            os.close(fd)
+        return read_envelope(text, card.message, about.st_mtime_ns // 1_000_000)
+
+    def failure(self, card: Card) -> Failure | None:
+        if not card.failure:
+            return None
+        try:
+            with open(failure_path(self._root, card.message, card.failure), "rb") as file:
+                return read_failure(file.read())
+        except (FileNotFoundError, Broken):
+            return None
+
+
+def failure_path(root: str, message: Message, which: str) -> str:
+    number = message.seq
+    return f"{root}/{message.queue}/meta/failures/{number // PER_FOLDER:010d}/{number:012d}{which}.json"
+
+
+def _is_within(top: str, after: Order) -> bool:
+    """Whether the listing was broken off within this state's folder, not at its beginning or in the one before."""
+    low = after[0]
+    return 0 <= low < GONE if top in BY_TIME else low == (GONE if top == "meta/done" else 0)
+
+
+def _first_number(name: str) -> str:
+    return name[: len(name) - len(name.lstrip("0123456789"))]
+
+
+def _rank(folder: str) -> int | None:
+    """None: somebody's folder, not one of ours."""
+    if folder == LAST:
+        return RANK_LAST
+    return int(folder) if folder.isdecimal() else None
+
+
+def _folder_order(name: str) -> tuple[int, str]:
+    if name == LAST:
+        return RANK_LAST, name
+    return (int(name) if name.isdecimal() else 0), name

@@ -1,0 +1,1 @@
+"""The journal: messages of a day in files by date, beside a store."""

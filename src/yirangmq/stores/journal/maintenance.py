@@ -1,0 +1,259 @@
+"""A look through files by date: is every line whole and true, is every message there once, and does the store agree?
+
+The store is looked at before and after the files: what waits in it before must stand in them, and what they leave open
+must wait in it after, or have been settled meanwhile. Knows: lines, cards. Does not know: how to mend.
+
+Housekeeping of files by date: which days go, and what keeps the others.
+
+A day goes when time says so (``core.journal.judged``) and no message accepted in it still waits in the store: its
+lines are read and each message is looked up, a page at a time, so that this is exact and needs no books of its own.
+Knows: files, cards. Does not know: who asks, when."""
+
+import contextlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.journal import SETTLED, Kind, Position, judged, number_of
+from yirangmq.core.message import Message
+from yirangmq.core.ports import Finding, Transaction
+from yirangmq.core.setting_types import KEEP_DAYS
+from yirangmq.core.states import KEPT, State
+from yirangmq.format import journal_line
+from yirangmq.format.journal_line import Head, head_of
+from yirangmq.fsio.disk import Disk
+from yirangmq.stores.journal import files
+from yirangmq.stores.journal.store import read_position
+
+PER_PAGE = 500
+Read = Callable[[Callable[[Transaction], Any]], Any]
+"""Work in a transaction that changes nothing."""
+
+
+class Kept(NamedTuple):
+    day: str
+    why: str
+
+
+class Housekept(NamedTuple):
+    """What went, or would go, and what keeps the rest."""
+
+    today: str
+    removed: list[str]
+    freed: int
+    kept: list[Kept]
+
+
+def housekeep(
+    root: Path, read: Read, today: str, keep: int = KEEP_DAYS, *, dry_run: bool = False, disk: Disk | None = None
+) -> Housekept:
+    if keep < 1:
+        raise BadInput(f"must be at least 1, not {keep}", field="days")
+    removed, kept, freed = [], [], 0
+    current = _current(read)
+    for verdict in judged(files.days(root), today, keep):
+        why = verdict.why
+        if not why:
+            why = "it is being written" if verdict.day == current else waits(root, verdict.day, read)
+        if why:
+            kept.append(Kept(verdict.day, why))
+            continue
+        freed += size_of(root, verdict.day)
+        if not dry_run:
+            files.remove(root, verdict.day, disk or Disk())
+        removed.append(verdict.day)
+    return Housekept(today, removed, freed, kept)
+
+
+def waits(root: Path, day: str, read: Read) -> str:
+    """Which message of that day is not settled; "" if all are."""
+    heads = accepted(root, day)
+    while page := list(islice(heads, PER_PAGE)):
+        cards = cards_of(read, [head.seq for head in page])
+        for head, card in zip(page, cards, strict=True):
+            if card is not None and card.id == head.id and card.state not in SETTLED:
+                return f"message {head.id} of {head.queue} is {card.state}"
+    return ""
+
+
+def cards_of(read: Read, seqs: Sequence[int]) -> list[Message | None]:
+    found: list[Message | None] = read(lambda transaction: transaction.by_seq(seqs))
+    return found
+
+
+def accepted(root: Path, day: str) -> Iterator[Head]:
+    """What was accepted on that day. A line that is no record keeps nobody: ``check`` tells of it."""
+    for name in files.files(root, day):
+        for line in files.lines(root / name):
+            with contextlib.suppress(BadInput):
+                head = head_of(line)
+                if head.kind == Kind.ACCEPTED:
+                    yield head
+
+
+def size_of(root: Path, day: str) -> int:
+    return sum(path.stat().st_size for path in (root / day).iterdir())
+
+
+def _current(read: Read) -> str:
+    known: Position | None = read(read_position)
+    return "" if known is None else known.file.partition("/")[0]
+
+
+BLOCK = 1 << 16
+ACCEPTED, SETTLED_MARK = 1, 2
+MOST_FINDINGS = 1000
+"""More than these nobody reads; the last one says how many there are."""
+
+
+class Checked(NamedTuple):
+    files: int
+    records: int
+    messages: int
+    findings: list[Finding]
+
+
+class Marks:
+    """A byte for each number of a message; numbers follow each other, so blocks of them are dense."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[int, bytearray] = {}
+
+    def get(self, seq: int) -> int:
+        block = self._blocks.get(seq // BLOCK)
+        return 0 if block is None else block[seq % BLOCK]
+
+    def add(self, seq: int, mark: int) -> None:
+        self._blocks.setdefault(seq // BLOCK, bytearray(BLOCK))[seq % BLOCK] |= mark
+
+    def only(self, mark: int) -> Iterator[int]:
+        for number, block in sorted(self._blocks.items()):
+            at = block.find(mark)
+            while at >= 0:
+                yield number * BLOCK + at
+                at = block.find(mark, at + 1)
+
+
+class Check:
+    def __init__(self, root: Path, read: Read | None) -> None:
+        self._root = root
+        self._read = read
+        self._marks = Marks()
+        self._ends: dict[str, int] = {}
+        self._deleted: dict[str, int] = {}
+        self._findings: list[Finding] = []
+        self._more = 0
+        self._records = self._messages = 0
+
+    def run(self) -> Checked:
+        waiting = self._waiting() if self._read is not None else array("q")
+        self._look_at_files()
+        for seq in waiting:
+            if not self._marks.get(seq) & ACCEPTED:
+                self._find("missing", str(self._root), f"message number {seq} waits in the store and is in no file")
+        if self._read is not None:
+            self._look_at_open(self._read)
+        if self._more:
+            self._findings.append(Finding("more", str(self._root), f"and {self._more} more"))
+        return Checked(len(self._ends), self._records, self._messages, self._findings)
+
+    def _find(self, kind: str, where: str, text: str) -> None:
+        if len(self._findings) < MOST_FINDINGS:
+            self._findings.append(Finding(kind, where, text))
+        else:
+            self._more += 1
+
+    # -- the files ------------------------------------------------------------------------------------------------
+
+    def _look_at_files(self) -> None:
+        names = files.files(self._root)
+        numbers = Counter(map(number_of, names))
+        for name in names:
+            if numbers[number_of(name)] > 1:
+                self._find("number", name, "another file has this number too")
+        for name in names:
+            self._look_at_file(name)
+            path = self._root / name
+            if name != names[-1] and path.stat().st_size > self._ends[name]:
+                self._find("torn", name, "its last line has no end")
+
+    def _look_at_file(self, name: str) -> None:
+        def tell(size: int) -> None:
+            self._ends[name] = size
+
+        for number, line in enumerate(files.lines(self._root / name, self._ends.get(name, 0), tell), 1):
+            self._records += 1
+            try:
+                self._look_at(name, line)
+            except BadInput as error:
+                self._find("record", f"{name}, line {number}", str(error))
+
+    def _look_at(self, name: str, line: bytes) -> None:
+        head = journal_line.head_of(line)
+        if head.kind == Kind.QUEUE_DELETED:
+            self._deleted[head.queue] = head.seq
+        elif head.kind == Kind.OUTCOME:
+            if head.state in SETTLED:
+                self._marks.add(head.seq, SETTLED_MARK)
+        else:
+            record = journal_line.read(line)
+            if journal_line.payload_of(record) is None:
+                raise BadInput("carries no payload")
+            if head.kind == Kind.ACCEPTED:
+                if self._marks.get(head.seq) & ACCEPTED:
+                    self._find("twice", name, f"message {head.id} of {head.queue} is there twice")
+                self._marks.add(head.seq, ACCEPTED)
+                self._messages += 1
+
+    # -- the store ------------------------------------------------------------------------------------------------
+
+    def _waiting(self) -> "array[int]":
+        assert self._read is not None
+        found = array("q")
+        for queue in self._read(lambda transaction: transaction.queues()):
+            for state in KEPT:
+                if state not in (State.DRAFT, State.DONE):
+                    found.extend(_numbers(self._read, queue, state))
+        return found
+
+    def _look_at_open(self, read: Read) -> None:
+        """Accepted, and nothing tells how it ended: it must wait in the store, or have ended since we looked."""
+        seqs = array("q", self._marks.only(ACCEPTED))
+        over = array("q")
+        for begin in range(0, len(seqs), PER_PAGE):
+            page = seqs[begin : begin + PER_PAGE].tolist()
+            cards = cards_of(read, page)
+            over.extend(seq for seq, card in zip(page, cards, strict=True) if card is None or card.state in SETTLED)
+        for name in files.files(self._root) if over else ():
+            if (self._root / name).stat().st_size > self._ends.get(name, 0):
+                self._look_at_file(name)
+        gone = self._gone_with_queues(set(over)) if self._deleted else set()
+        for seq in over:
+            if not self._marks.get(seq) & SETTLED_MARK and seq not in gone:
+                self._find("unsettled", str(self._root), f"message number {seq} ended, and no line says how")
+
+    def _gone_with_queues(self, seqs: set[int]) -> set[int]:
+        heads = (head for day in files.day_names(self._root) for head in accepted(self._root, day))
+        return {head.seq for head in heads if head.seq in seqs and head.seq <= self._deleted.get(head.queue, -1)}
+
+
+def _numbers(read: Read, queue: str, state: State) -> Iterator[int]:
+    cursor, is_first = "", True
+    while cursor or is_first:
+
+        def work(transaction: Transaction, at: str = cursor) -> tuple[list[int], str]:
+            page = transaction.scan(queue, state, PER_PAGE, at)
+            return [card.seq for card in page.messages], page.cursor
+
+        numbers, cursor = read(work)
+        yield from numbers
+        is_first = False
+
+
+def check(root: Path, read: Read | None) -> Checked:
+    """``read``: work in the store that changes nothing; None leaves it out."""
+    return Check(root, read).run()

@@ -1,0 +1,1 @@
+"""The log of topics: segments of records, appended and never changed."""

@@ -1,0 +1,141 @@
+"""Reads every byte of a log and says what is wrong. Knows: the files, and what they should hold.
+Does not know: how to mend it (``SegmentLog.mend`` does). Works beside a writer.
+
+Mends one sealed segment of a log that is open for writing. Knows: the segment. Does not know: the others."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from yirangmq.core.errors import StoreDamaged
+from yirangmq.core.ports import Finding
+from yirangmq.core.topics import MOST_SEQUENCE, Record
+from yirangmq.stores.log import segment_format as scan
+from yirangmq.stores.log.reader import Gone, Segment, gaps
+from yirangmq.stores.log.readonly import SegmentView
+from yirangmq.stores.log.recovery import BESIDE
+from yirangmq.stores.log.salvage import QUARANTINE, Case, salvage
+from yirangmq.stores.log.segment_files import Workshop
+from yirangmq.stores.log.segment_format import SPARE, Mark, first_of
+from yirangmq.wire import records
+
+DAMAGED, GAP, INDEX, ASIDE, FOREIGN = "damaged", "gap", "index", "set-aside", "foreign"
+Progress = Callable[[int, int], None]
+"""Bytes read, and how many there are."""
+
+
+class Checked(NamedTuple):
+    """Records that were read and are what was written, and what is wrong with the others."""
+
+    records: int
+    findings: list[Finding]
+
+
+def check(view: SegmentView, progress: Progress = lambda done, total: None) -> Checked:
+    total = sum(segment.size for segment in view.chain)
+    done = sound = 0
+    findings = [Finding(DAMAGED, path, "cannot be read as a segment", False) for path in view.unreadable]
+    for segment in view.chain:
+        try:
+            good, found = _check_segment(segment)
+        except Gone:
+            continue  # given up meanwhile
+        sound += good
+        findings += found
+        done += segment.size
+        progress(done, total)
+    for gap in gaps(view.chain):
+        text = f"the records {gap.first} to {gap.last} are lost"
+        findings.append(Finding(GAP, str(view.folder), text, False))
+    return Checked(sound, [*findings, *_beside(str(view.folder))])
+
+
+def _check_segment(segment: Segment) -> tuple[int, list[Finding]]:
+    with segment.opened() as fd:
+        tail = segment.tail
+        try:
+            sums = sound_part(segment, fd)
+        except StoreDamaged as error:
+            return 0, [Finding(DAMAGED, segment.path, str(error), False)]
+        sound = sums.last - segment.first + 1
+        if (sums.last, sums.end) != (tail.last, tail.end):
+            text = f"the record {sums.last + 1} does not hold what was written; this segment goes to {tail.last}"
+            return sound, [Finding(DAMAGED, segment.path, text, False)]
+        if not has_good_index(segment, fd, sums):
+            return sound, [Finding(INDEX, segment.path, "its index cannot be used, and is made anew at need", False)]
+    return sound, []
+
+
+def sound_part(segment: Segment, fd: int) -> scan.Sums:
+    """Everything in it up to the first thing that is not what was written."""
+    sums = scan.Sums(segment.first, segment.head.begin, scan.state_of(fd, segment.head))
+    scan.add_sound(sums, fd, segment.tail.end, segment.tail.last)
+    return sums
+
+
+def has_good_index(segment: Segment, fd: int, sums: scan.Sums) -> bool:
+    """Whether what a sealed segment says of itself is so. (The marks of two writers need not be the same.)"""
+    if segment.seal is None:
+        return True
+    try:
+        summary = scan.summary_of(fd, segment.seal)
+    except StoreDamaged:
+        return False
+    return summary.state == sums.state and _are_true(summary.marks, fd)
+
+
+def _are_true(marks: list[Mark], fd: int) -> bool:
+    for mark in marks:
+        step = next(scan.walk(fd, mark.offset, mark.offset + scan.CHUNK), None)
+        if step is not None and (step.head.sequence, step.head.at_ns) != (mark.sequence, mark.at_ns):
+            return False
+    return True
+
+
+def has_segments(folder: str) -> bool:
+    return os.path.isdir(folder) and any(first_of(name) is not None for name in os.listdir(folder))
+
+
+def sound_records(path: str) -> Iterator[Record]:
+    """Every sound record in a file, wherever it lies: of a segment, or of what was set aside."""
+    image = Path(path).read_bytes()
+    for offset, head in scan.strays_in(image, 0, 0, MOST_SEQUENCE):
+        yield records.decode(image, offset, head)
+
+
+def _beside(folder: str) -> Iterator[Finding]:
+    for name in sorted(os.listdir(folder)):
+        if first_of(name) is None and not name.startswith((SPARE, *BESIDE)):
+            yield Finding(FOREIGN, f"{folder}/{name}", "is no part of a log", False)
+    aside = f"{folder}/{QUARANTINE}"
+    for name in sorted(os.listdir(aside)) if os.path.isdir(aside) else []:
+        if not name.endswith(".txt"):
+            yield Finding(ASIDE, f"{aside}/{name}", "was damaged; what is sound in it was saved", True)
+
+
+def mended(workshop: Workshop, segment: Segment, now_ns: int) -> list[Segment] | None:
+    """The segments that take its place; None: nothing is wrong with it."""
+    try:
+        with segment.opened() as fd:
+            state = scan.state_of(fd, segment.head)
+            sums = sound_part(segment, fd)
+            is_whole = (sums.last, sums.end) == (segment.tail.last, segment.tail.end)
+            if is_whole and has_good_index(segment, fd, sums):
+                return None
+        why = f"the record {sums.last + 1} does not hold what was written"
+    except StoreDamaged as error:
+        is_whole, state, why = False, {}, str(error)
+    if is_whole:
+        return [_sealed_again(workshop, segment, sums)]
+    head = segment.head
+    case = Case(segment.path, head.first, segment.tail.last, head.epoch, head.before, state, why)
+    return salvage(workshop, case, now_ns)
+
+
+def _sealed_again(workshop: Workshop, segment: Segment, sums: scan.Sums) -> Segment:
+    fd = workshop.disk.open_update(segment.path)
+    try:
+        return workshop.seal(Segment(segment.path, segment.head, sums=sums), fd)
+    finally:
+        workshop.disk.close(fd)

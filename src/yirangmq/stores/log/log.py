@@ -1,0 +1,466 @@
+"""The end of the log: many callers, one write and one sync for all that wait. Knows: the segment in use, the next one.
+Does not know: the segments before it, readers.
+
+Nothing is counted before it is on disk. A write that fails is taken back; after a sync that fails nobody can say what
+is on disk, and the log takes no more until it is opened again.
+
+The log of a publisher's topics: a folder of segments. One process writes, any number read (``segments_view``).
+
+Knows: how the parts work together, which segments there are. Does not know: subscribers, sockets.
+``docs/log.md`` says what lies where and what is promised."""
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from yirangmq.clock import default_consumer
+from yirangmq.core import validation
+from yirangmq.core.errors import BadInput, StoreError, Unavailable
+from yirangmq.core.topics import MOST_SEQUENCE, Appended, Gap, NewRecord, Retention, TopicState, Trimmed
+from yirangmq.fsio.disk import LARGE, Disk
+from yirangmq.fsio.errors import as_store_error, translated
+from yirangmq.fsio.permissions import access_in
+from yirangmq.stores.lock import Holder, StoreLock
+from yirangmq.stores.log.check import sound_part
+from yirangmq.stores.log.reader import Chain, Segment, SegmentReader, to_be_trimmed
+from yirangmq.stores.log.recovery import Recovery
+from yirangmq.stores.log.segment_files import ZEROS, End, Workshop
+from yirangmq.stores.log.segment_set import House, segment_size
+from yirangmq.wire import records
+
+MOST_AT_ONCE = 4 << 20
+"""Bytes of payloads written with one sync, if several callers wait: enough that the sync hardly counts."""
+MOST_RECORDS = 1 << 18
+"""In one segment, unless they come at once: the last one is scanned when a log is opened."""
+Durability = Literal["full", "os"]
+OnCommit = Callable[[Sequence[Appended]], None]
+
+
+class Ticket:
+    """One call of ``append`` on its way."""
+
+    __slots__ = ("error", "records", "result", "size")
+
+    def __init__(self, batch: Sequence[NewRecord], size: int) -> None:
+        self.records = batch
+        self.size = size
+        self.result: Appended | None = None
+        self.error: Exception | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.result is not None or self.error is not None
+
+
+class Appender:
+    def __init__(
+        self, workshop: Workshop, end: End, durability: Durability, now_ns: Callable[[], int], house: House
+    ) -> None:
+        self._disk = workshop.disk
+        self._root = Path(workshop.folder)
+        self._is_full = durability == "full"
+        self._now_ns = now_ns
+        self._house = house
+        self._asked: Segment | None = None
+        self._waiting: deque[Ticket] = deque()
+        self.turn = threading.RLock()
+        """Whoever has it may write, and put another segment at the end."""
+        self.end = end
+        self.on_commit: OnCommit | None = None
+        state = end.segment.own_sums.state
+        self._numbers = {name: topic.topic_sequence for name, topic in state.items()}
+        self._is_synced = True
+        self._broken: str | None = None
+        self._last_ns = max([end.segment.own_sums.last_ns, *(topic.at_ns for topic in state.values())])
+
+    def append(self, batch: Sequence[NewRecord]) -> Appended:
+        ticket = Ticket(batch, records.check_batch(batch, self._numbers))
+        self._waiting.append(ticket)
+        while not ticket.is_done:
+            with self.turn:
+                if not ticket.is_done:
+                    self._serve(self._taken())
+        if ticket.error is not None:
+            raise ticket.error
+        if ticket.result is None:
+            raise StoreError("an append ended without a result")
+        return ticket.result
+
+    def _taken(self) -> list[Ticket]:
+        """Those who wait, as many as go into one write; one at least."""
+        taken = [self._waiting.popleft()]
+        size = taken[0].size
+        while self._waiting and size + self._waiting[0].size <= MOST_AT_ONCE:
+            taken.append(self._waiting.popleft())
+            size += taken[-1].size
+        return taken
+
+    def _serve(self, tickets: list[Ticket]) -> None:
+        """Every ticket gets its result or its error, whatever happens."""
+        try:
+            results = self._commit(tickets)
+        except OSError as error:
+            self._fail(tickets, as_store_error(error, self._root))
+        except Exception as error:
+            self._fail(tickets, error)
+        except BaseException:
+            self._broken = "a write was interrupted"
+            self._fail(tickets, StoreError(f"the log in {self._root} was interrupted; open it again"))
+            raise
+        else:
+            for ticket, result in zip(tickets, results, strict=True):
+                ticket.result = result
+            if self.on_commit is not None:
+                self.on_commit(results)
+
+    def _fail(self, tickets: list[Ticket], error: Exception) -> None:
+        for ticket in tickets:
+            ticket.error = error
+
+    # -- one write ------------------------------------------------------------------------------------------------
+
+    def _commit(self, tickets: list[Ticket]) -> list[Appended]:
+        self._check_usable()
+        at_ns = max(self._now_ns(), self._last_ns)
+        before: dict[str, int] = {}
+        try:
+            results, batches = self._encoded(tickets, at_ns, before)
+            data = batches[0].data if len(batches) == 1 else b"".join(batch.data for batch in batches)
+            if not self._has_room(len(data), results[-1].last):
+                self.end = self._house.roll(self.end, len(data))
+            self._write(data)
+        except BaseException:
+            for name, number in before.items():
+                self._numbers[name] = number
+            self._numbers = {name: number for name, number in self._numbers.items() if number}
+            raise
+        self._count(tickets, batches, at_ns)
+        # Who writes much at a time waits for the disk, and not for what a file costs that grows.
+        if self._asked is not self.end.segment and len(data) < LARGE:
+            self._asked = self.end.segment
+            self._house.prepare()
+        return results
+
+    def _has_room(self, size: int, last: int) -> bool:
+        segment, file = self.end
+        return segment.tail.end + size <= file.size and last - segment.first < MOST_RECORDS
+
+    def _encoded(
+        self, tickets: list[Ticket], at_ns: int, before: dict[str, int]
+    ) -> tuple[list[Appended], list[records.Batch]]:
+        """``before`` gets the numbers of the topics as they were, to go back to."""
+        sequence = self.end.segment.tail.last + 1
+        synced = self._is_synced
+        results, batches = [], []
+        numbers = self._numbers
+        for ticket in tickets:
+            batch = records.encode_batch(ticket.records, sequence, at_ns, numbers, synced=synced)
+            for name, number in batch.topics.items():
+                before.setdefault(name, numbers.get(name, 0))
+                numbers[name] = number
+            batches.append(batch)
+            last = sequence + len(ticket.records) - 1
+            results.append(Appended(sequence, last, at_ns, batch.data, batch.offsets))
+            sequence, synced = last + 1, False
+        return results, batches
+
+    def _write(self, data: bytes) -> None:
+        fd, offset = self.end.file.fd, self.end.segment.tail.end
+        if len(data) >= LARGE:  # a full disk in the middle of it would let readers see what is taken back then
+            self._disk.reserve(fd, offset, len(data))
+        try:
+            self._disk.write_at(fd, data, offset)
+        except OSError:
+            self._take_back(len(data))
+            raise
+        if not self._is_full:
+            self._is_synced = False
+            return
+        try:
+            self._disk.fdatasync(fd)
+        except OSError as error:
+            self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
+            self._take_back(len(data))
+            raise
+        self._is_synced = True
+
+    def _take_back(self, size: int) -> None:
+        """What was written without being confirmed must not be found by anybody later, nor after a power cut."""
+        begin = self.end.segment.tail.end
+        try:
+            try:
+                for offset in range(begin, begin + size, len(ZEROS)):
+                    self._disk.write_at(self.end.file.fd, ZEROS[: begin + size - offset], offset)
+            except OSError:  # no space for zeros either: the file grows as it is written
+                self._disk.truncate(self.end.file.path, begin)
+            self._disk.fdatasync(self.end.file.fd)
+        except OSError as error:
+            self._broken = self._broken or f"half a write could not be taken back ({error.strerror})"
+
+    def _count(self, tickets: list[Ticket], batches: list[records.Batch], at_ns: int) -> None:
+        sums = self.end.segment.own_sums
+        for ticket, batch in zip(tickets, batches, strict=True):
+            if len(batch.topics) == 1:
+                [(name, number)] = batch.topics.items()
+                sums.add_same(name, number, at_ns, len(ticket.records), len(batch.data))
+                continue
+            counts = Counter(record.topic for record in ticket.records)
+            numbers = {name: batch.topics[name] - count for name, count in counts.items()}
+            ends = [*batch.offsets[1:], len(batch.data)]
+            for record, begin, end in zip(ticket.records, batch.offsets, ends, strict=True):
+                numbers[record.topic] += 1
+                sums.add(record.topic, numbers[record.topic], at_ns, end - begin)
+        self._last_ns = at_ns
+        self.end.segment.confirm()
+
+    # -- the rest -------------------------------------------------------------------------------------------------
+
+    @property
+    def is_usable(self) -> bool:
+        """False: it takes no more until the log is opened again."""
+        return self._broken is None and self._house.trouble is None
+
+    def _check_usable(self) -> None:
+        why = self._broken or self._house.trouble
+        if why is not None:
+            raise StoreError(f"the log in {self._root} takes no more: {why}; open it again")
+
+    def roll(self) -> None:
+        """Go on in a new segment."""
+        with self.turn:
+            self._check_usable()
+            self.end = self._house.roll(self.end, 0)
+
+    def close(self) -> None:
+        with self.turn:
+            try:
+                if not self._is_synced and self._broken is None:
+                    self._disk.fdatasync(self.end.file.fd)
+            finally:
+                self._disk.close(self.end.file.fd)
+
+    def sync(self) -> None:
+        """Where appending does not sync: do it now."""
+        with self.turn:
+            self._check_usable()
+            try:
+                self._disk.fdatasync(self.end.file.fd)
+            except OSError as error:
+                self._broken = f"a sync failed ({error.strerror}); what is on disk is not known"
+                raise
+            self._is_synced = True
+
+
+class LogSettings(NamedTuple):
+    """``durability``: "full", an append is on disk when it returns; "os", it survives a killed process, no power cut.
+    ``ahead``: prepare the next file, and seal the last one, in a thread of its own."""
+
+    segment_bytes: int = 64 << 20
+    durability: Durability = "full"
+    ahead: bool = True
+
+    def checked(self) -> "LogSettings":
+        validation.check_count(self.segment_bytes, "segmentBytes", least=1024, most=1 << 40)
+        if self.durability not in ("full", "os"):
+            raise BadInput(f"must be 'full' or 'os', not {self.durability!r}", field="durability")
+        return self
+
+
+DEFAULTS = LogSettings()
+
+
+class SegmentLog:
+    """Open for writing from the moment it is made until ``close``. ``epoch``: refuse a log of another one."""
+
+    def __init__(
+        self,
+        folder: Path | str,
+        settings: LogSettings = DEFAULTS,
+        *,
+        epoch: str | None = None,
+        disk: Disk | None = None,
+        now_ns: Callable[[], int] = time.time_ns,
+        new_epoch: Callable[[], bytes] = lambda: os.urandom(16),
+    ) -> None:
+        self.settings = settings.checked()
+        self.folder = Path(folder)
+        self._now_ns = now_ns
+        self._workshop = Workshop(str(self.folder), disk or Disk())
+        self._is_open = True
+        with translated(self.folder):
+            self._workshop.disk.access = access_in(self.folder)
+            _make_folder(self._workshop.disk, self.folder)
+        self._lock = _lock(self.folder)
+        try:
+            with translated(self.folder):
+                size = segment_size(settings.segment_bytes, 0)
+                found = Recovery(self._workshop, now_ns, new_epoch).run(size, epoch)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.notes: Sequence[str] = found.notes
+        """What was found and done while opening, in words."""
+        self._house = House(self._workshop, found.chain, settings.segment_bytes, now_ns, ahead=settings.ahead)
+        end = End(found.chain[-1], found.active)
+        self._appender = Appender(self._workshop, end, settings.durability, now_ns, self._house)
+
+    # -- what there is --------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> str:
+        return self.chain[-1].head.epoch.hex()
+
+    @property
+    def durability(self) -> Durability:
+        return self.settings.durability
+
+    @property
+    def chain(self) -> Chain:
+        return self._house.chain
+
+    @property
+    def first(self) -> int:
+        return self.chain[0].first
+
+    @property
+    def last(self) -> int:
+        return self.chain[-1].tail.last
+
+    @property
+    def size(self) -> int:
+        """Bytes of all records that are kept."""
+        return self._house.size
+
+    def refresh(self, *, anew: bool = False) -> None:
+        """The log always knows."""
+
+    def reader(self) -> SegmentReader:
+        return SegmentReader(self)
+
+    def gaps(self) -> Sequence[Gap]:
+        return self.reader().gaps()
+
+    def topics(self) -> dict[str, TopicState]:
+        return self.reader().topics()
+
+    @property
+    def is_usable(self) -> bool:
+        return self._appender.is_usable
+
+    # -- appending ------------------------------------------------------------------------------------------------
+
+    def append(self, records: Sequence[NewRecord]) -> Appended:
+        self._check_open()
+        return self._appender.append(records)
+
+    def on_commit(self, tell: OnCommit | None) -> None:
+        """Call this with every commit, in order, before its callers go on: nobody else appends meanwhile."""
+        with self._appender.turn:
+            self._appender.on_commit = tell
+
+    @contextmanager
+    def standing_still(self) -> Iterator[int]:
+        """Nothing is appended inside: the last sequence, to do something in step with it. Be quick."""
+        with self._appender.turn:
+            yield self.last
+
+    def sync(self) -> None:
+        with translated(self.folder):
+            self._appender.sync()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise Unavailable(f"the log in {self.folder} is closed")
+
+    # -- segments go ----------------------------------------------------------------------------------------------
+
+    def retain(self, rule: Retention, floor: int | None = None) -> Trimmed:
+        for value, field in ((rule.age_ns, "ageNs"), (rule.size, "size"), (floor, "floor")):
+            if value is not None:
+                validation.check_count(value, field, least=0, most=MOST_SEQUENCE)
+        chain = self.chain
+        before = chain[0].first
+        if rule.age_ns is not None:
+            before = max(before, self.reader().sequence_at(self._now_ns() - rule.age_ns))
+        if rule.size is not None:
+            before = max(before, _oldest_within(chain, rule.size))
+        return self.trim(before if floor is None else min(before, floor))
+
+    def trim(self, before: int, *, dry_run: bool = False) -> Trimmed:
+        self._check_open()
+        validation.check_count(before, "before", least=0, most=MOST_SEQUENCE)
+        if dry_run:
+            return to_be_trimmed(self.chain, before)
+        with translated(self.folder):
+            done = self._house.retire(before)  # first what needs no room: the disk may be full
+            end = self.chain[-1]
+            if not end.first <= end.tail.last < before:
+                return done
+            self._appender.roll()
+            more = self._house.retire(before)
+            return Trimmed(done.segments + more.segments, done.size + more.size, more.first)
+
+    def mend(self) -> list[str]:
+        """Read everything; set damaged segments aside and go on with what is sound in them. What was done, in words.
+        What is lost is a gap from then on."""
+        self._check_open()
+        with translated(self.folder):
+            if self._is_end_damaged():
+                self._appender.roll()
+            return self._house.mend()
+
+    def _is_end_damaged(self) -> bool:
+        end = self.chain[-1]
+        with end.opened() as fd:
+            last = end.tail.last
+            return sound_part(end, fd).last < last
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            with translated(self.folder), self._appender.turn:
+                try:
+                    self._house.close()
+                finally:
+                    self._appender.close()
+        finally:
+            self._lock.close()
+
+    def __enter__(self) -> "SegmentLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _oldest_within(chain: Chain, size: int) -> int:
+    """The first sequence of the shortest end of the chain that has at least so many bytes."""
+    for segment in reversed(chain):
+        size -= segment.size
+        if size <= 0:
+            return segment.first
+    return chain[0].first
+
+
+def _make_folder(disk: Disk, folder: Path) -> None:
+    """The sync is also for whoever made it and was killed before its own."""
+    if not folder.is_dir():
+        disk.mkdir(str(folder))
+    disk.fsync_folder(str(folder.parent))
+
+
+def _lock(folder: Path) -> StoreLock:
+    since = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return StoreLock(f"log:{folder}", Holder(os.getpid(), "", default_consumer(), since))

@@ -1,0 +1,472 @@
+"""Reads a log: by sequence, by time, as records, as frames, as pieces of files. Knows: a source of segments.
+Does not know: who writes them. Every reader has descriptors of its own and moves nobody's position.
+
+The segments of a log, in order. Knows: where each begins and ends, and what is missing between them.
+Does not know: how they came to be. A chain is replaced, never changed: whoever holds one may go on with it.
+
+What a reader asks of one open segment. Knows: a segment and a descriptor of its file. Does not know: the others."""
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise, takewhile
+from typing import NamedTuple, Protocol, TypeVar
+
+from yirangmq.core.errors import BadInput, Retired, StoreDamaged
+from yirangmq.core.topics import Frames, Gap, Piece, Place, Record, TopicState, Trimmed, Wanted
+from yirangmq.fsio.lock import try_lock
+from yirangmq.stores.log import segment_format as scan
+from yirangmq.stores.log.segment_format import Head, Seal, State, Summary, Topic
+from yirangmq.wire import records
+from yirangmq.wire import records as wire_records
+
+
+class Tail(NamedTuple):
+    """How far a segment goes: one value, so that a reader sees all of it or none."""
+
+    last: int
+    end: int
+    first_ns: int
+    last_ns: int
+
+
+class Gone(Exception):
+    """The file is no longer the one this segment was in: retired, used again, or made anew from what was left of it."""
+
+
+class Segment:
+    """``sums`` is known of a segment in use, or while its seal is still to be written."""
+
+    __slots__ = ("head", "path", "seal", "sums", "tail")
+
+    def __init__(self, path: str, head: Head, *, seal: Seal | None = None, sums: scan.Sums | None = None) -> None:
+        self.path = path
+        self.head = head
+        self.seal = seal
+        self.sums = sums
+        self.tail = Tail(head.first - 1, head.begin, 0, 0)
+        if seal is not None:
+            self.tail = Tail(seal.last, seal.end, seal.first_ns, seal.last_ns)
+        elif sums is not None:
+            self.confirm()
+
+    @property
+    def first(self) -> int:
+        return self.head.first
+
+    @property
+    def size(self) -> int:
+        """Bytes of its records."""
+        return self.tail.end - self.head.begin
+
+    @property
+    def own_sums(self) -> scan.Sums:
+        """Of a segment in use."""
+        if self.sums is None:
+            raise StoreDamaged(f"{self.path} is sealed and takes no more")
+        return self.sums
+
+    def confirm(self) -> None:
+        """Everything added up so far may be read."""
+        if self.sums is not None:
+            self.tail = Tail(self.sums.last, self.sums.end, self.sums.first_ns, self.sums.last_ns)
+
+    def summary(self, fd: int) -> Summary:
+        """Its index; made anew where it cannot be read."""
+        if self.sums is not None:
+            return self.sums.summary()
+        try:
+            if self.seal is not None:
+                return scan.summary_of(fd, self.seal)
+        except StoreDamaged:
+            pass
+        sums = scan.Sums(self.first, self.head.begin, scan.state_of(fd, self.head))
+        scan.add_sound(sums, fd, self.tail.end, self.tail.last)
+        return sums.summary()
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """A descriptor for reading. While it is open the file is not used again for other records."""
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise Gone from None
+        try:
+            self._hold(fd)
+            yield fd
+        finally:
+            os.close(fd)
+
+    def _hold(self, fd: int) -> None:
+        try:
+            if not try_lock(fd, shared=True) or scan.head_of(fd) != self.head:
+                raise Gone
+        except StoreDamaged:
+            raise Gone from None
+
+
+Chain = Sequence[Segment]
+
+
+def find(chain: Chain, sequence: int) -> Segment | None:
+    """The segment that holds the sequence, or the first one after the gap in which it lies; None: past the end."""
+    place = max(bisect_right(chain, sequence, key=_first) - 1, 0)
+    for segment in chain[place:]:
+        if segment.tail.last >= sequence:
+            return segment
+    return None
+
+
+def gaps(chain: Chain) -> list[Gap]:
+    return [
+        Gap(before.tail.last + 1, after.first - 1)
+        for before, after in pairwise(chain)
+        if after.first > before.tail.last + 1
+    ]
+
+
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+def to_be_trimmed(chain: Chain, before: int) -> Trimmed:
+    """What giving up everything before a sequence would take away: whole segments, and no empty one."""
+    going = list(takewhile(lambda segment: segment.first <= segment.tail.last < before, chain))
+    first = chain[len(going)].first if len(going) < len(chain) else chain[-1].tail.last + 1
+    return Trimmed(len(going), sum(segment.size for segment in going), first)
+
+
+def offsets(segment: Segment, fd: int, start: int, stop: int) -> tuple[int, int]:
+    """Where in the file the records from ``start`` up to ``stop`` begin and end."""
+    tail = segment.tail
+    begin, end = segment.head.begin, tail.end
+    if start <= segment.first and stop > tail.last:
+        return begin, end
+    try:
+        marks = segment.summary(fd).marks
+        low = begin if start <= segment.first else scan.offset_of(fd, marks, start, begin, end)
+        return low, end if stop > tail.last else scan.offset_of(fd, marks, stop, begin, end)
+    except StoreDamaged as error:
+        raise StoreDamaged(f"{segment.path}: {error}") from None
+
+
+def cut(segment: Segment, whole: Piece, size: int | None) -> Iterator[Piece]:
+    """The same in pieces of at least ``size`` bytes, as the index has them, each of whole frames."""
+    fd, begin, length, first, last = whole
+    end = begin + length
+    if size is not None and length > size:
+        for mark in list(segment.summary(fd).marks):
+            if begin + size <= mark.offset < end:
+                yield Piece(fd, begin, mark.offset - begin, first, mark.sequence - 1)
+                begin, first = mark.offset, mark.sequence
+    yield Piece(fd, begin, end - begin, first, last)
+
+
+def holds(segment: Segment, fd: int, wanted: Wanted) -> bool:
+    """Whether any record of the segment is of a wanted topic."""
+    state = segment.summary(fd).state
+    return any(topic.sequence >= segment.first and wanted(name) for name, topic in list(state.items()))
+
+
+def state_before(segment: Segment, fd: int) -> State:
+    return scan.state_of(fd, segment.head)
+
+
+def state_after(segment: Segment, fd: int) -> State:
+    return dict(segment.summary(fd).state)
+
+
+def state_at(segment: Segment, fd: int, sequence: int) -> State:
+    """Each topic's numbers before that record."""
+    state = scan.state_of(fd, segment.head)
+    for step in scan.walk(fd, segment.head.begin, segment.tail.end):
+        head = step.head
+        if head.sequence >= sequence:
+            break
+        name = str(records.topic_at(step.data, step.at, head), "utf-8", "replace")
+        state[name] = Topic(head.topic_sequence, head.sequence, head.at_ns, 0)
+    return state
+
+
+def sequence_at(segment: Segment, fd: int, at_ns: int) -> int | None:
+    return scan.sequence_at(fd, segment.summary(fd).marks, at_ns, segment.head.begin, segment.tail.end)
+
+
+def places(segment: Segment, fd: int) -> list[Place]:
+    """Its marks, with the bytes of its records before each."""
+    return [Place(mark.sequence, mark.offset - segment.head.begin) for mark in list(segment.summary(fd).marks)]
+
+
+def remembered(wanted: Wanted | None) -> Callable[[bytes], bool] | None:
+    """The same question for names as they stand in frames, asked once for each."""
+    if wanted is None:
+        return None
+    known: dict[bytes, bool] = {}
+
+    def ask(name: bytes) -> bool:
+        answer = known.get(name)
+        if answer is None:
+            answer = known[name] = wanted(str(name, "utf-8", "replace"))
+        return answer
+
+    return ask
+
+
+def decoded(segment: Segment, step: scan.Step) -> Record:
+    try:
+        return records.decode(step.data, step.at, step.head)
+    except (BadInput, StoreDamaged) as error:
+        raise StoreDamaged(f"{segment.path}: {error}") from None
+
+
+def see_all(segment: Segment, reached: int, end: int) -> None:
+    """A walk that stopped early stopped at damage."""
+    if reached != end:
+        raise StoreDamaged(
+            f"{segment.path}: the frame at byte {reached} cannot be read; 'yirangmq log check' says more"
+        )
+
+
+ENOUGH = 1 << 18
+"""Bytes of frames handed over at once where they are picked by topic."""
+LONG_WAY = 8 << 20
+"""Bytes of unwanted records after which a sign of life is given."""
+TRIES = 5
+"""How often to look anew where files vanish while they are being opened."""
+T = TypeVar("T")
+NOTHING = Topic(0, 0, 0, 0)
+
+
+class Source(Protocol):
+    """Where a reader has its segments from: the log itself, or a view of its folder."""
+
+    @property
+    def epoch(self) -> str: ...
+
+    @property
+    def chain(self) -> Chain: ...
+
+    def refresh(self, *, anew: bool = False) -> None:
+        """Look what has come since; ``anew``: and whether what was there is still what it was."""
+
+
+class SegmentReader:
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def epoch(self) -> str:
+        return self._source.epoch
+
+    @property
+    def first(self) -> int:
+        return self._source.chain[0].first
+
+    @property
+    def last(self) -> int:
+        return self._source.chain[-1].tail.last
+
+    def refresh(self) -> int:
+        self._source.refresh()
+        return self.last
+
+    def gaps(self) -> Sequence[Gap]:
+        return gaps(self._source.chain)
+
+    def close(self) -> None:
+        """Nothing is open but what an iterator holds."""
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicState]:
+        before = self._read(self._oldest, state_before)
+        after = self._read(self._newest, state_after)
+        found = {}
+        for name, (number, sequence, at_ns, size) in after.items():
+            old = before.get(name, NOTHING)
+            found[name] = TopicState(number, sequence, at_ns, number - old.topic_sequence, size - old.size)
+        return found
+
+    def sequence_at(self, at_ns: int) -> int:
+        for segment in self._source.chain:
+            if segment.tail.last >= segment.first and segment.tail.last_ns >= at_ns:
+                found = self._read(partial(self._at, segment.first), partial(sequence_at, at_ns=at_ns))
+                if found is not None:
+                    return found
+        return self.last + 1
+
+    def count(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> int:
+        """How many records ``records`` would give."""
+        start, stop = self._span(start, stop)
+        lost = [gap for gap in self.gaps() if gap.first < stop and gap.last >= start]
+        if wanted is None:
+            return stop - start - sum(min(gap.last + 1, stop) - max(gap.first, start) for gap in lost)
+        edges = [start, *(edge for gap in lost for edge in (gap.first, gap.last + 1)), stop]
+        spans = [(low, high) for low, high in list(pairwise(edges))[::2] if low < high]
+        return sum(self._numbers(high, wanted) - self._numbers(low, wanted) for low, high in spans)
+
+    def places(self, start: int, stop: int | None = None, most: int = 10_000) -> list[Place]:
+        """Where the span could be cut; at most so many, about as many bytes apart."""
+        start, stop = self._span(start, stop)
+        chain = self._source.chain
+        within = [segment for segment in chain if segment.tail.last >= start and segment.first < stop]
+        total = sum(segment.size for segment in within)
+        step = 0 if total // scan.MARK_EVERY + len(within) <= most else total // max(most - 1, 1)
+        before = sum(segment.size for segment in chain if segment.tail.last < start)
+        found: list[Place] = []
+        for segment in within:
+            marks = [Place(segment.first, 0)]
+            if segment.size > step:
+                marks = self._read(partial(self._at, segment.first), places)
+            for sequence, size in marks:
+                is_far = not found or before + size >= found[-1].size + step
+                if start <= sequence < stop and is_far and len(found) < most:
+                    found.append(Place(sequence, before + size))
+            before += segment.size
+        return found
+
+    def _numbers(self, sequence: int, wanted: Wanted) -> int:
+        """How many records of the wanted topics there have ever been before this sequence."""
+        if sequence > self.last:
+            state = self._read(self._newest, state_after)
+            if all(topic.sequence < sequence for topic in state.values()):
+                return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
+        where = partial(self._at, sequence) if sequence <= self.last else self._newest  # something came meanwhile
+        state = self._read(where, partial(state_at, sequence=sequence))
+        return sum(topic.topic_sequence for name, topic in state.items() if wanted(name))
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def records(self, start: int, stop: int | None = None, wanted: Wanted | None = None) -> Iterator[Record]:
+        return self._records(*self._span(start, stop), wanted)
+
+    def frames(
+        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int = ENOUGH
+    ) -> Iterator[Frames]:
+        """The same as stored frames, about ``size`` bytes at a time; unchecked, as ``pieces`` are."""
+        return self._frames(*self._span(start, stop), wanted, size)
+
+    def pieces(
+        self, start: int, stop: int | None = None, wanted: Wanted | None = None, size: int | None = None
+    ) -> Iterator[Piece]:
+        return self._pieces(*self._span(start, stop), wanted, size)
+
+    def _span(self, start: int, stop: int | None) -> tuple[int, int]:
+        first, last = self.first, self.last
+        if start < 1 or start > last + 1:
+            raise BadInput(f"must be from 1 to {last + 1}, not {start}", field="start")
+        if start < first:
+            raise _retired(start, first)
+        return start, last + 1 if stop is None else max(start, min(stop, last + 1))
+
+    def _records(self, start: int, stop: int, wanted: Wanted | None) -> Iterator[Record]:
+        is_wanted = remembered(wanted)
+        for segment, fd, begin, end in self._spans(start, stop, wanted):
+            for step in scan.walk(fd, begin, end):
+                begin = step.offset + step.head.size
+                if is_wanted is None or is_wanted(wire_records.topic_at(step.data, step.at, step.head)):
+                    yield decoded(segment, step)
+            see_all(segment, begin, end)
+
+    def _frames(self, start: int, stop: int, wanted: Wanted | None, size: int) -> Iterator[Frames]:
+        parts: list[memoryview] = []
+        held = passed = first = last = 0
+        is_wanted = remembered(wanted)
+        for segment, fd, begin, end in self._spans(start, stop, wanted):
+            for offset, head, data, at in scan.walk(fd, begin, end):
+                begin = offset + head.size
+                if is_wanted is None or is_wanted(wire_records.topic_at(data, at, head)):
+                    first, last = first or head.sequence, head.sequence
+                    parts.append(data[at : at + head.size])
+                    held += head.size
+                else:
+                    passed += head.size
+                if held >= size or passed >= LONG_WAY:
+                    yield Frames(b"".join(parts), first or head.sequence, last if parts else head.sequence, len(parts))
+                    parts.clear()
+                    held = passed = first = 0
+            see_all(segment, begin, end)
+        if parts:
+            yield Frames(b"".join(parts), first, last, len(parts))
+
+    def _pieces(self, start: int, stop: int, wanted: Wanted | None, size: int | None) -> Iterator[Piece]:
+        is_wanted = remembered(wanted)
+        for segment, fd, begin, end in self._spans(start, stop, wanted):
+            if is_wanted is None:
+                whole = Piece(fd, begin, end - begin, max(start, segment.first), min(stop - 1, segment.tail.last))
+                yield from cut(segment, whole, size)
+                continue
+            first = last = length = 0
+            for offset, head, data, at in scan.walk(fd, begin, end):
+                begin = offset + head.size
+                if is_wanted(wire_records.topic_at(data, at, head)):
+                    first, last = first or head.sequence, head.sequence
+                    length += head.size
+                elif length:
+                    yield Piece(fd, offset - length, length, first, last)
+                    first = length = 0
+                if length >= ENOUGH:
+                    yield Piece(fd, begin - length, length, first, last)
+                    first = length = 0
+            see_all(segment, begin, end)
+            if length:
+                yield Piece(fd, begin - length, length, first, last)
+
+    # -- segments -------------------------------------------------------------------------------------------------
+
+    def _spans(self, start: int, stop: int, wanted: Wanted | None = None) -> Iterator[tuple[Segment, int, int, int]]:
+        """Each segment of the span with an open descriptor, and where in it the span begins and ends."""
+        tries = 0
+        while start < stop:
+            segment = find(self._source.chain, start)
+            if start < self.first:  # also where nothing of the span is left
+                raise _retired(start, self.first)
+            if segment is None or segment.first >= stop:
+                return
+            try:
+                with segment.opened() as fd:
+                    after = segment.tail.last + 1
+                    if wanted is None or holds(segment, fd, wanted):
+                        yield segment, fd, *offsets(segment, fd, start, stop)
+                    start, tries = after, 0
+            except Gone:
+                tries += 1
+                self._again(start, tries)
+
+    def _read(self, choose: Callable[[], Segment], work: Callable[[Segment, int], T]) -> T:
+        tries = 0
+        while True:
+            segment = choose()
+            try:
+                with segment.opened() as fd:
+                    return work(segment, fd)
+            except Gone:
+                tries += 1
+                self._again(self.first, tries)
+
+    def _oldest(self) -> Segment:
+        return self._source.chain[0]
+
+    def _newest(self) -> Segment:
+        return self._source.chain[-1]
+
+    def _at(self, sequence: int) -> Segment:
+        segment = find(self._source.chain, sequence)
+        if segment is None or sequence < self.first:
+            raise _retired(sequence, self.first)
+        return segment
+
+    def _again(self, start: int, tries: int) -> None:
+        """A file was not what it was taken for: look anew what there is."""
+        self._source.refresh(anew=True)
+        if start < self.first:
+            raise _retired(start, self.first)
+        if tries == TRIES:
+            raise StoreDamaged(f"the segment with sequence {start} is not there any more")
+
+
+def _retired(asked: int, first: int) -> Retired:
+    text = f"sequence {asked} is no longer kept; the log begins at {first}"
+    return Retired(text, field="start", asked=asked, first=first)

@@ -1,0 +1,161 @@
+"""Reads a log's folder from outside: no lock, no writer needed, nothing is changed. Copes with a writer at work:
+segments come, are sealed, retired or used again between two looks.
+
+Knows: the files. Does not know: the process that writes them. What it shows is on disk: where a record may not have
+been synced yet, the view syncs the file itself before it shows the record."""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from yirangmq.core.errors import NotFound, StoreDamaged, WrongEpoch
+from yirangmq.core.topics import MOST_SEQUENCE, Gap, TopicState
+from yirangmq.fsio.errors import translated
+from yirangmq.fsio.lock import try_lock
+from yirangmq.stores.log import segment_format as scan
+from yirangmq.stores.log.reader import Chain, Gone, Segment, SegmentReader
+from yirangmq.stores.log.segment_format import Head, first_of
+
+TRIES = 50
+PAUSE = 0.002
+"""Seconds before looking again where a file vanished between two steps: a writer was at work just then."""
+
+
+class SegmentView:
+    """``refresh`` to see what has come since. ``epoch``: refuse a log of another one."""
+
+    def __init__(self, folder: Path | str, *, epoch: str | None = None) -> None:
+        self.folder = Path(folder)
+        self.unreadable: Sequence[str] = ()
+        """Files that should be segments and cannot be read as such."""
+        self._chain: tuple[Segment, ...] = ()
+        self._epoch = epoch
+        self.refresh()
+
+    @property
+    def epoch(self) -> str:
+        return self._chain[-1].head.epoch.hex()
+
+    @property
+    def chain(self) -> Chain:
+        return self._chain
+
+    @property
+    def first(self) -> int:
+        return self._chain[0].first
+
+    @property
+    def last(self) -> int:
+        return self._chain[-1].tail.last
+
+    def reader(self) -> SegmentReader:
+        return SegmentReader(self)
+
+    def gaps(self) -> Sequence[Gap]:
+        return self.reader().gaps()
+
+    def topics(self) -> dict[str, TopicState]:
+        return self.reader().topics()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> "SegmentView":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def refresh(self, *, anew: bool = False) -> None:
+        """See what has come since; ``anew``: also whether sealed segments were replaced. ``WrongEpoch`` where the feed
+        has begun anew: a new view will follow the new one."""
+        with translated(self.folder):
+            for _ in range(TRIES):
+                try:
+                    self._look({} if anew else {segment.path: segment for segment in self._chain})
+                    return
+                except (Gone, FileNotFoundError):
+                    time.sleep(PAUSE)
+        raise StoreDamaged(f"the segments in {self.folder} change faster than they can be read")
+
+    def _look(self, known: dict[str, Segment]) -> None:
+        names = self._names()
+        chain: list[Segment] = []
+        unreadable: list[str] = []
+        for place, (first, path) in enumerate(names):
+            most = names[place + 1][0] - 1 if place + 1 < len(names) else MOST_SEQUENCE
+            segment = known.get(path)
+            try:
+                if segment is None or segment.seal is None:
+                    segment = self._read(first, path, most, segment)
+            except StoreDamaged:
+                unreadable.append(path)
+            else:
+                chain.append(segment)
+        if not chain:
+            raise StoreDamaged(f"{self.folder} holds no segment that can be read")
+        self._check_epoch(chain[-1].head)
+        self._chain, self.unreadable = tuple(chain), unreadable
+
+    def _names(self) -> list[tuple[int, str]]:
+        try:
+            names = os.listdir(self.folder)
+        except (FileNotFoundError, NotADirectoryError):
+            raise NotFound(f"there is no log in {self.folder}", field="folder") from None
+        found = sorted((first, f"{self.folder}/{name}") for name in names if (first := first_of(name)) is not None)
+        if not found:
+            raise NotFound(f"there is no log in {self.folder}", field="folder")
+        return found
+
+    def _check_epoch(self, head: Head) -> None:
+        if self._epoch is None:
+            self._epoch = head.epoch.hex()
+        elif head.epoch.hex() != self._epoch:
+            raise WrongEpoch(f"the log in {self.folder} is of epoch {head.epoch.hex()}, not {self._epoch}")
+
+    def _read(self, first: int, path: str, most: int, known: Segment | None) -> Segment:
+        with _held(path) as fd:
+            head = scan.head_of(fd)
+            if head.first != first:
+                raise Gone
+            seal = scan.seal_of(fd, head)
+            if seal is not None:
+                return Segment(path, head, seal=seal)
+            if known is None or known.head != head or known.sums is None:
+                known = Segment(path, head, sums=scan.Sums(first, head.begin, scan.state_of(fd, head)))
+            _follow(known, fd, most)
+            return known
+
+
+def _follow(segment: Segment, fd: int, most: int) -> None:
+    """Add what was written since, and show it once it is on disk."""
+    sums = segment.sums
+    if sums is None:
+        return
+    scan.add_sound(sums, fd, os.fstat(fd).st_size, most)
+    if sums.last == segment.tail.last:
+        return
+    try:
+        os.fdatasync(fd)
+    except OSError:
+        return  # it is not certain, so it is not shown yet
+    segment.confirm()
+
+
+@contextmanager
+def _held(path: str) -> Iterator[int]:
+    """A descriptor of a file that is not used again meanwhile."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not try_lock(fd, shared=True):
+            raise Gone
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,152 @@
+"""Makes new segments of what is sound in a damaged one. The damaged file goes to ``quarantine/`` with a note; what it
+no longer holds is a gap between the new ones. Knows: one file and its bounds. Does not know: the rest of the log.
+
+The file is copied first and replaced last: a power cut at any point leaves it to be salvaged again."""
+
+import os
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from yirangmq.core.errors import StoreDamaged
+from yirangmq.stores.log import segment_format as scan
+from yirangmq.stores.log.reader import Segment
+from yirangmq.stores.log.segment_files import Making, Spare, Workshop
+from yirangmq.stores.log.segment_format import HEAD_SIZE, State, file_name
+from yirangmq.wire.records import SYNCED, Head, topic_at
+
+QUARANTINE = "quarantine"
+PART = 1 << 20
+
+
+class Case(NamedTuple):
+    """A damaged segment: its file, the sequences that can be in it, whose they are, and the topics' numbers before
+    the first of them."""
+
+    path: str
+    low: int
+    high: int
+    epoch: bytes
+    before: bytes
+    state: State
+    why: str
+
+
+class Run(NamedTuple):
+    """Sound records in a row."""
+
+    found: list[scan.Found]
+
+    @property
+    def first(self) -> int:
+        return self.found[0].head.sequence
+
+    @property
+    def last(self) -> int:
+        return self.found[-1].head.sequence
+
+
+def runs(found: Iterable[scan.Found]) -> list[Run]:
+    """In rows that have no gap inside. What is out of order was not written as a record here."""
+    rows: list[Run] = []
+    for one in found:
+        if rows and one.head.sequence <= rows[-1].last:
+            continue
+        if rows and one.head.sequence == rows[-1].last + 1:
+            rows[-1].found.append(one)
+        else:
+            rows.append(Run([one]))
+    return rows
+
+
+def proven(rows: list[Run]) -> list[Run]:
+    """Of the end of a log: what was confirmed for certain, or may have been. When a frame marked ``SYNCED`` was
+    written, all before it was on disk; what follows the last such row was cut off on its way."""
+    while rows and not any(one.head.marks & SYNCED for one in rows[-1].found):
+        rows = rows[:-1]
+    return rows
+
+
+def salvage(workshop: Workshop, case: Case, now_ns: int) -> list[Segment]:
+    """The segments that take the damaged one's place; the first has its name, and may be empty."""
+    fd = os.open(case.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        rows = runs(scan.strays(fd, 0, case.low, case.high))
+        _set_aside(workshop, case, fd)
+        if not rows or rows[0].first != case.low:
+            rows.insert(0, Run([]))
+        made: list[tuple[Spare, Segment]] = []
+        state = dict(case.state)
+        for row in rows:
+            first = row.first if row.found else case.low
+            making = Making(case.epoch, case.before if not made else case.epoch, first, now_ns)
+            made.append(_rebuilt(workshop, making, row, fd, state))
+        return _placed(workshop, made)
+    finally:
+        os.close(fd)
+
+
+def _rebuilt(workshop: Workshop, making: Making, row: Run, fd: int, state: State) -> tuple[Spare, Segment]:
+    """A sealed segment, synced but not yet in its place. ``state`` goes along."""
+    spare = workshop.new_spare(HEAD_SIZE)
+    segment = workshop.write_opening(spare, making, state)
+    sums = segment.sums
+    if sums is None:
+        raise StoreDamaged(f"{segment.path} was sealed while it was made")
+    for one in row.found:
+        data = os.pread(fd, one.head.size, one.offset)
+        workshop.disk.write_at(spare.fd, data, sums.end)
+        sums.add(_topic(data, one.head), one.head.topic_sequence, one.head.at_ns, one.head.size)
+    state.update(sums.state)
+    sealed = workshop.seal(Segment(spare.path, segment.head, sums=sums), spare.fd)
+    return spare, Segment(segment.path, sealed.head, seal=sealed.seal)
+
+
+def _topic(data: bytes, head: Head) -> str:
+    return str(topic_at(data, 0, head), "utf-8", "replace")
+
+
+def _placed(workshop: Workshop, made: list[tuple[Spare, Segment]]) -> list[Segment]:
+    """The later ones first: until the first replaces the damaged file, nothing is lost that was there."""
+    for spare, segment in made[:0:-1]:
+        workshop.disk.rename(spare.path, segment.path)
+    workshop.disk.fsync_folder(workshop.folder)
+    spare, segment = made[0]
+    workshop.disk.rename(spare.path, segment.path)
+    workshop.disk.fsync_folder(workshop.folder)
+    for spare, _ in made:
+        workshop.disk.close(spare.fd)
+    return [segment for _, segment in made]
+
+
+def _set_aside(workshop: Workshop, case: Case, fd: int) -> None:
+    """A copy of the whole file, and why it is there."""
+    disk, folder = workshop.disk, workshop.path(QUARANTINE)
+    if not os.path.isdir(folder):
+        disk.mkdir(folder)
+        disk.fsync_folder(workshop.folder)
+    name = file_name(case.low)
+    number = sum(other.startswith(name) and not other.endswith(".txt") for other in os.listdir(folder))
+    target = f"{folder}/{name}.{number + 1}" if number else f"{folder}/{name}"
+    for path, parts in ((target, _parts(fd)), (f"{target}.txt", [f"{case.why}\n".encode()])):
+        _write_new(workshop, path, parts)
+    disk.fsync_folder(folder)
+
+
+def _write_new(workshop: Workshop, path: str, parts: Iterable[bytes]) -> None:
+    disk = workshop.disk
+    if os.path.lexists(path):
+        disk.unlink(path)
+    fd = disk.open_write(path)
+    try:
+        for part in parts:
+            disk.write(fd, part)
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _parts(fd: int) -> Iterable[bytes]:
+    offset = 0
+    while part := os.pread(fd, PART, offset):
+        yield part
+        offset += len(part)

@@ -1,0 +1,173 @@
+"""The acts on disk by which segments come, are sealed, and go. Knows: files and their order of syncs.
+Does not know: records, callers. Errors pass as ``OSError``.
+
+A file becomes a segment by its name: it is written and synced first, renamed then. A name that is gone is gone for
+certain before the file is used for anything else."""
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.lock import try_lock, unlock
+from yirangmq.stores.log.reader import Segment
+from yirangmq.stores.log.segment_format import (
+    HEAD_SIZE,
+    SEAL_SIZE,
+    SPARE,
+    Head,
+    Sums,
+    Topic,
+    file_name,
+    write_head,
+    write_index,
+    write_seal,
+    write_state,
+)
+
+ZEROS = bytes(1 << 20)
+SYNC_EVERY = 4 << 20
+"""Bytes of zeros between syncs: a disk with much to write at once keeps the live records waiting."""
+
+
+class Spare(NamedTuple):
+    """A file that may become a segment: open, and synced. ``size``: how many bytes may be written to it."""
+
+    path: str
+    fd: int
+    size: int
+
+    def with_room(self, size: int) -> "Spare":
+        return self._replace(size=max(size, self.size))
+
+
+class End(NamedTuple):
+    """Where records are written: the last segment of the chain and its file."""
+
+    segment: Segment
+    file: Spare
+
+
+class Making(NamedTuple):
+    """A new segment to be: its epochs, where it begins, when."""
+
+    epoch: bytes
+    before: bytes
+    first: int
+    made_ns: int
+
+
+class Workshop:
+    """One per log that is open for writing."""
+
+    def __init__(self, folder: str, disk: Disk) -> None:
+        self.folder = folder
+        self.disk = disk
+        self._made = 0
+
+    def path(self, name: str) -> str:
+        return f"{self.folder}/{name}"
+
+    # -- coming ---------------------------------------------------------------------------------------------------
+
+    def new_spare(self, size: int) -> Spare:
+        """A file of zeros: writing over them costs a sync less than making a file longer."""
+        self._made += 1
+        path = self.path(f"{SPARE}-{self._made}")
+        fd = self.disk.open_write(path)
+        try:
+            self._fill(fd, 0, size)
+        except BaseException:
+            self.disk.close(fd)
+            self.disk.unlink(path)
+            raise
+        return Spare(path, fd, size)
+
+    def longer(self, spare: Spare, size: int) -> Spare:
+        """The same file with at least so many bytes; on an error it is as it was, but for its length."""
+        if size <= spare.size:
+            return spare
+        self._fill(spare.fd, spare.size, size)
+        return spare._replace(size=size)
+
+    def _fill(self, fd: int, begin: int, end: int) -> None:
+        unsynced = 0
+        for offset in range(begin, end, len(ZEROS)):
+            part = ZEROS[: end - offset]
+            self.disk.write_at(fd, part, offset)
+            unsynced += len(part)
+            if unsynced >= SYNC_EVERY:
+                self.disk.fdatasync(fd)
+                unsynced = 0
+        if unsynced:
+            self.disk.fdatasync(fd)
+
+    def begin(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+        """Make it a segment: it has no records, and its name is on disk."""
+        segment = self.write_opening(spare, making, state)
+        self.disk.fdatasync(spare.fd)
+        self.place(spare, segment)
+        return segment
+
+    def place(self, spare: Spare, segment: Segment) -> None:
+        """Give the file its name, and let others read it."""
+        unlock(spare.fd)
+        self.disk.rename(spare.path, segment.path)
+        self.disk.fsync_folder(self.folder)
+
+    def write_opening(self, spare: Spare, making: Making, state: Mapping[str, Topic]) -> Segment:
+        """What stands before the records; the path is the one the segment will have."""
+        opening = write_state(state)
+        head = Head(*making, HEAD_SIZE + len(opening))
+        self.disk.write_at(spare.fd, write_head(head) + opening, 0)
+        return Segment(self.path(file_name(making.first)), head, sums=Sums(making.first, head.begin, dict(state)))
+
+    # -- staying --------------------------------------------------------------------------------------------------
+
+    def seal(self, segment: Segment, fd: int) -> Segment:
+        """Nothing will be added to it: write its index, then its seal, and cut off what lies behind. A seal on disk
+        means that the index is, too."""
+        sums = segment.sums
+        if sums is None:
+            return segment
+        index, seal = write_index(sums.summary()), sums.seal(segment.first)
+        self.disk.write_at(fd, index, sums.end)
+        self.disk.fdatasync(fd)
+        self.disk.write_at(fd, write_seal(seal), sums.end + len(index))
+        self.disk.truncate(segment.path, sums.end + len(index) + SEAL_SIZE)
+        self.disk.fdatasync(fd)
+        return Segment(segment.path, segment.head, seal=seal)
+
+    # -- going ----------------------------------------------------------------------------------------------------
+
+    def retire(self, segment: Segment, *, recycle: bool) -> Spare | None:
+        """Take its name away; for certain, when this returns. The file is kept as a spare if nobody reads it."""
+        spare = self._reserved(segment) if recycle else None
+        try:
+            if spare is None:
+                self.disk.unlink(segment.path)
+            else:
+                self.disk.rename(segment.path, spare.path)
+            self.disk.fsync_folder(self.folder)
+        except BaseException:
+            if spare is not None:
+                self.disk.close(spare.fd)
+            raise
+        return spare
+
+    def _reserved(self, segment: Segment) -> Spare | None:
+        """Its file, held so that nobody begins to read it; None: somebody does."""
+        fd = self.disk.open_update(segment.path)
+        try:
+            is_free = try_lock(fd)
+        except OSError:
+            is_free = False
+        if not is_free:
+            self.disk.close(fd)
+            return None
+        self._made += 1
+        return Spare(self.path(f"{SPARE}-{self._made}"), fd, os.fstat(fd).st_size)
+
+    def give_up(self, spare: Spare) -> None:
+        self.disk.close(spare.fd)
+        self.disk.unlink(spare.path)

@@ -1,0 +1,359 @@
+"""Walks over the frames of a segment's file. Knows: how to read them from a descriptor, what a sound row of them is.
+Does not know: which segments there are, what to do about damage. Reads with ``pread``: no position is shared.
+
+What lies in a segment's file, in this order:
+
+    head        96 bytes: whose log, which epoch, the first sequence
+    state       one frame of kind 21: each topic's numbers before the first record here
+    records     frames as they are sent (wire/records.py)
+    index       one frame of kind 22, written when the segment is sealed: the topics' numbers after the last record,
+                and every so often (sequence, time, offset)
+    seal        64 bytes, the last of the file: the last sequence, the times, where the index begins
+
+A segment in use ends in zeros, or in what lay in its file before it was used again; it has neither index nor seal.
+Both can be made anew from the records. Sans-IO; ``docs/log.md`` draws it."""
+
+import mmap
+import os
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, cast
+from zlib import crc32
+
+import msgspec
+
+from yirangmq.core.errors import StoreDamaged, StoreTooNew
+from yirangmq.wire import records
+
+VERSION = 1
+SIGN = b"YRGMQLOG"
+SEAL_SIGN = b"YRGMQEND"
+STATE, INDEX = 21, 22
+_HEAD = struct.Struct(">8sHHI16s16sQQQ24x")
+_SEAL = struct.Struct(">8sHHIQQQQQ8x")
+_FRAME = struct.Struct(">IBBHII")
+HEAD_SIZE, SEAL_SIZE, FRAME_HEAD = _HEAD.size, _SEAL.size, _FRAME.size
+CRC_FROM = 12
+NAME = re.compile(r"([0-9]{20})\.log")
+SPARE = "spare"
+"""How the names of files begin that are prepared to become segments."""
+
+
+class Head(NamedTuple):
+    """``before``: the epoch of the segment before; another than ``epoch`` only where the feed began anew.
+    ``begin``: where the first record lies."""
+
+    epoch: bytes
+    before: bytes
+    first: int
+    made_ns: int
+    begin: int
+
+
+class Seal(NamedTuple):
+    """``end``: where the records end and the index begins."""
+
+    first: int
+    last: int
+    first_ns: int
+    last_ns: int
+    end: int
+
+
+class Topic(NamedTuple):
+    """A topic's latest record, and the bytes of all its frames since the log began."""
+
+    topic_sequence: int
+    sequence: int
+    at_ns: int
+    size: int
+
+
+State = dict[str, Topic]
+
+
+class Mark(NamedTuple):
+    """A record that can be found without walking: one of the sparse index."""
+
+    sequence: int
+    at_ns: int
+    offset: int
+
+
+class Summary(NamedTuple):
+    state: State
+    marks: list[Mark]
+
+
+_pack = msgspec.msgpack.Encoder().encode
+_read_state = msgspec.msgpack.Decoder(list[tuple[str, int, int, int, int]]).decode
+_read_index = msgspec.msgpack.Decoder(tuple[list[tuple[str, int, int, int, int]], list[tuple[int, int, int]]]).decode
+
+
+def file_name(first: int) -> str:
+    return f"{first:020d}.log"
+
+
+def first_of(name: str) -> int | None:
+    """The first sequence of the segment of that name; None: it is no segment's name."""
+    found = NAME.fullmatch(name)
+    return int(found[1]) if found else None
+
+
+def write_head(head: Head) -> bytes:
+    fields = (head.epoch, head.before, head.first, head.made_ns, head.begin)
+    return _HEAD.pack(SIGN, VERSION, 0, _crc(_HEAD.pack(SIGN, VERSION, 0, 0, *fields)), *fields)
+
+
+def read_head(data: bytes) -> Head:
+    """``StoreDamaged`` where this is none, ``StoreTooNew`` where it is of a later version."""
+    if len(data) < HEAD_SIZE or data[:8] != SIGN:
+        raise StoreDamaged("it does not begin as a segment does")
+    _, version, _, crc, *fields = _HEAD.unpack_from(data)
+    if crc != _crc(data[:HEAD_SIZE]):
+        raise StoreDamaged("its head does not hold what was written")
+    if version > VERSION:
+        raise StoreTooNew(f"a segment of version {version}; this yirangmq knows {VERSION}")
+    return Head(*fields)
+
+
+def write_seal(seal: Seal) -> bytes:
+    return _SEAL.pack(SEAL_SIGN, VERSION, 0, _crc(_SEAL.pack(SEAL_SIGN, VERSION, 0, 0, *seal)), *seal)
+
+
+def read_seal(data: bytes) -> Seal | None:
+    """From the last bytes of a file; None: it is not sealed, or not wholly."""
+    if len(data) != SEAL_SIZE or data[:8] != SEAL_SIGN:
+        return None
+    _, version, _, crc, *fields = _SEAL.unpack(data)
+    return Seal(*fields) if version == VERSION and crc == _crc(data) else None
+
+
+def _crc(data: bytes) -> int:
+    """Of all but the four bytes that hold it, in every version."""
+    return crc32(data[CRC_FROM + 4 :], crc32(data[:CRC_FROM]))
+
+
+def write_state(state: Mapping[str, Topic]) -> bytes:
+    return _frame(STATE, _pack([(name, *topic) for name, topic in state.items()]))
+
+
+def read_state(data: bytes) -> State:
+    try:
+        return {name: Topic(*numbers) for name, *numbers in _read_state(_body(STATE, data))}
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"the state of its topics cannot be read: {error}") from None
+
+
+def write_index(summary: Summary) -> bytes:
+    return _frame(INDEX, _pack(([(name, *topic) for name, topic in summary.state.items()], summary.marks)))
+
+
+def read_index(data: bytes) -> Summary:
+    try:
+        topics, marks = _read_index(_body(INDEX, data))
+    except msgspec.MsgspecError as error:
+        raise StoreDamaged(f"its index cannot be read: {error}") from None
+    return Summary({name: Topic(*numbers) for name, *numbers in topics}, [Mark(*mark) for mark in marks])
+
+
+def _frame(kind: int, body: bytes) -> bytes:
+    return _FRAME.pack(len(body) + 4, 1, kind, 0, 0, crc32(body)) + body
+
+
+def _body(kind: int, data: bytes) -> bytes:
+    what = "the state of its topics" if kind == STATE else "its index"
+    if len(data) < FRAME_HEAD:
+        raise StoreDamaged(f"{what} is cut off")
+    length, version, found, flags, request, crc = _FRAME.unpack_from(data)
+    body = data[FRAME_HEAD : length + FRAME_HEAD - 4]
+    if (version, found, flags, request) != (1, kind, 0, 0) or len(body) != length - 4 or crc32(body) != crc:
+        raise StoreDamaged(f"{what} does not hold what was written")
+    return body
+
+
+CHUNK = 1 << 20
+MARK_EVERY = 1 << 16
+"""Bytes between two marks of the sparse index: what is walked to find one record."""
+
+
+class Step(NamedTuple):
+    """One frame on a walk: where it lies in the file, its head, and its bytes from ``at`` in ``data`` on."""
+
+    offset: int
+    head: records.Head
+    data: memoryview
+    at: int
+
+
+new_step = cast("Callable[[tuple[Any, ...]], Step]", partial(tuple.__new__, Step))
+
+
+def walk(fd: int, begin: int, end: int) -> Iterator[Step]:
+    """Frame after frame, unchecked, until ``end`` or something that is no whole frame."""
+    offset = begin
+    need = records.HEAD
+    while end - offset >= need:
+        data = memoryview(os.pread(fd, min(max(CHUNK, need), end - offset), offset))
+        if len(data) < need:
+            return
+        at, need = 0, records.HEAD
+        while len(data) - at >= records.HEAD:
+            head = records.read_head(data, at)
+            if head is None:
+                return
+            if len(data) - at < head.size:
+                need = head.size
+                break
+            yield new_step((offset + at, head, data, at))
+            at += head.size
+        offset += at
+
+
+class Sums:
+    """What a row of records adds up to; the writer keeps it as it goes, everybody else makes it by a scan."""
+
+    def __init__(self, first: int, begin: int, state: State) -> None:
+        self.last = first - 1
+        self.end = begin
+        self.first_ns = self.last_ns = 0
+        self.state = state
+        self.marks: list[Mark] = []
+        self._next_mark = begin
+
+    def add(self, topic: str, topic_sequence: int, at_ns: int, size: int) -> None:
+        """The next record, which lies where the last one ends."""
+        self.last += 1
+        if self.end >= self._next_mark:
+            self.marks.append(Mark(self.last, at_ns, self.end))
+            self._next_mark = self.end + MARK_EVERY
+        before = self.state.get(topic)
+        self.state[topic] = Topic(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
+        self.first_ns = self.first_ns or at_ns
+        self.last_ns = at_ns
+        self.end += size
+
+    def add_same(self, topic: str, topic_sequence: int, at_ns: int, count: int, size: int) -> None:
+        """The next ``count`` records, all of one topic and written at once."""
+        if self.end >= self._next_mark:
+            self.marks.append(Mark(self.last + 1, at_ns, self.end))
+            self._next_mark = self.end + MARK_EVERY
+        self.last += count
+        before = self.state.get(topic)
+        self.state[topic] = Topic(topic_sequence, self.last, at_ns, size + (before.size if before else 0))
+        self.first_ns = self.first_ns or at_ns
+        self.last_ns = at_ns
+        self.end += size
+
+    def seal(self, first: int) -> Seal:
+        return Seal(first, self.last, self.first_ns, self.last_ns, self.end)
+
+    def summary(self) -> Summary:
+        return Summary(self.state, self.marks)
+
+
+def add_sound(sums: Sums, fd: int, end: int, most: int) -> None:
+    """Add the records that follow in the file: whole, sound, with the right numbers, none after ``most``."""
+    for step in walk(fd, sums.end, end):
+        head = step.head
+        if head.sequence != sums.last + 1 or head.sequence > most or head.at_ns < sums.last_ns:
+            return
+        if not records.is_sound(step.data, step.at, head):
+            return
+        topic = str(records.topic_at(step.data, step.at, head), "utf-8", "replace")
+        sums.add(topic, head.topic_sequence, head.at_ns, head.size)
+
+
+def head_of(fd: int) -> Head:
+    return read_head(os.pread(fd, HEAD_SIZE, 0))
+
+
+def state_of(fd: int, head: Head) -> State:
+    """Each topic's numbers before the first record of the segment."""
+    return read_state(os.pread(fd, head.begin - HEAD_SIZE, HEAD_SIZE))
+
+
+def seal_of(fd: int, head: Head) -> Seal | None:
+    """None: it is not sealed, or its seal is not to be trusted."""
+    size = os.fstat(fd).st_size
+    if size < head.begin + SEAL_SIZE:
+        return None
+    seal = read_seal(os.pread(fd, SEAL_SIZE, size - SEAL_SIZE))
+    if seal is None or seal.first != head.first or not head.begin <= seal.end <= size - SEAL_SIZE - FRAME_HEAD:
+        return None
+    return seal
+
+
+def summary_of(fd: int, seal: Seal) -> Summary:
+    size = os.fstat(fd).st_size - SEAL_SIZE - seal.end
+    return read_index(os.pread(fd, size, seal.end))
+
+
+def offset_of(fd: int, marks: list[Mark], sequence: int, begin: int, end: int) -> int:
+    """Where the record lies; ``end`` if it comes after all of them."""
+    place = bisect_right(marks, sequence, key=_mark_sequence) - 1
+    near = marks[place].offset if place >= 0 else begin
+    for step in walk(fd, near, end):
+        if step.head.sequence >= sequence:
+            return step.offset
+        near = step.offset + step.head.size
+    if near != end:
+        raise StoreDamaged(f"the frame at byte {near} cannot be read")
+    return end
+
+
+def sequence_at(fd: int, marks: list[Mark], at_ns: int, begin: int, end: int) -> int | None:
+    """The first sequence from that time on; None: all are older."""
+    place = bisect_right(marks, at_ns - 1, key=_mark_time) - 1
+    for step in walk(fd, marks[place].offset if place >= 0 else begin, end):
+        if step.head.at_ns >= at_ns:
+            return step.head.sequence
+    return None
+
+
+def _mark_sequence(mark: Mark) -> int:
+    return mark.sequence
+
+
+def _mark_time(mark: Mark) -> int:
+    return mark.at_ns
+
+
+class Found(NamedTuple):
+    """A sound record that lies where it was not looked for."""
+
+    offset: int
+    head: records.Head
+
+
+def strays(fd: int, begin: int, low: int, high: int) -> Iterator[Found]:
+    """Sound records anywhere from ``begin`` on, with sequences from ``low`` to ``high``. For the writer only: nobody
+    else may be cutting the file meanwhile."""
+    size = os.fstat(fd).st_size
+    if size - begin >= records.HEAD:
+        with mmap.mmap(fd, size, prot=mmap.PROT_READ) as image:
+            yield from strays_in(image, begin, low, high)
+
+
+def strays_in(image: bytes | mmap.mmap, begin: int, low: int, high: int) -> Iterator[Found]:
+    """The same in what was read of a file."""
+    with memoryview(image) as view:
+        at = image.find(records.SIGN, begin + 4)
+        while at >= 0:
+            found = _stray(view, at - 4, low, high)
+            if found is not None:
+                yield found
+                at = found.offset + found.head.size
+            at = image.find(records.SIGN, at + 1)
+
+
+def _stray(view: memoryview, offset: int, low: int, high: int) -> Found | None:
+    if len(view) - offset < records.HEAD:
+        return None
+    head = records.read_head(view, offset)
+    if head is None or not low <= head.sequence <= high or head.size > len(view) - offset:
+        return None
+    return Found(offset, head) if records.is_sound(view, offset, head) else None

@@ -1,0 +1,355 @@
+"""Looks a SQLite store over, and mends what can be mended without guessing. What SQLite itself finds damaged is
+reported here and left to ``sqlite_salvage``.
+
+Looks over the payloads that lie together in a SQLite store (schema/005-content.sql): each row is of messages of its
+own, and of some that are there. A message whose payload is not where it should be is found by ``sqlite_unreadable``.
+
+Looks over the runs of a SQLite store (schema/004-runs.sql): each holds the messages it says, and nobody else does.
+
+What is torn is cut out: a message that then stands nowhere is found, and put back in line, by ``sqlite_check``."""
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import apsw
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.ports import Finding
+from yirangmq.core.states import State
+from yirangmq.format.json_codec import loads
+from yirangmq.stores.sqlite.corrupt_rows import bury, unreadable
+from yirangmq.stores.sqlite.payloads import IS_LITTER, SIZE
+from yirangmq.stores.sqlite.runs import Batch, Runs, Span, spans
+from yirangmq.stores.sqlite.writes import SHARED
+
+_OVERLAPPING_CONTENT = """
+SELECT first, last, next FROM (SELECT first, last, lead(first) OVER (ORDER BY first) AS next FROM content)
+WHERE last >= next"""
+_LITTER = f"SELECT first, last FROM content WHERE {IS_LITTER}"
+
+
+def overlapping(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Whoever reads takes the later row: it is made so that this is the only one."""
+    for first, last, following in list(db.execute(_OVERLAPPING_CONTENT)):
+        if repair:
+            db.execute("UPDATE content SET last = ? WHERE first = ?", (following - 1, first))
+        yield Finding("torn", f"{first}-{last}", f"payloads up to {last}, and others from {following} on; cut", repair)
+
+
+def littered(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for first, last in list(db.execute(_LITTER)):
+        if repair:
+            db.execute("DELETE FROM content WHERE first = ?", (first,))
+        yield Finding("litter", f"{first}-{last}", "payloads of no message; given up", repair)
+
+
+COUNTED = "coalesce(sum(last - first + 1), 0)"
+"""Messages in runs."""
+WEIGHED = f"""
+SELECT coalesce(sum({SIZE}), 0) FROM {{}} CROSS JOIN message w
+ON w.seq BETWEEN r.first AND r.last WHERE {{}}"""
+"""Bytes of messages in runs: of which table, and which of its rows."""
+_IN_FRESH = """
+coalesce((SELECT last FROM fresh f WHERE f.queue = m.queue AND f.rank = m.rank AND f.first <= m.seq
+          ORDER BY f.first DESC LIMIT 1), 0) >= m.seq"""
+_IN_BATCH = """
+coalesce((SELECT last FROM batch b WHERE b.first <= m.seq ORDER BY b.first DESC LIMIT 1), 0) >= m.seq"""
+IN_RUN = f"{_IN_FRESH} OR {_IN_BATCH}"
+"""Of a message ``m``."""
+_OVERLAPPING = """
+SELECT queue, rank, first, last FROM
+    (SELECT *, max(last) OVER (PARTITION BY queue, rank ORDER BY first ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+        AS before FROM fresh)
+WHERE first > last OR before >= first"""
+_BATCHES = "SELECT first, last, queue, rank, state, due_at, changed_at, consumer, body, ids FROM batch ORDER BY first"
+_FRESH = "SELECT queue, rank, first, last FROM fresh"
+_STRANGERS = """
+SELECT r.queue, r.rank, m.seq, m.id FROM fresh r CROSS JOIN message m ON m.seq BETWEEN r.first AND r.last
+WHERE (m.queue, m.rank, m.target, m.grp, m.expires_at) != (r.queue, r.rank, 0, 0, 0)"""
+_DOUBLES = {
+    "in line": f"SELECT m.seq, m.queue, m.rank FROM ready m WHERE {IN_RUN}",
+    "in another state": f"SELECT m.seq, m.queue, m.rank FROM life m WHERE {IN_RUN}",
+    "in hand": f"SELECT m.seq, m.queue, m.rank FROM message m WHERE {_IN_FRESH} AND {_IN_BATCH}",
+}
+
+
+def torn(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for look in (_misshapen, _strangers, _gaps, _doubles):
+        yield from look(db, repair)
+
+
+def _misshapen(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Runs that cannot be, in themselves or beside the others."""
+    for queue, rank, first, last in list(db.execute(_OVERLAPPING)):
+        if repair:
+            db.execute("DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?", (queue, rank, first))
+        yield Finding("torn", f"{first}-{last}", "a run in line that cannot be; lined up anew", repair)
+    end = 0
+    for batch in [Batch(*row) for row in db.execute(_BATCHES)]:
+        if batch.first > end and _is_whole(batch):
+            end = batch.last
+            continue
+        if repair:
+            _dissolve(db, batch)
+        yield Finding("torn", f"{batch.first}-{batch.last}", "a batch that cannot be; taken apart", repair)
+
+
+def _is_whole(batch: Batch) -> bool:
+    if batch.first > batch.last:
+        return False
+    if batch.state == State.LEASED or (batch.body and batch.ids is None):
+        return batch.body == 1 and batch.ids is None and batch.state in SHARED
+    try:
+        return batch.state == State.DONE and len(loads((batch.ids or "").encode())) == batch.size
+    except (BadInput, TypeError):
+        return False
+
+
+def _dissolve(db: apsw.Connection, batch: Batch) -> None:
+    """What is known to be done stays done; whatever else is left becomes ready again."""
+    db.execute("DELETE FROM batch WHERE first = ?", (batch.first,))
+    if batch.state == State.DONE:
+        for (seq,) in list(db.execute("SELECT seq FROM message WHERE seq BETWEEN ? AND ?", (batch.first, batch.last))):
+            Runs(db).put_apart(seq, batch)
+
+
+def _strangers(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for queue, rank, seq, id in list(db.execute(_STRANGERS)):
+        if repair:
+            Runs(db).leave_line(queue, rank, [seq])
+        yield Finding("torn", id, "stands in a run it does not belong to; lined up anew", repair)
+
+
+def _gaps(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Numbers in runs that no message has."""
+    runs = Runs(db)
+    for queue, rank, *run in list(db.execute(_FRESH)):
+        for first, last in _missing(db, run[0], run[1]):
+            if repair:
+                runs.cut_fresh(queue, rank, first, last)
+            yield Finding("bodiless", f"{first}-{last}", "stand in line without content; taken out", repair)
+    for batch in [Batch(*row) for row in db.execute(_BATCHES)]:
+        if batch.body:
+            for first, last in _missing(db, batch.first, batch.last):
+                if repair:
+                    runs.cut(first, last)
+                    db.execute("DELETE FROM name WHERE seq BETWEEN ? AND ?", (first, last))
+                yield Finding("bodiless", f"{first}-{last}", "are in hand without content; forgotten", repair)
+
+
+def _missing(db: apsw.Connection, first: int, last: int) -> list[Span]:
+    """What is left of a span between the messages that are there."""
+    there = [row[0] for row in db.execute("SELECT seq FROM message WHERE seq BETWEEN ? AND ?", (first, last))]
+    if len(there) == last - first + 1:
+        return []
+    filled = [(first - 1, first - 1), *spans(there), (last + 1, last + 1)]
+    return [(one[1] + 1, other[0] - 1) for one, other in pairwise(filled) if one[1] + 1 < other[0]]
+
+
+def _doubles(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for where, statement in _DOUBLES.items():
+        for seq, queue, rank in list(db.execute(statement)):
+            if repair:
+                runs = Runs(db)
+                if not runs.leave_line(queue, rank, [seq]):
+                    runs.cut(seq, seq)
+            yield Finding("twice", str(seq), f"in a run, and {where}; taken out of the run", repair)
+
+
+DAMAGED = "damaged"
+"""The kind of a finding that only a new file can mend."""
+UNKNOWN_FENCE = 1_000_000
+"""Leases given to a message of which that number was lost: more than there can have been, so that no old lease id is
+ever in force again."""
+
+_RECOUNT = f"""
+SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM fresh WHERE queue = q.n),
+       {{states}},
+       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done' AND body = 1)
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = 'done' AND body = 1),
+       (SELECT coalesce(sum(size), 0) FROM ready WHERE queue = q.n)
+           + (SELECT coalesce(sum(size), 0) FROM life
+              WHERE queue = q.n AND state IN ('delayed', 'held', 'claimed', 'leased'))
+           + ({WEIGHED.format("fresh r", "r.queue = q.n")})
+           + ({WEIGHED.format("batch r", "r.queue = q.n AND r.state = 'leased'")})
+FROM queue q WHERE q.n = ?"""
+_LEAST = f"""
+SELECT (SELECT count(*) FROM ready WHERE queue = q.n) + (SELECT {COUNTED} FROM fresh WHERE queue = q.n)
+           + (SELECT count(*) FROM life WHERE queue = q.n AND state NOT IN ('draft', 'dropped'))
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n),
+       (SELECT count(*) FROM life WHERE queue = q.n AND state = 'done')
+           + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = 'done'),
+       published, acked, name
+FROM queue q WHERE q.n = ?"""
+"""Messages that are there were published, those that are done were acked; more of both may be forgotten."""
+_LIVING = ("draft", "delayed", "held", "claimed", "leased", "dead", "parked")
+_NARROW = {
+    **dict.fromkeys(("queue", "name", "ready", "fresh", "life", "batch", "member", "dedup", "failure", "note"), "*"),
+    "message": "id, dedup_key",
+}
+_STATES = ", ".join(f"'{state}'" for state in State if state is not State.READY)
+_STATELESS = f"SELECT seq, id, state FROM life WHERE state NOT IN ({_STATES})"
+_NOWHERE = f"""
+SELECT seq, queue, id FROM message m
+WHERE seq NOT IN (SELECT seq FROM ready) AND seq NOT IN (SELECT seq FROM life) AND NOT ({IN_RUN})"""
+_TWICE = "SELECT seq FROM ready WHERE seq IN (SELECT seq FROM life)"
+_BODILESS_READY = "SELECT queue, target, rank, place, seq FROM ready WHERE seq NOT IN (SELECT seq FROM message)"
+_BODILESS_LIFE = "SELECT seq, id FROM life WHERE body = 1 AND seq NOT IN (SELECT seq FROM message)"
+_NAMELESS = """
+SELECT queue, id, seq, coalesce((SELECT place FROM ready WHERE seq = m.seq), seq) FROM message m
+WHERE NOT EXISTS (SELECT 1 FROM name n WHERE n.queue = m.queue AND n.id = m.id)"""
+_DOUBLED = """
+SELECT queue, target, rank, place, seq
+FROM (SELECT *, row_number() OVER (PARTITION BY seq ORDER BY place) AS n FROM ready) WHERE n > 1"""
+_READY_AGAIN = f"""
+INSERT INTO ready SELECT queue, target, rank, ?2, seq, 0, {UNKNOWN_FENCE}, 0, published_at, '', '', 0, grp,
+    {SIZE}
+FROM message WHERE seq = ?1"""
+_TAKEN = "SELECT 1 FROM ready JOIN message m USING (queue, target, rank) WHERE m.seq = ?1 AND place = ?1"
+_END_READY = "DELETE FROM ready WHERE queue = ? AND target = ? AND rank = ? AND place = ?"
+_MEMBERS = """
+SELECT queue, grp, place, seq FROM ready WHERE grp > 0 UNION ALL
+SELECT queue, grp, place, seq FROM life WHERE grp > 0 AND state IN ('delayed', 'held', 'claimed', 'leased')"""
+_MISGROUPED = f"""
+SELECT (SELECT count(*) FROM (SELECT * FROM member EXCEPT {_MEMBERS.replace("UNION ALL", "EXCEPT")}))
+     + (SELECT count(*) FROM ({_MEMBERS}) WHERE (queue, grp, place, seq) NOT IN (SELECT * FROM member))"""
+_STUCK = """
+SELECT l.seq, l.id FROM (SELECT queue, grp, min(place), seq FROM member GROUP BY queue, grp) f JOIN life l USING (seq)
+WHERE l.state = 'held'"""
+_FREE = """
+INSERT INTO ready SELECT queue, target, rank, place, seq, attempt, leases, expires_at, changed_at, consumer, reason,
+    repeats, grp, size
+FROM life WHERE seq = ?"""
+
+
+def check(db: apsw.Connection, *, repair: bool) -> Iterator[Finding]:
+    """Findings, each mended if ``repair``. A file that is ``DAMAGED`` is reported, not touched."""
+    damage = _damage(db)
+    if damage:
+        yield from (Finding(DAMAGED, "file", text) for text in damage)
+        return
+    db.execute("BEGIN IMMEDIATE" if repair else "BEGIN")
+    try:
+        findings = [finding for look in _LOOKS for finding in look(db, repair)]
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+    yield from findings
+
+
+def _damage(db: apsw.Connection) -> list[str]:
+    """What SQLite says of its pages, a line each, and tables whose text is no text."""
+    try:
+        said = [row[0] for row in db.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
+    except (apsw.CorruptError, apsw.SQLError) as error:
+        said = [str(error)]
+    found = [line for text in said for line in text.splitlines() if not line.startswith("***")]
+    if found:
+        return found
+    for table, columns in _NARROW.items():
+        try:
+            for _ in db.execute(f"SELECT {columns} FROM {table}"):
+                pass
+        except UnicodeDecodeError:
+            found.append(f"table {table} holds text that is none")
+    return found
+
+
+def ready_again(db: apsw.Connection, seq: int) -> int:
+    """Put a message in line where it came in, or at the end if somebody stands there; where that is."""
+    place = seq
+    if db.execute(_TAKEN, (seq,)).fetchone() is not None:
+        place = next(db.execute("UPDATE sequence SET last = last + 1 RETURNING last"))[0]
+    db.execute(_READY_AGAIN, (seq, place))
+    return place
+
+
+def _unreadable(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for sent in list(unreadable(db)):
+        if repair:
+            bury(db, sent)
+        yield Finding("unreadable", sent.id, f"{sent.complaint}; dead as CORRUPT, its payload as bytes", repair)
+
+
+def _misplaced(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for seq, id, state in list(db.execute(_STATELESS)):
+        if repair:
+            db.execute("DELETE FROM life WHERE seq = ?", (seq,))
+        yield Finding("stateless", id, f"{state!r} is not a state; forgotten", repair)
+    for *place, seq in list(db.execute(_DOUBLED)):
+        if repair:
+            db.execute(_END_READY, place)
+        yield Finding("twice", str(seq), "stands in line twice; its first place stays", repair)
+    for seq, queue, id in list(db.execute(_NOWHERE)):
+        if repair:
+            place = ready_again(db, seq)
+            db.execute("UPDATE name SET place = ? WHERE queue = ? AND id = ?", (place, queue, id))
+        yield Finding("nowhere", id, "a message in no state; made ready again", repair)
+    for (seq,) in list(db.execute(_TWICE)):
+        if repair:
+            db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
+        yield Finding("twice", str(seq), "in two states; the later one stays", repair)
+    for queue, id, seq, place in list(db.execute(_NAMELESS)):
+        if repair:
+            db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (queue, id, seq, place))
+        yield Finding("nameless", id, "cannot be found by its id; named again", repair)
+
+
+def _bodiless(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    for *place, seq in list(db.execute(_BODILESS_READY)):
+        if repair:
+            db.execute(_END_READY, place)
+        yield Finding("bodiless", str(seq), "stands in line without content; taken out", repair)
+    for seq, id in list(db.execute(_BODILESS_LIFE)):
+        if repair:
+            db.execute("UPDATE life SET body = 0, state = 'dropped' WHERE seq = ?", (seq,))
+        yield Finding("bodiless", id, "its content is gone; remembered by id only", repair)
+
+
+def _misgrouped(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """The lines of groups say nothing that the messages do not."""
+    wrong = next(db.execute(_MISGROUPED))[0]
+    if wrong:
+        if repair:
+            db.execute("DELETE FROM member")
+            db.execute(f"INSERT OR IGNORE INTO member {_MEMBERS}")
+        yield Finding("misgrouped", "member", f"{wrong} places in groups do not fit the messages; made anew", repair)
+    for seq, id in list(db.execute(_STUCK)):
+        if repair:
+            db.execute(_FREE, (seq,))
+            db.execute("UPDATE name SET place = (SELECT place FROM life WHERE seq = ?1) WHERE seq = ?1", (seq,))
+            db.execute("DELETE FROM life WHERE seq = ?", (seq,))
+        yield Finding("stuck", id, "held behind nobody; made ready", repair)
+
+
+def _miscounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    states = ", ".join(
+        f"(SELECT count(*) FROM life WHERE queue = q.n AND state = '{state}')"
+        f" + (SELECT {COUNTED} FROM batch WHERE queue = q.n AND state = '{state}')"
+        for state in _LIVING
+    )
+    columns = [State.READY.value, *_LIVING, State.DONE.value, "bytes"]
+    for queue, name in list(db.execute("SELECT n, name FROM queue")):
+        found = next(db.execute(_RECOUNT.format(states=states), (queue,)))
+        kept = next(db.execute(f"SELECT {', '.join(columns)} FROM queue WHERE n = ?", (queue,)))
+        if found != kept:
+            if repair:
+                sets = ", ".join(f"{column} = ?" for column in columns)
+                db.execute(f"UPDATE queue SET {sets} WHERE n = ?", (*found, queue))
+            yield Finding("miscounted", name, f"counted {found}, kept {kept}", repair)
+
+
+def _undercounted(db: apsw.Connection, repair: bool) -> Iterator[Finding]:
+    """Totals that are less than the messages that are there."""
+    for (queue,) in list(db.execute("SELECT n FROM queue")):
+        published, acked, *kept, name = next(db.execute(_LEAST, (queue,)))
+        least = [max(published, kept[0]), max(acked, kept[1])]
+        if least != kept:
+            if repair:
+                db.execute("UPDATE queue SET published = ?, acked = ? WHERE n = ?", (*least, queue))
+            text = f"published {kept[0]}, acked {kept[1]}; of messages that are there {published} and {acked}"
+            yield Finding("miscounted", name, text, repair)
+
+
+_LOOKS = (torn, overlapping, _unreadable, _misplaced, _bodiless, _misgrouped, _miscounted, _undercounted, littered)

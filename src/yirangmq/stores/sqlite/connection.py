@@ -1,0 +1,230 @@
+"""Opening a SQLite file as a store: settings, schema, migration; and SQLite's errors as ours."""
+
+import errno
+import os
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import apsw
+
+from yirangmq.core.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, StoreTooNew
+from yirangmq.fsio.errors import as_store_error, unwritable
+from yirangmq.fsio.permissions import open_file
+from yirangmq.stores.sqlite.redo_log import has_left, redo_path, take_in
+
+APPLICATION_ID = 0x79724D51
+"""Marks the file as ours: "yrMQ"."""
+PAGE_SIZE = 16384
+"""Of a new file; an older one keeps what it has."""
+CHECKPOINT_BYTES = 8 * 1024 * 1024
+"""Small enough for short commits, large enough that pages written again and again are copied once
+(docs/decisions/0002-sqlite.md)."""
+CACHE_KIB = 8192
+STATEMENTS = 4096
+"""Slots for prepared statements. Running one for many rows uses up a slot a row, so a small number means preparing
+everything anew for each batch."""
+REDO_SINCE = 6
+"""The step of the schema that has the table ``redo``."""
+FIRST_WAIT = 0.0005
+LONGEST_WAIT = 0.01
+DAMAGED_SCHEMA = ("no such", "malformed")
+"""What SQLite says of our statements when the schema in the file is no longer the one we wrote."""
+SYNCHRONOUS = {"full": "FULL", "os": "NORMAL"}
+
+
+def open_connection(
+    path: Path, durability: str, busy_seconds: float, vfs: str | None = None, page_size: int = PAGE_SIZE
+) -> apsw.Connection:
+    if durability not in SYNCHRONOUS:
+        raise StoreError(f"durability must be one of {', '.join(SYNCHRONOUS)}, not {durability!r}")
+    if vfs is None:
+        make_file(path)
+    db = apsw.Connection(str(path), vfs=vfs, statementcachesize=STATEMENTS)
+    set_busy_handler(db, busy_seconds)
+    # Without this SQLite plans a query anew for each value bound to it: 11 µs instead of 1 for the smallest of ours.
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    try:
+        with sqlite_errors_translated(db, path):
+            _settle(db, path, busy_seconds, page_size)
+            db.execute(f"PRAGMA synchronous = {SYNCHRONOUS[durability]}")
+            db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            db.execute(f"PRAGMA wal_autocheckpoint = {checkpoint_pages(db)}")
+            db.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def set_busy_handler(db: apsw.Connection, busy_seconds: float) -> None:
+    """How long SQLite waits for a lock of another process, asleep; 0: it raises ``BusyError`` at once."""
+    db.set_busy_handler(Patience(busy_seconds) if busy_seconds > 0 else None)
+
+
+def open_reading(uri: str, path: Path) -> apsw.Connection:
+    """A connection that writes nothing, not even the index of the WAL. Raises where it would not show everything that
+    was confirmed, or nothing at all."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    db = apsw.Connection(uri, flags=flags, statementcachesize=STATEMENTS)
+    try:
+        _refuse_foreign(db, path)
+        if db.pragma("user_version") != steps()[-1][0]:
+            raise StoreReadOnly(f"{path} has an earlier schema")
+        if has_left(db, path):
+            raise StoreReadOnly(f"{redo_path(path)} has changes that are not in the file yet")
+        db.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+        db.execute("PRAGMA temp_store = MEMORY")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def make_file(path: Path) -> None:
+    """A new SQLite file is empty. SQLite gives the files beside it (-wal, -shm) the mode of the file itself."""
+    if not path.exists():
+        with suppress(OSError):  # SQLite says what is wrong
+            os.close(open_file(path, os.O_RDWR))
+
+
+def checkpoint_pages(db: apsw.Connection) -> int:
+    return int(CHECKPOINT_BYTES // db.pragma("page_size"))
+
+
+class Patience:
+    """Wait a little, again and again, until the time is over; in random steps, so that waiters do not march in line."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._until = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + self._seconds
+        if now >= self._until:
+            return False
+        time.sleep(random.uniform(FIRST_WAIT, min(LONGEST_WAIT, FIRST_WAIT * (tries + 2))))
+        return True
+
+
+def _settle(db: apsw.Connection, path: Path, busy_seconds: float, page_size: int) -> None:
+    """WAL and the newest schema. Turning WAL on does not wait for others by itself, so we do."""
+    patience = Patience(busy_seconds)
+    tries = 0
+    while True:
+        try:
+            _refuse_foreign(db, path)
+            if db.pragma("user_version") == 0:
+                db.execute(f"PRAGMA page_size = {page_size}")
+            if db.pragma("journal_mode") != "wal":
+                db.execute("PRAGMA journal_mode = WAL")
+            if REDO_SINCE <= db.pragma("user_version") <= steps()[-1][0]:
+                db.set_busy_handler(None)
+                take_in(db, path)  # before the tables change under what is to be made again
+                set_busy_handler(db, busy_seconds)
+            migrate(db, path)
+            return
+        except (apsw.BusyError, apsw.LockedError):
+            if not patience(tries):
+                raise
+            tries += 1
+
+
+def steps() -> list[tuple[int, str]]:
+    """The schema, as numbered steps."""
+    files = sorted(Path(__file__).with_name("schema").glob("*.sql"))
+    return [(int(entry.name[:3]), entry.read_text()) for entry in files]
+
+
+def _refuse_foreign(db: apsw.Connection, path: Path) -> None:
+    """Before anything in it is changed. In this order: somebody may be making it, and tables come with the mark."""
+    if db.execute("SELECT 1 FROM sqlite_schema").fetchone() and db.pragma("application_id") != APPLICATION_ID:
+        raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+
+
+def migrate(db: apsw.Connection, path: Path) -> None:
+    """Bring an older file up to date in one transaction; refuse a newer or a foreign one."""
+    newest = steps()[-1][0]
+    if db.pragma("user_version") == newest and db.pragma("application_id") == APPLICATION_ID:
+        return
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        found = db.pragma("user_version")
+        if found > newest:
+            raise StoreTooNew(
+                f"{path} has schema {found}, this version knows up to {newest}; upgrade yirangmq to open it"
+            )
+        _refuse_foreign(db, path)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        for number, sql in steps():
+            if number > found:
+                db.execute(sql)
+                db.execute(f"PRAGMA user_version = {number}")
+        db.execute("COMMIT")
+    except BaseException:
+        db.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def sqlite_errors_translated(db: apsw.Connection | None, path: Path) -> Iterator[None]:
+    """SQLite's errors as ours; everything else passes."""
+    try:
+        yield
+    except Exception as error:
+        ours = translation(error, db, path)
+        if ours is None:
+            raise
+        raise ours from error
+
+
+def translation(error: BaseException, db: apsw.Connection | None, path: Path) -> StoreError | None:
+    """Our error for one of SQLite's or of the system; None for any other."""
+    match error:
+        case apsw.FullError() | apsw.IOError():
+            return _of_disk(error, db.system_errno if db is not None else 0, path)
+        case apsw.ReadOnlyError() | apsw.PermissionsError():
+            return unwritable(path, error)
+        case apsw.CantOpenError():
+            if _is_on_read_only_disk(path):
+                return unwritable(path, "its disk is read-only")
+            if path.parent.is_dir() and not os.access(path.parent, os.W_OK, effective_ids=True):
+                return unwritable(path, f"this user may not write to {path.parent.absolute()}")
+            return StoreError(f"{path} cannot be opened: {error}; does its folder exist, and may you write there?")
+        case apsw.CorruptError() | apsw.NotADBError() | UnicodeDecodeError():
+            return _damaged(error, path)
+        case apsw.SQLError() if any(words in str(error) for words in DAMAGED_SCHEMA):
+            return _damaged(error, path)
+        case apsw.NoMemError():
+            return StoreError(f"{path}: SQLite found no memory; free some and try again: nothing was stored")
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
+            return StoreBusy(f"{path} is held by another process; try again")
+        case apsw.ConnectionClosedError():
+            return StoreError(f"{path} was closed")
+        case OSError():  # of the redo log and its lock, beside the file
+            return as_store_error(error, path)
+        case _:
+            return None
+
+
+def _of_disk(error: BaseException, code: int, path: Path) -> StoreError:
+    if isinstance(error, apsw.FullError) or code in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(f"no space left for {path}; free some and try again: nothing was stored")
+    if code == errno.EROFS:
+        return unwritable(path, "its disk is read-only now")
+    return StoreError(f"{path}: {error} (system error {code})")
+
+
+def _damaged(error: BaseException, path: Path) -> StoreDamaged:
+    return StoreDamaged(f"{path} is damaged: {error}; see 'yirangmq check' and 'yirangmq repair'")
+
+
+def _is_on_read_only_disk(path: Path) -> bool:
+    try:
+        return bool(os.statvfs(path.parent).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False

@@ -1,0 +1,132 @@
+"""Messages whose stored bytes can no longer be read: text that is no text, JSON that is no JSON. A disk can do that
+to a file that SQLite finds in order.
+
+Such a message is buried: it lies among the dead letters as CORRUPT until somebody looks, its payload the bytes that are
+there, and holds up nobody. Knows: the queue tables. Does not know: transactions, time, counters."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import apsw
+
+from yirangmq.core.errors import BadInput
+from yirangmq.core.message import Envelope, Reason, new_envelope
+from yirangmq.core.validation import IDENTIFIER
+from yirangmq.format.json_codec import loads, members
+from yirangmq.stores.sqlite.payloads import Contents
+from yirangmq.stores.sqlite.runs import Runs
+
+RAW = """
+m.seq, m.queue, CAST(m.id AS BLOB), m.rank, m.published_at, m.available_at, m.expires_at, CAST(m.dedup_key AS BLOB),
+CAST(m.header AS BLOB), iif(typeof(m.payload) = 'integer', m.payload, CAST(m.payload AS BLOB)), m.grp, m.target,
+typeof(m.payload)"""
+"""The columns of ``message`` as bytes: reading them cannot fail. A payload may lie elsewhere (``sqlite_content``)."""
+ALL = f"SELECT {RAW} FROM message m"
+ONE = f"{ALL} WHERE m.seq = ?"
+_READABLE = "UPDATE message SET id = ?, dedup_key = ?, header = ?, payload = ? WHERE seq = ?"
+_FROM_LINE = f"""
+INSERT INTO life SELECT seq, queue, ?2, 'dead', rank, place, attempt, leases, 0, expires_at, changed_at, '',
+    '{Reason.CORRUPT}', 1, 1, grp, target, size
+FROM ready WHERE seq = ?1"""
+_BURY = f"""
+UPDATE life SET id = ?2, state = 'dead', due_at = 0, consumer = '', reason = '{Reason.CORRUPT}', repeats = 1
+WHERE seq = ?1 AND state IN ('draft', 'delayed', 'held', 'claimed', 'leased')"""
+_FAILURE = f"""
+INSERT OR REPLACE INTO failure SELECT seq, '{Reason.CORRUPT}', ?2, changed_at, attempt, '' FROM life
+WHERE seq = ?1 AND state = 'dead' AND reason = '{Reason.CORRUPT}'"""
+
+
+Find = Callable[[int, int], bytes | None]
+"""From a message's number and its column ``payload``, if that is a number: the bytes, None if they are not there."""
+
+
+class Sent(NamedTuple):
+    """A row of ``message`` as far as it can be read. ``complaint``: what is wrong with it, "" if nothing is."""
+
+    row: tuple[Any, ...]
+    complaint: str
+
+    @property
+    def seq(self) -> int:
+        return int(self.row[0])
+
+    @property
+    def id(self) -> str:
+        return str(self.row[2])
+
+
+def read_raw(raw: tuple[Any, ...], find: Find) -> Sent:
+    """From ``RAW`` to a row as ``message`` has it, with its payload by itself; with a complaint the payload is bytes,
+    whatever it was."""
+    seq, queue, id, *numbers, key, header, payload, group, target, kind = raw
+    wrong: list[str] = []
+    if kind == "integer":
+        kind, payload = "text" if payload & 1 else "blob", find(seq, payload)
+        if payload is None:
+            wrong, kind, payload = ["payload"], "blob", b""
+    name = _text(id, "id", wrong)
+    if not IDENTIFIER.fullmatch(name):
+        wrong = wrong or ["id"]
+        name = f"unreadable-{seq}"
+    dedup_key = None if key is None else _text(key, "deduplicationKey", wrong) or None
+    head = _json(header, "header", wrong) if header else ""
+    body: str | bytes = _json(payload, "payload", wrong) if kind == "text" else payload
+    complaint = f"its stored {' and '.join(wrong)} cannot be read" if wrong else ""
+    return Sent((seq, queue, name, *numbers, dedup_key, head, payload if wrong else body, group, target), complaint)
+
+
+def unreadable(db: apsw.Connection, statement: str = ALL, bindings: tuple[Any, ...] = ()) -> Iterator[Sent]:
+    find = Contents(db).bytes_of
+    return (sent for raw in db.execute(statement, bindings) if (sent := read_raw(raw, find)).complaint)
+
+
+def envelope_as_bytes(db: apsw.Connection, queue: str, seq: int) -> Envelope:
+    """What is there of an envelope whose text cannot be read."""
+    sent = read_raw(next(db.execute(ONE, (seq,))), Contents(db).bytes_of)
+    *others, payload, group, target = sent.row[2:]
+    is_json = isinstance(payload, str)
+    return new_envelope((queue, *others, payload.encode() if is_json else payload, is_json, group, target))
+
+
+def bury(db: apsw.Connection, sent: Sent) -> None:
+    """Among the dead letters with it, unless it is there or finished already; readable in any case."""
+    seq, queue, id, *_, key, header, payload, _, _ = sent.row
+    Runs(db).single_out(seq)
+    if db.execute("SELECT id FROM name WHERE queue = ? AND id = ? AND seq = ?", (queue, id, seq)).fetchone() is None:
+        db.execute("DELETE FROM name WHERE seq = ?", (seq,))
+        db.execute("INSERT INTO name (queue, id, seq, place) VALUES (?, ?, ?, ?)", (queue, id, seq, seq))
+    db.execute(_READABLE, (id, key, header, payload, seq))
+    db.execute(_BURY, (seq, id))
+    db.execute(_FROM_LINE, (seq, id))
+    db.execute("DELETE FROM ready WHERE seq = ?", (seq,))
+    db.execute(_FAILURE, (seq, sent.complaint))
+
+
+def _text(raw: bytes, what: str, wrong: list[str]) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        wrong.append(what)
+        return ""
+
+
+def _json(raw: bytes, what: str, wrong: list[str]) -> str:
+    if not _is_json(raw):
+        wrong.append(what)
+        return ""
+    return _text(raw, what, wrong)
+
+
+def _is_json(raw: bytes) -> bool:
+    """What the door lets through: as a member a number may be of any size, by itself it may be nested one deeper."""
+    try:
+        found = members(b'{"it":' + raw + b"}")
+        if found is not None and len(found) == 1:
+            return True
+    except BadInput:
+        pass
+    try:
+        loads(raw)
+    except BadInput:
+        return False
+    return True

@@ -1,0 +1,503 @@
+"""What every part of a batch of work on the queue tables needs: numbers, names, policies, counters.
+
+Counters and the numbers given out are gathered in memory and written once, just before the commit.
+
+The part of a batch of work that looks messages up: in line, by number, by id, by state, by what time wants.
+
+A message is found in a row of its own or in a run (``sqlite_runs``); nobody who asks sees the difference."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+import apsw
+
+from yirangmq.core import validation
+from yirangmq.core.message import Counts, Envelope, Failure, Message, sum_of
+from yirangmq.core.policy import QueuePolicy, read_policy
+from yirangmq.core.ports import Page
+from yirangmq.core.states import State
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.stores.sqlite import corrupt_rows as unreadable
+from yirangmq.stores.sqlite import sql
+from yirangmq.stores.sqlite.cache import Arrivals, Named
+from yirangmq.stores.sqlite.payloads import END_CONTENT, Contents, Row
+from yirangmq.stores.sqlite.runs import Batch, Head, Held, Runs, Span, spans
+
+AHEAD = 1000
+"""Numbers reserved at once, so that not every commit has to write down the last one given out. A process that ends
+leaves a gap."""
+MOST_POLICIES = 20_000
+"""Policies kept in memory, about 1 KB each. When there are more, all are forgotten and read again as they are used."""
+MOST_NUMBERS = 200_000
+"""The same for what is remembered of a queue in about 100 bytes: its number, its newest id."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What a process remembers between transactions, until another one has written or a transaction has failed."""
+
+    numbers: dict[str, int] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    policies: dict[str, tuple[str | None, QueuePolicy]] = field(default_factory=dict)
+    """Policies and the text they were read from: the text may change, and change back."""
+    rules: dict[str, QueuePolicy] = field(default_factory=dict)
+    """Policies whose text is known to be the one that is stored."""
+    leased: dict[int, Message] = field(default_factory=dict)
+    """Cards this process leased out, so that an ack need not read them back. Thrown away with the rest when another
+    process has written, or a transaction of ours failed."""
+    named: Named = field(default_factory=Named)
+    tails: dict[tuple[int, int], Span] = field(default_factory=dict)
+    """By queue and rank the last run in line."""
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    held: dict[int, Held] = field(default_factory=dict)
+    """By their first number, batches this process leased out."""
+    newest: dict[int, str] = field(default_factory=dict)
+    """By queue, an id that none of its messages has a greater one than."""
+    contents: list[Row] = field(default_factory=list)
+    """Payloads of messages published together, as they were read last."""
+    due: tuple[int | None, bool] | None = None
+    """The earliest moment at which time has something to do, and whether it has, or had when that was last looked up;
+    None: to be looked up."""
+    queue_count: int | None = None
+    """How many queues there are; None: to be counted."""
+    totals: dict[str, int] | None = None
+    """The counts of all queues together; None: to be summed up."""
+    policied: set[str] | None = None
+    """Queues with a policy of their own; None: to be looked up."""
+    finished: set[int] = field(default_factory=set)
+    """Queues that got done messages since their history was last trimmed."""
+    trimmed_to: int = -1
+    """The number of the queue up to which the rotation of ``trim`` has come; -1: it has not begun."""
+    last: int = 0
+    """The last number given out, of those up to ``reserved`` that nobody else gives out."""
+    reserved: int = 0
+
+
+class Ledger:
+    def __init__(self, db: apsw.Connection, known: Known) -> None:
+        self._db = db
+        self._known = known
+        self._contents = Contents(db, known.contents)
+        self._runs = Runs(db, known.tails, known.arrivals, known.held, self._contents)
+        self._deltas: dict[int, defaultdict[str, int]] = {}
+        self.written = 0
+        """Bytes of payloads and headers that came in."""
+
+    # -- numbers and names ----------------------------------------------------------------------------------------
+
+    def places(self, count: int) -> int:
+        known = self._known
+        if known.last + count > known.reserved:
+            self._reserve(count)
+        first = known.last + 1
+        known.last += count
+        return first
+
+    def _reserve(self, count: int) -> None:
+        """What is left of the last reservation is used first if nobody has made one since: runs stay whole."""
+        known = self._known
+        mark = self._value("SELECT last FROM sequence")
+        if mark != known.reserved:
+            known.last = mark
+        known.reserved = known.last + count + AHEAD
+        self._db.execute("UPDATE sequence SET last = ?", (known.reserved,))
+
+    def _value(self, statement: str, *bindings: Any) -> Any:
+        """The first column of the first row; None without one."""
+        row = next(self._db.execute(statement, bindings), None)
+        return None if row is None else row[0]
+
+    def _queue(self, name: str) -> int | None:
+        number: int | None = self._known.numbers.get(name)
+        if number is None:
+            number = self._value("SELECT n FROM queue WHERE name = ?", name)
+            if number is not None:
+                if len(self._known.numbers) >= MOST_NUMBERS:
+                    self._known.numbers.clear()
+                self._known.numbers[name] = number
+        return number
+
+    def _made_queue(self, name: str) -> int:
+        number = self._known.numbers.get(name) or self._queue(name)
+        if number is None:
+            number = int(self._value("INSERT INTO queue (name) VALUES (?) RETURNING n", name))
+            self._known.numbers[name] = number
+            if self._known.queue_count is not None:
+                self._known.queue_count += 1
+        return number
+
+    def _queue_name(self, number: int) -> str:
+        name = self._known.names.get(number)
+        if name is None:
+            name = self._known.names[number] = str(self._value("SELECT name FROM queue WHERE n = ?", number))
+        return name
+
+    def _message(self, row: Sequence[Any]) -> Message:
+        return sql.message_of(row, self._queue_name(row[1]))
+
+    # -- counters -------------------------------------------------------------------------------------------------
+
+    def _deltas_of(self, queue: int) -> defaultdict[str, int]:
+        deltas = self._deltas.get(queue)
+        if deltas is None:
+            deltas = self._deltas[queue] = defaultdict(int)
+        return deltas
+
+    def flush(self) -> None:
+        """Write what was kept back and counted up in memory; called once, just before the commit."""
+        self._runs.write()
+        self._contents.sweep()
+        totals = self._known.totals
+        for queue, deltas in self._deltas.items():
+            if deltas.keys() == sql.OF_NEW:
+                published, ready, size = deltas["published"], deltas["ready"], deltas["bytes"]
+                if totals is not None:
+                    totals["published"] += published
+                    totals["ready"] += ready
+                    totals["bytes"] += size
+                self._db.execute(sql.ADD_NEW, (published, ready, size, queue))
+                continue
+            if totals is not None:
+                for name, delta in deltas.items():
+                    totals[name] += delta
+            changed = [deltas.get(name, 0) for name in sql.COUNTED]
+            if deltas.get("done", 0) > 0:
+                self._known.finished.add(queue)
+            if any(changed):
+                self._db.execute(sql.ADD_COUNTS, (*changed, queue))
+
+    def counts(self, queue: str) -> Counts:
+        row = self._db.execute(f"SELECT n, {', '.join(sql.COUNTED)} FROM queue WHERE name = ?", (queue,)).fetchone()
+        if row is None:
+            return Counts()
+        stored = Counts(*row[1:])
+        pending: dict[str, int] = self._deltas.get(row[0]) or {}
+        return stored._replace(**{name: getattr(stored, name) + delta for name, delta in pending.items()})
+
+    def totals(self) -> Counts:
+        known = self._known
+        if known.totals is None:
+            sums = ", ".join(f"coalesce(sum({name}), 0)" for name in sql.COUNTED)
+            row = next(iter(self._db.execute(f"SELECT {sums} FROM queue")))
+            known.totals = dict(zip(sql.COUNTED, row, strict=True))
+        return sum_of([Counts(**known.totals), *(Counts(**deltas) for deltas in self._deltas.values())])
+
+    # -- policies and queues --------------------------------------------------------------------------------------
+
+    def policy(self, queue: str) -> QueuePolicy:
+        policy = self._known.rules.get(queue)
+        if policy is None:
+            if len(self._known.rules) >= MOST_POLICIES:
+                self._known.rules.clear()
+                self._known.policies.clear()
+            policy = self._known.rules[queue] = self._read_policy(queue)
+        return policy
+
+    def _read_policy(self, queue: str) -> QueuePolicy:
+        text = self.policy_text(queue)
+        known = self._known.policies.get(queue)
+        if known is None or known[0] != text:
+            known = (text, read_policy(loads(text.encode()) if text else {}, queue))
+            self._known.policies[queue] = known
+        return known[1]
+
+    def policy_text(self, queue: str) -> str | None:
+        text: str | None = self._value("SELECT policy FROM queue WHERE name = ?", queue)
+        return text
+
+    def set_policy(self, queue: str, text: str | None) -> None:
+        self._db.execute("UPDATE queue SET policy = ? WHERE n = ?", (text, self._made_queue(queue)))
+        self._known.rules.pop(queue, None)
+        if self._known.policied is not None:
+            (self._known.policied.discard if text is None else self._known.policied.add)(queue)
+
+    def queues(self, after: str = "", limit: int | None = None, prefix: str = "") -> list[str]:
+        most = -1 if limit is None else limit
+        return [row[0] for row in self._db.execute(sql.QUEUES, (after, prefix, prefix + "\uffff", most))]
+
+    def queue_count(self) -> int:
+        known = self._known
+        if known.queue_count is None:
+            known.queue_count = int(self._value("SELECT count(*) FROM queue"))
+        return known.queue_count
+
+    def has_queue(self, queue: str) -> bool:
+        return queue in self._known.numbers or self._queue(queue) is not None
+
+    def policied(self) -> list[str]:
+        known = self._known
+        if known.policied is None:
+            rows = self._db.execute("SELECT name FROM queue WHERE policy IS NOT NULL")
+            known.policied = {row[0] for row in rows}
+        return sorted(known.policied)
+
+    def delete_queue(self, queue: str) -> None:
+        number = self._queue(queue)
+        if number is None:
+            return
+        self._runs.write()
+        self._db.execute(END_CONTENT, (number,))
+        for table in ("failure", "message", "life"):  # these are by number; a look at all of them would take long
+            self._db.execute(f"DELETE FROM {table} WHERE seq IN (SELECT seq FROM name WHERE queue = ?)", (number,))
+        for table in ("name", "ready", "fresh", "batch", "member", "dedup"):
+            self._db.execute(f"DELETE FROM {table} WHERE queue = ?", (number,))
+        self._db.execute("DELETE FROM queue WHERE n = ?", (number,))
+        self._deltas.pop(number, None)
+        self._known.leased.clear()
+        self._known.named.clear()
+        self._known.tails.clear()
+        self._known.arrivals.clear()
+        self._known.held.clear()
+        self._known.contents.clear()
+        self._known.newest.clear()
+        self._known.due = None
+        self._known.numbers.pop(queue, None)
+        self._known.names.pop(number, None)
+        self._known.policies.pop(queue, None)
+        self._known.rules.pop(queue, None)
+        self._known.finished.discard(number)
+        self._known.totals = None
+        if self._known.queue_count is not None:
+            self._known.queue_count -= 1
+        if self._known.policied is not None:
+            self._known.policied.discard(queue)
+
+    # -- notes ----------------------------------------------------------------------------------------------------
+
+    def note(self, key: str) -> str | None:
+        text: str | None = self._value("SELECT text FROM note WHERE key = ?", key)
+        return text
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        return dict(self._db.execute(sql.NOTES, (prefix, prefix + "\uffff")))
+
+    def set_note(self, key: str, text: str | None) -> None:
+        validation.check_note(key)
+        if text is None:
+            self._db.execute("DELETE FROM note WHERE key = ?", (key,))
+        else:
+            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (key, text))
+
+
+_in_order = itemgetter(4, 5)
+"""Of a card: rank and place."""
+_by_moment = itemgetter(8, 0)
+"""Of a card: when it is due, and its number."""
+_by_number = itemgetter(0)
+
+
+class Reading(Ledger):
+    # -- in line --------------------------------------------------------------------------------------------------
+
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
+        number = self._queue(queue)
+        if number is None:
+            return []
+        found = self._anyones(number, queue, limit)
+        if target and self._value(sql.HAS_TARGET, number, target):
+            found += self._heads_apart(queue, (number, limit, target))
+            found.sort(key=_head_in_order)
+        return found[:limit]
+
+    def _anyones(self, number: int, queue: str, limit: int) -> list[Head]:
+        """Mostly all stand in runs; where some do not, places decide."""
+        line = self._runs.line(number, limit)
+        apart = list(self._db.execute(sql.READY_PLACES, (number, limit)))
+        if line and apart:
+            line, count = _merged(line, apart, limit)
+        else:
+            count = len(apart)
+        found: list[Head] = []
+        for rank, first, last in line:
+            found += self._runs.heads(queue, rank, (first, last), limit - len(found))
+        if count:
+            found += self._heads_apart(queue, (number, count, 0))
+            found.sort(key=_head_in_order)
+        return found
+
+    def _heads_apart(self, queue: str, bindings: tuple[int, ...]) -> list[Head]:
+        rows = list(self._db.execute(sql.HEADS, bindings))
+        return [sql.head_of(row, queue, self._contents.payload(row[0], row[-1])) for row in rows]
+
+    def group_first(self, queue: str, groups: Sequence[int]) -> list[Message | None]:
+        number = self._queue(queue)
+        firsts = [self._value(sql.GROUP_FIRST, number, group) for group in groups]
+        return self.by_seq([seq or 0 for seq in firsts])
+
+    # -- by name --------------------------------------------------------------------------------------------------
+
+    def by_seq(self, seqs: Sequence[int]) -> list[Message | None]:
+        if not seqs:
+            return []
+        leased = self._known.leased
+        missing = {seq for seq in seqs if seq not in leased}
+        if not missing:
+            return [leased[seq] for seq in seqs]
+        found = {seq: leased[seq] for seq in seqs if seq in leased}
+        for look in (self._apart, self._together, self._in_line):
+            if missing:
+                found.update((card.seq, card) for card in look(missing))
+                missing = {seq for seq in missing if seq not in found}
+        return [found.get(seq) for seq in seqs]
+
+    def _apart(self, seqs: set[int]) -> Iterator[Message]:
+        which, bindings = sql.among(list(seqs))
+        return (self._message(row) for row in self._db.execute(sql.LIFE_BY_SEQS + which, bindings))
+
+    def _together(self, seqs: set[int]) -> Iterator[Message]:
+        for span in spans(list(seqs)):
+            for batch in self._runs.over(*span):
+                yield from self._of_batch(batch, span)
+
+    def _in_line(self, seqs: set[int]) -> Iterator[Message]:
+        for seq in seqs:
+            row = self._db.execute("SELECT queue, id FROM message WHERE seq = ?", (seq,)).fetchone()
+            card = self._ready_by_name(row[0], row[1]) if row else None
+            if card is not None:
+                yield card
+
+    def _of_batch(self, batch: Batch, span: Span, most: int = -1) -> Iterator[Message]:
+        return self._runs.cards(batch, self._queue_name(batch.queue), span, most)
+
+    def by_id(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        number = self._queue(queue)
+        if number is None:
+            return [None] * len(ids)
+        named = self._known.named.by_id(queue, ids, self._known.leased)
+        if named is not None:
+            return list(named)
+        if len(ids) <= 1:
+            return [self._by_name(number, id) for id in ids]
+        seqs = dict(self._db.execute(sql.SEQS_BY_NAMES, (number, dumps(list(ids)).decode())))
+        cards = dict(zip(seqs, self.by_seq(list(seqs.values())), strict=True))
+        return [cards.get(id) for id in ids]
+
+    def _by_name(self, queue: int, id: str) -> Message | None:
+        seq = self._value("SELECT seq FROM name WHERE queue = ? AND id = ?", queue, id)
+        if seq is None:
+            return None
+        if seq in self._known.leased:
+            return self._known.leased[seq]
+        found = next(self._apart({seq}), None) or next(self._together({seq}), None)
+        return found or self._ready_by_name(queue, id)
+
+    def _ready_by_name(self, queue: int, id: str) -> Message | None:
+        row = self._db.execute(sql.READY_BY_NAME, (queue, id)).fetchone()
+        if row is not None:
+            return self._message(row)
+        row = self._db.execute(sql.RANK_BY_NAME, (queue, id)).fetchone()
+        return self._runs.fresh(queue, self._queue_name(queue), *row) if row else None
+
+    def envelopes(self, messages: Sequence[Message]) -> list[Envelope | None]:
+        named = self._known.named.envelopes(messages)
+        if named is not None:
+            return list(named)
+        if len(messages) <= 1:
+            return [self._envelope(message.queue, message.seq) for message in messages]
+        try:
+            found = self._envelopes({message.seq: message.queue for message in messages})
+        except UnicodeDecodeError:
+            return [self._envelope(message.queue, message.seq) for message in messages]
+        return [found.get(message.seq) for message in messages]
+
+    def _envelope(self, queue: str, seq: int) -> Envelope | None:
+        try:
+            return self._envelopes({seq: queue}).get(seq)
+        except UnicodeDecodeError:
+            return unreadable.envelope_as_bytes(self._db, queue, seq)
+
+    def _envelopes(self, queues: dict[int, str]) -> dict[int, Envelope]:
+        """By their numbers, in whose order contents are read."""
+        which, bindings = sql.among(list(queues))
+        rows = sorted(self._db.execute(sql.ENVELOPES + which, bindings), key=_by_number)
+        return {row[0]: sql.envelope_of(row, queues[row[0]], self._contents.payload(row[0], row[8])) for row in rows}
+
+    def failures(self, messages: Sequence[Message]) -> list[Failure | None]:
+        rows = [self._db.execute(sql.FAILURE, (message.seq,)).fetchone() for message in messages]
+        return [Failure(*row) if row else None for row in rows]
+
+    # -- page by page ---------------------------------------------------------------------------------------------
+
+    def scan(self, queue: str, state: State, limit: int, cursor: str = "") -> Page:
+        number = self._queue(queue)
+        if number is None:
+            return Page([], "")
+        if state is State.READY:
+            found = self._scan_line(number, queue, limit, sql.read_cursor(cursor, 3))
+            return sql.page_of(found, limit, lambda last: (last.target, last.rank, last.place))
+        low, high = sql.read_cursor(cursor)
+        if state in (State.DEAD, State.PARKED):
+            rows = self._db.execute(sql.SCAN_DEAD, (number, state.value, low, high, limit))
+            return sql.page_of([self._message(row) for row in rows], limit, lambda last: (last.changed_at, last.seq))
+        found = self._scan_life(number, state, limit, high)
+        return sql.page_of(found, limit, lambda last: (0, last.seq))
+
+    def _scan_line(self, number: int, queue: str, limit: int, cursor: tuple[int, ...]) -> list[Message]:
+        rows = self._db.execute(sql.SCAN_READY, (number, *cursor, limit))
+        found = [self._message(row) for row in rows]
+        target, rank, place = cursor
+        if target <= 0:  # those for one consumer stand behind all runs
+            behind = (rank, place) if target == 0 else (-1, -1)
+            found += self._runs.in_line(number, queue, behind, limit)
+            found.sort(key=itemgetter(16, 4, 5))
+        return found[:limit]
+
+    def _scan_life(self, number: int, state: State, limit: int, after: int) -> list[Message]:
+        rows = self._db.execute(sql.SCAN_LIFE, (number, state.value, after, limit))
+        found = [self._message(row) for row in rows]
+        if state in (State.LEASED, State.DONE):
+            found += islice(self._cards(self._runs.behind(number, state, after), after, limit), limit)
+            found.sort(key=_by_number)
+        return found[:limit]
+
+    def _cards(self, batches: Iterable[Batch], after: int = -1, most: int = -1) -> Iterator[Message]:
+        for batch in batches:
+            yield from self._of_batch(batch, (max(batch.first, after + 1), batch.last), most)
+
+    # -- by time --------------------------------------------------------------------------------------------------
+
+    def due(self, now: int, limit: int) -> list[Message]:
+        known = self._known.due
+        if known is not None and (known[0] is None or known[0] > now):
+            return []
+        found = [self._message(row) for row in self._db.execute(sql.DUE, (now, limit))]
+        more = [self._message(row) for row in self._db.execute(sql.AGED, (now, limit))]
+        batches = self._runs.due(now, limit)
+        if batches:
+            more += islice(self._cards(batches, most=limit), limit)
+        if more:
+            found = sorted(found + more, key=_by_moment)
+        self._known.due = None
+        return found[:limit]
+
+    def next_due(self, before: int | None = None) -> int | None:
+        known = self._known.due
+        if known is not None and before is not None and (known[0] is None or known[0] >= before):
+            return None
+        if known is None or not known[1]:
+            known = self._known.due = self._value(sql.NEXT_DUE), True
+        moment = known[0]
+        return None if moment is None or (before is not None and moment >= before) else moment
+
+
+def _head_in_order(head: Head) -> tuple[int, int]:
+    return _in_order(head[0])  # type: ignore[no-any-return]
+
+
+def _merged(
+    line: list[tuple[int, int, int]], apart: list[tuple[int, int]], limit: int
+) -> tuple[list[tuple[int, int, int]], int]:
+    """Of runs, (rank, first, last), and of single places, (rank, place), so much as the first ``limit`` are; of the
+    latter how many."""
+    places = sorted([*apart, *((rank, seq) for rank, first, last in line for seq in _some(first, last, limit))])[:limit]
+    end = places[-1]
+    runs = [(rank, first, last if rank < end[0] else min(last, end[1])) for rank, first, last in line]
+    return [run for run in runs if run[:2] <= end], sum(place <= end for place in apart)
+
+
+def _some(first: int, last: int, limit: int) -> range:
+    return range(first, min(last, first + limit - 1) + 1)

@@ -1,0 +1,432 @@
+"""Messages in line that never were anywhere else: the table ``fresh`` (schema/004-runs.sql), where those whose numbers
+follow each other are one row.
+
+Knows: spans of numbers; how a run in line grows, is cut and is read. Does not know: verbs, counters, single rows. New
+runs are kept back until somebody has to find them in the table, or the commit comes: who is served in the commit that
+brought its messages takes them from here, and nothing is written and deleted again.
+
+Messages kept as one row while they share their fate: the tables ``fresh`` (``sqlite_line``) and ``batch``
+(schema/004-runs.sql).
+
+Knows: spans of numbers; how a run grows, is cut and is read. Does not know: verbs, counters, single rows."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import apsw
+
+from yirangmq.core.message import Envelope, Message, new_envelope, new_message
+from yirangmq.core.states import State
+from yirangmq.format.json_codec import dumps, loads
+from yirangmq.stores.sqlite.cache import Arrivals
+from yirangmq.stores.sqlite.payloads import BEGINS, LENGTH, SIZE, Contents, missing
+
+Span = tuple[int, int]
+"""The first and the last of numbers that follow each other."""
+Head = tuple[Message, Envelope]
+
+LAST_FRESH = "SELECT first, last FROM fresh WHERE queue = ? AND rank = ? ORDER BY first DESC LIMIT 1"
+ADD_FRESH = "INSERT INTO fresh VALUES (?, ?, ?, ?)"
+GROW_FRESH = "UPDATE fresh SET last = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
+BEHEAD_FRESH = "UPDATE fresh SET first = ?4 WHERE queue = ?1 AND rank = ?2 AND first = ?3"
+END_FRESH = "DELETE FROM fresh WHERE queue = ? AND rank = ? AND first = ?"
+FRESH_OVER = """
+SELECT first, last FROM fresh WHERE queue = ?1 AND rank = ?2 AND last >= ?3 AND first BETWEEN
+    coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3) AND ?4"""
+FRESH_BEHIND = """
+SELECT rank, first, last FROM fresh WHERE queue = ?1 AND (rank, first) >=
+    (?2, coalesce((SELECT max(first) FROM fresh WHERE queue = ?1 AND rank = ?2 AND first <= ?3), ?3))
+ORDER BY rank, first"""
+FRESH_LINE = "SELECT rank, first, last FROM fresh WHERE queue = ? ORDER BY rank, first"
+FRESH_HEADS = """
+SELECT seq, id, published_at, available_at, dedup_key, header, typeof(payload) = 'text',
+    iif(typeof(payload) = 'text', CAST(payload AS BLOB), payload)
+FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"""
+FRESH_CARDS = f"SELECT seq, id, {SIZE}, published_at FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+
+MOST_TAILS = 1000
+
+
+def spans(numbers: Sequence[int]) -> list[Span]:
+    """Numbers, each given once, as few spans as there can be; mostly it is one and they are in order."""
+    if not numbers:
+        return []
+    low, high = min(numbers), max(numbers)
+    if high - low + 1 == len(numbers):
+        return [(low, high)]
+    found: list[Span] = []
+    begin = last = low
+    for number in sorted(numbers)[1:]:
+        if number != last + 1:
+            found.append((begin, last))
+            begin = number
+        last = number
+    return [*found, (begin, last)]
+
+
+def members(covered: Sequence[Span]) -> set[int]:
+    return set().union(*[range(first, last + 1) for first, last in covered])
+
+
+class InLine:
+    """The runs in line of one store, inside a transaction."""
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        tails: dict[tuple[int, int], Span] | None = None,
+        arrivals: Arrivals | None = None,
+        contents: Contents | None = None,
+    ) -> None:
+        """``tails``: the last runs in the table as far as they are known, by queue and rank. ``arrivals``: what was
+        published just now."""
+        self._db = db
+        self._tails = {} if tails is None else tails
+        self._arrivals = arrivals or Arrivals()
+        self._contents = contents or Contents(db)
+        self._new: dict[tuple[int, int], Span] = {}
+        """By queue and rank, a run that is not in the table yet. It stands behind all that are."""
+
+    def line_up(self, queue: int, rank: int, first: int, last: int) -> None:
+        """New messages, behind all others of their rank."""
+        new = self._new.get((queue, rank))
+        if new is not None and new[1] == first - 1:
+            first = new[0]
+        elif new is not None:
+            self._write(queue, rank)
+        self._new[queue, rank] = first, last
+
+    def write(self) -> None:
+        """What was kept back goes to the table."""
+        for queue, rank in list(self._new):
+            self._write(queue, rank)
+
+    def _write(self, queue: int, rank: int) -> None:
+        first, last = self._new.pop((queue, rank))
+        end = self._tails.get((queue, rank)) or self._db.execute(LAST_FRESH, (queue, rank)).fetchone()
+        begin = first
+        if end is not None and end[1] == first - 1:
+            begin = end[0]
+            self._db.execute(GROW_FRESH, (queue, rank, begin, last))
+        else:
+            self._db.execute(ADD_FRESH, (queue, rank, first, last))
+        if len(self._tails) >= MOST_TAILS:
+            self._tails.clear()
+        self._tails[queue, rank] = begin, last
+
+    def leave_line(self, queue: int, rank: int, places: Sequence[int]) -> list[Span]:
+        """Take out whoever of these stands there; who that was."""
+        return [covered for span in spans(places) for covered in self.cut_fresh(queue, rank, *span)]
+
+    def cut_fresh(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
+        new = self._new.get((queue, rank))
+        covered: list[Span] = []
+        if new is not None and low == new[0] and high <= new[1]:
+            del self._new[queue, rank]
+            if high < new[1]:
+                self._new[queue, rank] = high + 1, new[1]
+            covered.append((low, high))
+        else:
+            if new is not None and low <= new[1] and high >= new[0]:
+                self._write(queue, rank)
+            covered += self._cut_table(queue, rank, low, high)
+        for first, last in covered:
+            self._arrivals.drop(first, last)
+        return covered
+
+    def _cut_table(self, queue: int, rank: int, low: int, high: int) -> list[Span]:
+        covered: list[Span] = []
+        run = (queue, rank)
+        self._tails.pop(run, None)
+        for first, last in list(self._db.execute(FRESH_OVER, (*run, low, high))):
+            if first < low:
+                self._db.execute(GROW_FRESH, (*run, first, low - 1))
+                if last > high:
+                    self._db.execute(ADD_FRESH, (*run, high + 1, last))
+            elif last > high:
+                self._db.execute(BEHEAD_FRESH, (*run, first, high + 1))
+            else:
+                self._db.execute(END_FRESH, (*run, first))
+            covered.append((max(first, low), min(last, high)))
+        return covered
+
+    def line(self, queue: int, most: int) -> list[tuple[int, int, int]]:
+        """(rank, first, last) in order of delivery, as far as it takes to have so many."""
+        found = _enough_runs(self._db.execute(FRESH_LINE, (queue,)), most)
+        new = [(rank, *span) for (of, rank), span in self._new.items() if of == queue] if self._new else []
+        return _enough_runs(_joined(sorted([*found, *new])), most) if new else found
+
+    def heads(self, name: str, rank: int, span: Span, most: int) -> list[Head]:
+        """Messages of a run with their envelopes."""
+        ready = State.READY
+        found = []
+        for seq, sent in self.sent(name, rank, span, most):
+            size = len(sent[8]) + len(sent[7])
+            card = (seq, name, sent[1], ready, rank, seq, 0, 0, 0, 0, sent[3], "", "", 0, True, 0, 0, size)
+            found.append((new_message(card), sent))
+        return found
+
+    def sent(self, name: str, rank: int, span: Span, most: int) -> list[tuple[int, Envelope]]:
+        """Of a run's messages the number and the envelope. Bytes are taken as they are, without making a text of them
+        and bytes again; but what should be a text and is none is an error here too."""
+        kept = self._arrivals.find(span[0], min(span[1] - span[0] + 1, most))
+        if kept is not None:
+            return list(enumerate(kept, span[0]))
+        found = []
+        end, data = -1, b""
+        for seq, id, published, available, key, header, is_json, payload in list(
+            self._db.execute(FRESH_HEADS, (*span, most))
+        ):
+            if type(payload) is int:
+                if seq > end:
+                    _, end, data = self._contents.row(seq) or (0, seq, b"")
+                is_json = payload & 1
+                begin = payload >> BEGINS  # as ``part`` does it; there are many of them
+                stop = begin + (payload >> 1 & LENGTH)
+                if begin < 0 or stop > len(data):
+                    raise missing(seq)
+                payload = data[begin:stop]
+            if is_json and not payload.isascii():
+                payload.decode()
+            sent = (name, id, rank, published, available, 0, key, header, payload, is_json == 1, 0, 0)
+            found.append((seq, new_envelope(sent)))
+        return found
+
+    def in_line(self, queue: int, name: str, behind: Span, most: int) -> list[Message]:
+        """Cards of those behind a place, (rank, number), in order of delivery."""
+        self.write()
+        found: list[Message] = []
+        for rank, first, last in self._db.execute(FRESH_BEHIND, (queue, *behind)):
+            begin = max(first, behind[1] + 1) if rank == behind[0] else first
+            found += self._fresh_cards(name, rank, (begin, last), most - len(found))
+            if len(found) >= most:
+                break
+        return found
+
+    def _fresh_cards(self, name: str, rank: int, span: Span, most: int) -> list[Message]:
+        ready = State.READY
+        return [
+            new_message((seq, name, id, ready, rank, seq, 0, 0, 0, 0, published, "", "", 0, True, 0, 0, size))
+            for seq, id, size, published in self._db.execute(FRESH_CARDS, (*span, most))
+        ]
+
+    def fresh(self, queue: int, name: str, rank: int, seq: int) -> Message | None:
+        """The card of one in line; None if it is not there."""
+        self.write()
+        if self._db.execute(FRESH_OVER, (queue, rank, seq, seq)).fetchone() is None:
+            return None
+        cards = self._fresh_cards(name, rank, (seq, seq), 1)
+        return cards[0] if cards else None
+
+
+def _enough_runs(runs: Iterable[tuple[int, int, int]], most: int) -> list[tuple[int, int, int]]:
+    """The first of them, as many as it takes to have so many messages."""
+    found = []
+    for run in runs:
+        found.append(run)
+        most -= run[2] - run[1] + 1
+        if most <= 0:
+            break
+    return found
+
+
+def _joined(runs: Sequence[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Runs of one rank that follow each other as one."""
+    found: list[tuple[int, int, int]] = []
+    for rank, first, last in runs:
+        if found and found[-1][0] == rank and found[-1][2] == first - 1:
+            found[-1] = rank, found[-1][1], last
+        else:
+            found.append((rank, first, last))
+    return found
+
+
+_COLUMNS = "first, last, queue, rank, state, due_at, changed_at, consumer, body, ids"
+
+ADD_BATCH = f"INSERT INTO batch ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+END_BATCH = "DELETE FROM batch WHERE first = ?"
+BATCHES_OVER = f"""
+SELECT {_COLUMNS} FROM batch WHERE last >= ?1 AND first BETWEEN
+    coalesce((SELECT max(first) FROM batch WHERE first <= ?1), ?1) AND ?2"""
+BATCHES_BEHIND = f"""
+SELECT {_COLUMNS} FROM batch WHERE queue = ?1 AND state = ?2 AND last > ?3
+    AND first >= coalesce((SELECT max(first) FROM batch WHERE first <= ?3), 0)
+ORDER BY first"""
+BATCHES_DUE = f"SELECT {_COLUMNS} FROM batch WHERE due_at > 0 AND due_at <= ? ORDER BY due_at, first"
+OLDEST_BATCHES = f"""
+SELECT {_COLUMNS} FROM batch WHERE queue = ? AND state = 'done' AND body = 1 ORDER BY changed_at, first"""
+APART_IN_LINE = f"""
+INSERT INTO ready SELECT queue, target, rank, seq, seq, 0, 0, expires_at, published_at, '', '', 0, grp, {SIZE}
+FROM message WHERE seq = ?"""
+APART = f"""
+INSERT OR IGNORE INTO life SELECT seq, queue, id, ?2, rank, seq, 1, 1, ?3, 0, ?4, ?5, '', 0, 1, 0, 0, {SIZE}
+FROM message WHERE seq = ?1"""
+SETTLE_BATCH = """
+UPDATE batch SET state = ?, due_at = ?, changed_at = ?, consumer = ?, body = ?, ids = ? WHERE first = ?"""
+BATCH_SIZE = f"SELECT coalesce(sum({SIZE}), 0) FROM message WHERE seq BETWEEN ? AND ?"
+BATCH_IDS = f"""
+SELECT json_group_object(id, size), sum(size)
+FROM (SELECT id, {SIZE} AS size FROM message WHERE seq BETWEEN ? AND ?)"""
+BATCH_CARDS = f"SELECT seq, id, {SIZE} FROM message WHERE seq BETWEEN ? AND ? LIMIT ?"
+
+
+MOST_HELD = 10_000
+"""Batches remembered, at some 400 bytes each."""
+
+
+class Batch(NamedTuple):
+    """A row of ``batch``."""
+
+    first: int
+    last: int
+    queue: int
+    rank: int
+    state: str
+    due_at: int
+    changed_at: int
+    consumer: str
+    body: int
+    ids: str | None
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+    def part(self, first: int, last: int) -> "Batch":
+        """The same of fewer messages."""
+        ids = self.ids
+        if ids is not None and last - first + 1 < self.size:
+            pairs = list(loads(ids.encode()).items())
+            ids = dumps(dict(pairs[first - self.first : last - self.first + 1])).decode()
+        return self._replace(first=first, last=last, ids=ids)
+
+
+class Held(NamedTuple):
+    """A batch that was leased here, and the bytes of its messages."""
+
+    batch: Batch
+    size: int
+
+
+class Runs(InLine):
+    """The runs of one store, inside a transaction."""
+
+    def __init__(
+        self,
+        db: apsw.Connection,
+        tails: dict[tuple[int, int], Span] | None = None,
+        arrivals: Arrivals | None = None,
+        held: dict[int, Held] | None = None,
+        contents: Contents | None = None,
+    ) -> None:
+        """``held``: batches leased here, by their first number, as far as they are known to be as they were."""
+        super().__init__(db, tails, arrivals, contents)
+        self._held = {} if held is None else held
+
+    def single_out(self, seq: int) -> None:
+        """Give a message its own row, as it stands; one that is done stays where it is."""
+        row = self._db.execute("SELECT queue, rank FROM message WHERE seq = ?", (seq,)).fetchone()
+        if row is not None and self.cut_fresh(row[0], row[1], seq, seq):
+            self._db.execute(APART_IN_LINE, (seq,))
+        for batch in self.over(seq, seq):
+            if batch.state == State.LEASED:
+                self.cut(seq, seq)
+                self.put_apart(seq, batch)
+
+    def put_apart(self, seq: int, batch: Batch) -> None:
+        """A row of its own for a message that was in a batch, if it has none."""
+        self._db.execute(APART, (seq, batch.state, batch.due_at, batch.changed_at, batch.consumer))
+
+    # -- held and done --------------------------------------------------------------------------------------------
+
+    def add(self, batch: Batch) -> None:
+        self._db.execute(ADD_BATCH, tuple(batch))
+
+    def cut(self, low: int, high: int) -> list[Span]:
+        """Take these out of the batches they are in; who that was."""
+        covered: list[Span] = []
+        for batch in self.over(low, high):
+            self._held.pop(batch.first, None)
+            self._db.execute(END_BATCH, (batch.first,))
+            if batch.first < low:
+                self.add(batch.part(batch.first, low - 1))
+            if batch.last > high:
+                self.add(batch.part(high + 1, batch.last))
+            covered.append((max(batch.first, low), min(batch.last, high)))
+        return covered
+
+    def hold(self, batch: Batch, size: int) -> None:
+        """Leased just now, of so many bytes: whoever settles all of it reads nothing."""
+        self.add(batch)
+        if len(self._held) >= MOST_HELD:
+            self._held.clear()
+        self._held[batch.first] = Held(batch, size)
+
+    def held(self, first: int, last: int) -> Held | None:
+        """The batch of exactly these, if it was leased here and not touched since."""
+        held = self._held.get(first)
+        return held if held is not None and held.batch.last == last else None
+
+    def settle(self, after: Batch) -> None:
+        """What becomes of a batch that is held here."""
+        del self._held[after.first]
+        self._db.execute(SETTLE_BATCH, (*after[4:], after.first))
+
+    def weight(self, span: Span) -> int:
+        """Bytes of the content of messages."""
+        return int(next(self._db.execute(BATCH_SIZE, span))[0])
+
+    def over(self, low: int, high: int) -> list[Batch]:
+        """Batches that have any of these."""
+        return [Batch(*row) for row in self._db.execute(BATCHES_OVER, (low, high))]
+
+    def ids(self, span: Span) -> tuple[str, int]:
+        """What is kept of messages when their content goes, and the bytes of their content."""
+        ids, size = next(self._db.execute(BATCH_IDS, span))
+        return ids, size
+
+    def cards(self, batch: Batch, name: str, span: Span, most: int = -1) -> Iterator[Message]:
+        """Of the messages of a batch those of a span."""
+        state = State(batch.state)
+        low, high = max(batch.first, span[0]), min(batch.last, span[1])
+        tail = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, batch.body == 1, 0, 0)
+        for seq, id, size in self._members(batch, low, high, most):
+            yield new_message((seq, name, id, state, batch.rank, seq, *tail, size))
+
+    def _members(self, batch: Batch, low: int, high: int, most: int) -> Iterator[tuple[int, str, int]]:
+        if batch.ids is None:
+            yield from self._db.execute(BATCH_CARDS, (low, high, most))
+            return
+        for seq, (id, size) in enumerate(loads(batch.ids.encode()).items(), batch.first):
+            if low <= seq <= high and most != 0:
+                yield seq, id, size
+                most -= 1
+
+    def behind(self, queue: int, state: State, seq: int) -> Iterator[Batch]:
+        """Batches with messages of larger numbers."""
+        return (Batch(*row) for row in self._db.execute(BATCHES_BEHIND, (queue, state.value, seq)))
+
+    def due(self, now: int, most: int) -> list[Batch]:
+        """As many as it takes to have so many messages."""
+        return _enough(self._db.execute(BATCHES_DUE, (now,)), most)
+
+    def oldest(self, queue: int, most: int) -> list[Batch]:
+        """Of those acknowledged, with their content."""
+        return _enough(self._db.execute(OLDEST_BATCHES, (queue,)), most)
+
+    def strip(self, batch: Batch, last: int, due_at: int) -> None:
+        """Remember of its messages up to ``last`` no more than the ids; their content is the caller's business."""
+        part = batch.part(batch.first, last)
+        ids = self.ids((batch.first, last))[0] if part.ids is None else part.ids
+        self.cut(batch.first, last)
+        self.add(part._replace(due_at=due_at, body=0, ids=ids))
+
+
+def _enough(rows: Iterator[Any], most: int) -> list[Batch]:
+    found: list[Batch] = []
+    for row in rows:
+        found.append(Batch(*row))
+        most -= found[-1].size
+        if most <= 0:
+            break
+    return found

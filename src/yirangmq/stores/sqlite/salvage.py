@@ -1,0 +1,219 @@
+"""A new file for a store whose own is damaged: what can be read is read into it, the damaged file is kept under another
+name, and nobody else has the store meanwhile. What is read is the business of ``sqlite_rescue``.
+
+Knows: files, locks, the first page of a SQLite file. Does not know: what the tables mean."""
+
+import fcntl
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+import apsw
+
+from yirangmq.core.errors import StoreBusy, StoreDamaged
+from yirangmq.core.ports import Finding
+from yirangmq.fsio.permissions import GROUP, open_file
+from yirangmq.stores.sqlite.check import check
+from yirangmq.stores.sqlite.connection import APPLICATION_ID, PAGE_SIZE, open_connection, sqlite_errors_translated
+from yirangmq.stores.sqlite.redo_log import Mark, make_again_if, mark_of, redo_path
+from yirangmq.stores.sqlite.salvage_rows import TABLES, UNREADABLE, Rescued, rescue
+
+MAGIC = b"SQLite format 3\0"
+PAGE_BYTES, PAGE_COUNT, FREE_PAGES, COUNT_VALID_FOR, IDENTITY = 16, 28, 32, 92, 68
+"""Where these stand in the first hundred bytes of a file (sqlite.org/fileformat.html)."""
+PAGE_SIZES = (PAGE_SIZE, 8192)
+"""Those that stores were made with."""
+SMALLEST_PAGE = 512
+SHARED_LOCK = 0x40000002, 510
+"""The bytes that every process with the file open holds a lock on."""
+
+REBUILT = ("miscounted", "nameless")
+"""Findings in the new file that say nothing about the old one: counters and names are made anew in any case."""
+
+
+def salvage(path: Path) -> list[Finding]:
+    """Put a sound store in the place of a damaged one; what became of it. If nothing at all can be read, the file stays
+    as it is and that is an error."""
+    with sqlite_errors_translated(None, path), path.open("r+b") as damaged:
+        _refuse_foreign(damaged, path)
+        _have_alone(damaged, path)
+        aside = _free_name(path)
+        work, new = Path(f"{path}.salvaging"), Path(f"{path}.salvaged")
+        try:
+            _copy(damaged, path, aside)
+            rescued, mended = _read_over(aside, work, new)
+        except BaseException:
+            _remove(aside)
+            _remove(new)
+            raise
+        finally:
+            _remove(work)
+        _put_in_place(damaged, path, new)
+    return [_finding(rescued, path, aside), *mended]
+
+
+def _read_over(aside: Path, work: Path, new: Path) -> tuple[Rescued, list[Finding]]:
+    """Fill the new file from a copy, which may be written to."""
+    _remove(new)
+    with _readable(aside, work) as old, closing(open_connection(new, "full", 0)) as db:
+        rescued = rescue(old, db)
+        lost = make_again_if(db, redo_path(aside), _mark(old))
+        if not rescued.messages and not rescued.queues:
+            raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: nothing in it can be read; it stays as it is")
+        found = list(check(db, repair=True))
+    _sync(new)
+    kinds = Counter((finding.kind, finding.text) for finding in found if finding.kind not in REBUILT)
+    mended = [Finding(kind, f"{many:,} times", text, True) for (kind, text), many in kinds.items()]
+    if lost:
+        mended.append(
+            Finding("unfitting", f"{lost:,} times", "a change beside the file did not fit to what is left", True)
+        )
+    return rescued, mended
+
+
+def _mark(old: apsw.Connection) -> Mark | None:
+    with suppress(*UNREADABLE, StoreDamaged):
+        return mark_of(old)
+    return None
+
+
+@contextmanager
+def _readable(aside: Path, work: Path) -> Iterator[apsw.Connection]:
+    """The damaged file, whole as far as its length goes; if its tables cannot be found, with the first page of a new
+    store, whose tables begin at the same pages. Of several such pages the one that finds most."""
+    best = _found(aside, work, b"")
+    if best < 0:
+        grafts = {_found(aside, work, graft): graft for graft in [_first_page(work, size) for size in PAGE_SIZES]}
+        best = max(grafts)
+        if best >= 0:
+            _found(aside, work, grafts[best])
+    if best < 0:
+        raise StoreDamaged(f"{aside.name.rpartition('.damaged')[0]}: no tables can be found in it; it stays as it is")
+    with closing(apsw.Connection(str(work))) as old:
+        yield old
+
+
+def _first_page(work: Path, page_size: int) -> bytes:
+    _remove(work)
+    with closing(open_connection(work, "os", 0, page_size=page_size)):
+        pass  # so that it is in the file
+    return work.read_bytes()[:page_size]
+
+
+def _found(aside: Path, work: Path, graft: bytes) -> int:
+    """Make the copy to be read; how many messages are found in it, -1 without tables."""
+    with aside.open("rb") as damaged:
+        _copy(damaged, aside, work)
+    _patch(work, graft)
+    count = -1
+    with closing(apsw.Connection(str(work))) as old, suppress(*UNREADABLE):
+        for table, columns in TABLES.items():
+            old.execute(f"SELECT {', '.join(columns)} FROM {table} LIMIT 0")
+        count = 0
+        if graft:
+            for _ in old.execute("SELECT seq FROM message"):
+                count += 1
+    return count
+
+
+def _patch(work: Path, graft: bytes) -> None:
+    """SQLite opens no file that is shorter than it should be: what was cut off is unreadable either way."""
+    with work.open("r+b") as file:
+        head = bytearray(graft or file.read(100))
+        page_size = int.from_bytes(head[PAGE_BYTES : PAGE_BYTES + 2], "big")
+        if not head.startswith(MAGIC) or page_size.bit_count() != 1 or page_size < SMALLEST_PAGE:
+            return
+        pages = -(-max(work.stat().st_size, len(graft)) // page_size)
+        if graft:
+            head[PAGE_COUNT : PAGE_COUNT + 4] = pages.to_bytes(4, "big")
+            head[FREE_PAGES : FREE_PAGES + 8] = bytes(8)
+            head[COUNT_VALID_FOR : COUNT_VALID_FOR + 4] = head[24:28]
+            file.seek(0)
+            file.write(head)
+        else:
+            said = int.from_bytes(head[PAGE_COUNT : PAGE_COUNT + 4], "big")
+            pages = max(pages, min(said, 4 * pages))  # the number itself may be damaged
+        file.truncate(pages * page_size)
+
+
+def _refuse_foreign(file: BinaryIO, path: Path) -> None:
+    head = file.read(100)
+    if len(head) < 100:
+        raise StoreDamaged(f"{path} has {len(head)} bytes: nothing in it can be read; it stays as it is")
+    if head.startswith(MAGIC) and int.from_bytes(head[IDENTITY : IDENTITY + 4], "big") not in (APPLICATION_ID, 0):
+        raise StoreDamaged(f"{path} is a SQLite database of another program; name another file")
+
+
+def _have_alone(file: BinaryIO, path: Path) -> None:
+    """Until the file is closed. Whoever opens it waits, and then finds no database in what is no longer the store."""
+    start, length = SHARED_LOCK
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, length, start)
+    except OSError:
+        raise StoreBusy(f"{path} is open in another process; stop it first") from None
+
+
+def _free_name(path: Path) -> Path:
+    for number in range(1, 1000):
+        name = Path(f"{path}.damaged" + (f"-{number}" if number > 1 else ""))
+        if not name.exists():
+            return name
+    raise StoreDamaged(f"{path}.damaged and a thousand more are there already; remove some")
+
+
+def _copy(file: BinaryIO, path: Path, to: Path) -> None:
+    """With what lies beside it. The file is not opened anew: closing it once would give up the lock."""
+    _remove(to)
+    file.seek(0)
+    with os.fdopen(open_file(to, os.O_WRONLY | os.O_EXCL), "wb") as copy:
+        shutil.copyfileobj(file, copy, 1 << 20)
+    for end in ("-wal", "-redo"):
+        if os.path.exists(f"{path}{end}"):
+            beside = open_file(f"{to}{end}", os.O_WRONLY | os.O_TRUNC)
+            with open(f"{path}{end}", "rb") as source, os.fdopen(beside, "wb") as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+            _sync(Path(f"{to}{end}"))
+    _sync(to)
+
+
+def _put_in_place(damaged: BinaryIO, path: Path, new: Path) -> None:
+    """The old log goes first: SQLite would play it into the new file."""
+    for end in ("-wal", "-shm", "-redo"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+    _sync(path.parent)
+    os.chmod(new, path.stat().st_mode & GROUP.file)  # never for others
+    new.replace(path)
+    _sync(path.parent)
+    damaged.seek(0)
+    damaged.write(b"This store was repaired while you waited for it: open it again.".ljust(100))
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-redo"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{end}")
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _finding(rescued: Rescued, path: Path, aside: Path) -> Finding:
+    text = (
+        f"read into a new file: {rescued.messages:,} messages, {rescued.queues:,} queues; "
+        f"the damaged one is kept as {aside.name}"
+    )
+    if rescued.missing > 0:
+        text += f"; by its counters it had {rescued.missing:,} messages more"
+    if rescued.corrupt > 0:
+        text += f"; {rescued.corrupt:,} are not whole: see the dead letters"
+    return Finding("salvaged", path.name, text, True)

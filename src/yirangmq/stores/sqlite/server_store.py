@@ -1,0 +1,468 @@
+"""The SQLite store of a server, which nobody else writes to: small commits and many.
+
+A commit of SQLite writes whole pages, some 60 KB for one message. So a small one goes to the file of changes
+(``sqlite_ring``), one write and one sync, and SQLite's own transaction stays open: whoever comes next sees what was
+done. A large one, a file of changes that is half full, or the end of two seconds make SQLite commit all of it.
+
+The last two happen aside: SQLite commits in a thread of its own, and meanwhile others go on as long as they ask it
+nothing. What they change is on disk in the file of changes, and told to SQLite when it is back. Between that commit and
+SQLite's next transaction somebody else could come and write: for so long the file of changes is held, and who finds it
+so steps back. Pages are copied from SQLite's log into its file by another thread.
+
+If a batch of work fails, SQLite forgets all since its last commit, and what is in the file of changes is made again.
+After a crash the same happens when the store is opened, by whomever."""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic, sleep
+from typing import cast
+
+import apsw
+
+from yirangmq.core.errors import StoreBusy
+from yirangmq.core.ports import Finding
+from yirangmq.fsio.disk import Disk
+from yirangmq.fsio.errors import as_store_error
+from yirangmq.stores.sqlite import sql
+from yirangmq.stores.sqlite.background import Copying, Settling
+from yirangmq.stores.sqlite.cache import Recorder
+from yirangmq.stores.sqlite.connection import checkpoint_pages, sqlite_errors_translated
+from yirangmq.stores.sqlite.redo_log import BYTES, Mark, RedoFile, make_again, mark_of, new_generation, put_mark
+from yirangmq.stores.sqlite.runs import ADD_BATCH, ADD_FRESH, FRESH_BEHIND, FRESH_LINE, GROW_FRESH, SETTLE_BATCH
+from yirangmq.stores.sqlite.store import SqliteStore
+from yirangmq.stores.sqlite.transaction import SqliteTransaction
+
+SECONDS = 2.0
+"""How long a change may be in the file of changes alone."""
+MOST_ROWS = 150
+"""A commit that changes more of them, as seventy new messages do, goes to SQLite at once: it would be written twice for
+nothing."""
+PATIENT = (
+    *(sql.INSERT_MESSAGE, sql.NAME_ONE, sql.ADD_NEW, sql.ADD_COUNTS),
+    *(ADD_FRESH, GROW_FRESH, ADD_BATCH, SETTLE_BATCH),
+)
+"""What the publishing of a message changes, its handing out and its ack: SQLite does it while the disk writes the
+record of it."""
+STEADY = {
+    sql.IS_ANY_APART: "ready",
+    sql.SCAN_READY: "ready",
+    FRESH_LINE: "fresh",
+    FRESH_BEHIND: "fresh",
+}
+"""What is asked at each handing out, and finds nothing where nobody stands in line."""
+QUIET_SECONDS = 10.0
+"""Between two warnings that SQLite does not commit."""
+LEAST_REDO = 65536
+"""Bytes of the redo log, however little is reserved for a full disk: what it holds must fit the reserve."""
+WAY_SECONDS = 0.025
+"""How long who waits to write has to notice that it can."""
+LATER = "SQLite does not commit: %s; what is on disk beside it is taken in later"
+log = logging.getLogger(__name__)
+
+
+class ServedSqliteStore(SqliteStore):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: str = "full",
+        busy_seconds: float = 30,
+        vfs: str | None = None,
+        disk: Disk | None = None,
+        redo_bytes: int = BYTES,
+        seconds: float | None = SECONDS,
+        reserve_bytes: int = 0,
+    ) -> None:
+        """``seconds``: None leaves the moment of commits to the size of what there is, and to whoever next asks SQLite
+        something; pages are copied by whoever commits; no thread is started."""
+        super().__init__(path, durability=durability, busy_seconds=busy_seconds, vfs=vfs, reserve_bytes=reserve_bytes)
+        if self._reserve is not None and self._reserve.size:
+            redo_bytes = min(redo_bytes, max(self._reserve.size // 8, LEAST_REDO))
+        self._record()
+        self._believed = self._known
+        """What was known when the recorder last looked."""
+        try:
+            with sqlite_errors_translated(self._db, path):
+                self._changes = RedoFile(path, mark_of(self._db), disk, redo_bytes, sync=durability == "full")
+                self._copying = self._copier() if seconds is not None else None
+        except BaseException:
+            super().close()
+            raise
+        self._is_open = False
+        """SQLite's transaction is, with everything in it that is in the file of changes."""
+        self._touched = 0
+        self._away: _Away | None = None
+        """SQLite is, to commit; or it is back, and nobody has asked for it since."""
+        self._is_awaited = False
+        """Somebody else waits to write."""
+        self._way_until = 0.0
+        """Until when it has to notice that it can; 0: it was not given the time yet."""
+        self._number = 0
+        """Of the first record of this batch of work."""
+        self._quiet_until = 0.0
+        self._complaint: Exception | None = None
+        """Why SQLite's latest commit of what is in the redo log failed."""
+        self._going = threading.Lock()
+        """Held by whoever commits for it."""
+        self._settling = Settling(self.settle_aside, seconds) if seconds is not None else None
+
+    def _begin_writing(self) -> None:
+        """There is no other server that could be in the midst of a commit; who waited for this moment goes first."""
+        if self._is_awaited:
+            self._way_until = self._way_until or monotonic() + WAY_SECONDS
+            while monotonic() < self._way_until and not self._changes.hold():
+                if not self._busy_seconds:
+                    raise apsw.BusyError("another process waits to write, and goes first")
+                sleep(WAY_SECONDS / 50)
+            self._is_awaited, self._way_until = False, 0.0
+            self._changes.let_go()
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def _record(self) -> None:
+        """The connection is a new one."""
+        self._recorder = Recorder(self._db, PATIENT, STEADY)
+        self._recorded = cast("apsw.Connection", self._recorder)
+
+    # -- a batch of work ------------------------------------------------------------------------------------------
+
+    def _begin(self, write: bool) -> SqliteTransaction:
+        if self._away is not None and self._away.is_back:
+            self._welcome()
+        if self._changes.count and not self._is_open:
+            self._catch_up()
+        if write and self._changes.is_in_doubt:
+            self._end_doubt()
+        if not self._is_open:
+            return super()._begin(write)
+        self._given = self._known.last, self._known.reserved
+        return self._work()
+
+    def _work(self) -> SqliteTransaction:
+        self._recorder.begin()
+        self._number = self._changes.number
+        if self._believed is not self._known:
+            self._believed = self._known
+            self._recorder.doubt()
+        if self._away is None:
+            self._touched = self._db.total_changes()
+        work = SqliteTransaction(self._recorded, self._known)
+        if self._reserve is not None and self._reserve.is_short:  # no other process uses it
+            work.on_add = self._before_adding
+        return work
+
+    def _commit(self, work: SqliteTransaction, write: bool) -> None:
+        if not write:
+            if not self._is_open:
+                super()._commit(work, write)
+            return
+        work.flush()
+        made = self._recorder
+        if not made.made and not made.is_in_doubt:
+            if not self._is_open:
+                self._end()
+        elif self._is_small(work) and self._append():
+            self._appended()
+        else:
+            made.make()
+            self._settle()
+        made.begin()
+
+    def _appended(self) -> None:
+        """It is on disk: what goes wrong from here on is nobody's failure."""
+        is_first, self._is_open = not self._is_open, True
+        try:
+            if is_first and self._settling is not None:
+                self._settling.begin()
+            if self._changes.is_half_full and self._away is None:
+                if self._go_away():
+                    if self._settling is not None:
+                        self._settling.hurry()
+                else:
+                    self._settle_all()
+        except Exception as error:
+            self._tell_later(error)
+
+    def _append(self) -> bool:
+        try:
+            return self._changes.append(self._recorder.made, self._make)
+        except OSError as error:
+            raise as_store_error(error, self._changes.path) from error
+
+    def _make(self) -> None:
+        """What waits, if SQLite is here."""
+        if self._away is None or self._away.is_back:
+            self._recorder.make()
+
+    def _is_small(self, work: SqliteTransaction) -> bool:
+        made = self._recorder
+        if made.is_in_doubt or work.written > self._changes.room or len(made.made) > MOST_ROWS:
+            return False
+        return self._away is not None or self._db.total_changes() - self._touched <= MOST_ROWS
+
+    def _settle(self) -> None:
+        """SQLite commits all there is."""
+        mark = self._changes.mark
+        if self._changes.count or self._changes.is_in_doubt:
+            mark = Mark(new_generation())
+            put_mark(self._db, mark)
+        try:
+            self._end()
+        except BaseException:  # after a crash it may be one nevertheless, and then no record of now would count
+            self._changes.is_in_doubt = True
+            raise
+        self._changes.begin(mark)
+        self._is_open = False
+        if self._copying is not None:
+            self._copying.look()
+
+    def _roll_back(self, write: bool = True) -> None:
+        """A look that failed has changed nothing, unless SQLite gave up all of its transaction."""
+        with contextlib.suppress(Exception):
+            self._reach()
+        if write or self._recorder.is_torn or not (self._is_open and self._db.in_transaction):
+            if self._changes.number != self._number:  # it is on disk, and we were stopped before anybody was told
+                self._given = 0, 0
+            self._is_open = False
+            self._recorder.give_up()
+            super()._roll_back(write)
+
+    def _take_in(self) -> bool:
+        """Until our first record, what lies there is that of a server before us: it is in SQLite's file before ours is
+        written over it."""
+        if self._changes.is_made:
+            return False
+        is_taken = super()._take_in()
+        if is_taken:
+            self._end()
+            self._db.execute("BEGIN IMMEDIATE")
+        self._changes.begin(mark_of(self._db))
+        return is_taken
+
+    def _catch_up(self) -> None:
+        """What is in the file of changes and no longer in SQLite's transaction is made again."""
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            mark = mark_of(self._db)
+            if mark.generation == self._changes.mark.generation:
+                if mark != self._changes.mark:  # we were stopped between a commit and hearing of it
+                    self._changes.taken_in(mark)
+                make_again(self._db, self._changes.made())
+                self._is_open = True
+            else:  # somebody who opened the store has taken it in
+                self._changes.begin(mark)
+        finally:
+            if not self._is_open and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+
+    def _end_doubt(self) -> None:
+        """What was refused, and may be on disk nevertheless, is made void with all records, by a commit."""
+        try:
+            self._recorder.make()
+            if not self._is_open:
+                self._db.execute("BEGIN IMMEDIATE")
+            self._settle()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    # -- aside ----------------------------------------------------------------------------------------------------
+
+    def _go_away(self) -> bool:
+        """SQLite is to commit all there is; False if it cannot be done aside."""
+        if self._changes.is_in_doubt:
+            return False
+        if not self._changes.hold():
+            self._is_awaited = True
+            return False
+        mark = self._changes.next()
+        try:
+            put_mark(self._db, mark)
+        except apsw.Error as error:
+            self._changes.let_go()
+            self._tell_later(error)
+            self._is_open = self._db.in_transaction
+            return False
+        self._away = _Away(mark)
+        self._recorder.reach = self._reach
+        return True
+
+    def _commit_aside(self) -> None:
+        """Done by whoever comes first: the thread, or somebody who has something to ask."""
+        with self._going:
+            away = self._away
+            if away is None or away.is_back:
+                return
+            try:
+                self._end()
+                away.is_committed = True
+                if self._copying is not None:
+                    self._copying.look()
+                    self._version = self._db.data_version("main")
+                self._db.execute("BEGIN IMMEDIATE")
+                if self._db.data_version("main") != self._version:
+                    raise StoreBusy(f"{self._path} was changed by another program; try again")
+            except BaseException as error:
+                away.error = error
+            away.is_back = True
+
+    def _reach(self) -> None:
+        """SQLite is here when it returns; an error if its commit did not succeed, or not its next transaction."""
+        if self._away is None:
+            return
+        self._commit_aside()
+        away, self._away, self._recorder.reach = self._away, None, None
+        if away.is_committed:
+            self._changes.taken_in(away.mark)
+        self._changes.let_go()
+        self._touched = self._db.total_changes()
+        if away.error is not None:
+            raise away.error
+
+    def _welcome(self) -> None:
+        """The same where nobody has begun anything yet: what went wrong is mended by those who do."""
+        try:
+            self._reach()
+        except Exception as error:
+            self._complain(error)
+
+    def settle_aside(self) -> bool:
+        """Let SQLite commit what there is, and others work meanwhile; whether nothing is left to commit."""
+        with self._lock:
+            if self._away is None and self._changes.count:
+                self._send_away()
+        self._commit_aside()
+        with self._lock:
+            self._welcome()
+            if self._changes.count and isinstance(self._complaint, apsw.FullError):
+                self._settle_all()
+            if self._is_open and not self._changes.count:
+                self._is_open = False  # before the ROLLBACK, which may fail: SQLite has ended its transaction then too
+                self._db.execute("ROLLBACK")  # there is nothing in it
+            return not self._changes.count
+
+    def _send_away(self) -> None:
+        try:
+            self._recorder.make()
+            if self._is_open and self._go_away():
+                return
+        except Exception as error:
+            self._complain(error)
+        self._settle_all()
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    def _looked_short(self) -> bool:
+        """Nobody else uses the reserve. SQLite is asked for the size of its file, so it must be here."""
+        if self.is_short:
+            self._reach()
+        return self.is_short
+
+    def _checkpoint(self) -> None:
+        with contextlib.suppress(Exception):
+            self._welcome()
+            self._settle_all()
+        super()._checkpoint()
+
+    def reusable_bytes(self) -> int:
+        self._enter()
+        try:
+            self._welcome()
+            return super().reusable_bytes()
+        finally:
+            self._lock.release()
+
+    # -- the whole store ------------------------------------------------------------------------------------------
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        with self._lock:
+            self._settle_all()
+            yield from super().check(repair=repair)
+
+    def _salvage(self) -> list[Finding]:
+        is_copied_aside = self._copying is not None
+        if self._copying is not None:
+            self._copying.close()
+        self._changes.leave()
+        try:
+            return super()._salvage()
+        finally:
+            self._record()
+            self._changes.begin(mark_of(self._db))
+            self._is_open = False
+            self._copying = self._copier() if is_copied_aside else None
+
+    def _copier(self) -> Copying:
+        usual = checkpoint_pages(self._db)
+        pages = self._log_pages()
+        return Copying(self._db, self._path, self._vfs, pages if pages < usual else 0)
+
+    def _settle_all(self) -> None:
+        """If SQLite cannot, what there is stays in the file of changes. Where that is for want of space, the reserve is
+        used: all of it is confirmed."""
+        if self._has_settled() or self._reserve is None or not self._reserve.is_held:
+            return
+        if isinstance(self._complaint, apsw.FullError):
+            self._reserve.release()
+            self._has_settled()
+            self._give_back()
+
+    def _has_settled(self) -> bool:
+        try:
+            self._recorder.make()
+            if self._changes.count and not self._is_open:
+                self._catch_up()
+            if self._is_open:
+                self._settle()
+        except Exception as error:
+            self._complain(error)
+            return False
+        self._complaint = None
+        return True
+
+    def _complain(self, error: Exception) -> None:
+        self._tell_later(error)
+        self._complaint = error
+        self._roll_back()
+
+    def _tell_later(self, error: Exception) -> None:
+        """At most once in a while."""
+        if monotonic() >= self._quiet_until:
+            self._quiet_until = monotonic() + QUIET_SECONDS
+            log.warning(LATER, error)
+
+    def used_bytes(self) -> int:
+        self._enter()
+        try:
+            self._welcome()
+            return super().used_bytes()
+        finally:
+            self._lock.release()
+
+    def settle(self) -> bool:
+        """Let SQLite commit what there is; whether it did."""
+        with self._lock:
+            self._settle_all()
+            return not self._changes.count
+
+    def close(self) -> None:
+        for thread in (self._settling, self._copying):
+            if thread is not None:
+                thread.close()
+        with self._lock:
+            if not self.is_closed:
+                self._settle_all()
+                super().close()
+                self._changes.close()
+
+
+class _Away:
+    """One commit of SQLite aside."""
+
+    def __init__(self, mark: Mark) -> None:
+        self.mark = mark
+        """From where on records are not in it."""
+        self.is_committed = self.is_back = False
+        self.error: BaseException | None = None

@@ -1,0 +1,378 @@
+"""Messages in one SQLite file. One writing connection per process, short immediate transactions, WAL with full sync:
+when ``transaction`` ends without an error, its changes are on disk. The schema is in ``schema/*.sql``."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+
+import apsw
+
+from yirangmq.core.errors import StoreBusy, StoreError
+from yirangmq.core.ports import Finding
+from yirangmq.stores.file_watch import FileWatch
+from yirangmq.stores.reserve import HISTORY_PARTS, give_up_history, sqlite_reserve
+from yirangmq.stores.sqlite.connection import (
+    Patience,
+    checkpoint_pages,
+    open_connection,
+    set_busy_handler,
+    sqlite_errors_translated,
+    translation,
+)
+from yirangmq.stores.sqlite.reads import Known
+from yirangmq.stores.sqlite.redo_log import asking, is_held, redo_path, take_in_here
+from yirangmq.stores.sqlite.transaction import SqliteTransaction
+
+TURN_SECONDS = 0.05
+"""How long a store that never waits for other processes waits for a thread of its own: a commit in the background is
+done sooner, one that takes long is not waited for."""
+
+MOST_PAGES = 2**32 - 2
+"""SQLite's own limit."""
+ENOUGH_INSIDE = 1024 * 1024
+"""Free bytes inside the file up to which history is given up when a message finds no space."""
+MOST_ROUNDS, FEW_ROUNDS = 20, 4
+
+
+class SqliteStore:
+    """``core.ports.Store`` on one file. ``vfs`` names an SQLite VFS to go through, for tests of power cuts; ``connect``
+    opens the file in another way (read_only.py).
+
+    Its attributes are slots, because the served store has many of its own: CPython 3.11 looks those of an instance with
+    more than 29 up in its dict, which takes longer."""
+
+    __slots__ = (
+        "_busy_seconds", "_connect", "_db", "_durability", "_given", "_has_added", "_is_capped", "_is_feeding",
+        "_known", "_lock", "_path", "_redo", "_reserve", "_turn_seconds", "_version", "_vfs", "_watch", "is_closed",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        durability: str = "full",
+        busy_seconds: float = 30,
+        vfs: str | None = None,
+        connect: Callable[[], apsw.Connection] | None = None,
+        reserve_bytes: int = 0,
+    ) -> None:
+        self._path = path
+        self._durability = durability
+        self._busy_seconds = busy_seconds
+        self._vfs = vfs
+        self._connect = connect
+        self._redo = redo_path(path)
+        self._reserve = sqlite_reserve(path, reserve_bytes) if reserve_bytes else None
+        self._open()
+        if self._reserve is not None:
+            self._reserve.make()
+        self._has_added = False
+        """The latest transaction that failed was to add messages."""
+        self._is_capped = False
+        """The database may not grow."""
+        self._is_feeding = False
+        self._lock = threading.RLock()
+        self._turn_seconds = -1.0
+        """How long a thread waits for another one of this process; -1: for ever."""
+        self.is_closed = False
+        self._known = Known()
+        self._given = 0, 0
+        self._version: int | None = None
+        self._watch = FileWatch([Path(f"{path}-wal")])
+
+    def _open(self) -> None:
+        with sqlite_errors_translated(None, self._path):
+            if self._connect is not None:
+                self._db = self._connect()
+            else:
+                self._db = open_connection(self._path, self._durability, self._busy_seconds, self._vfs)
+                if self._reserve is not None:
+                    self._db.execute(f"PRAGMA wal_autocheckpoint = {self._log_pages()}")
+
+    def transaction(self, *, write: bool = True) -> "_Work":
+        return _Work(self, write)
+
+    def never_wait(self) -> None:
+        """From now on ``StoreBusy`` is raised at once where another process holds the lock: an event loop that uses the
+        store tries again by a timer, and does other work meanwhile. A thread of this process is waited for, briefly."""
+        self._busy_seconds, self._turn_seconds = 0.0, TURN_SECONDS
+        with self._lock:
+            set_busy_handler(self._db, 0)
+
+    def _enter(self) -> None:
+        if not self._lock.acquire(True, self._turn_seconds):
+            raise self._in_use()
+
+    def _in_use(self) -> StoreBusy:
+        return StoreBusy(f"{self._path} is in use by a long commit of this process; try again")
+
+    def _begin(self, write: bool) -> SqliteTransaction:
+        if write:
+            self._begin_writing()
+        else:
+            self._db.execute("BEGIN")
+        try:
+            if write:
+                self._take_in()
+            else:  # only inside a transaction it shows whether others have written
+                self._db.execute("SELECT last FROM sequence").fetchone()
+            self._hear_of_others()
+            self._given = self._known.last, self._known.reserved
+            return self._work()
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def _begin_writing(self) -> None:
+        """A server in the midst of a commit is waited for; one that is not gives way when it next commits."""
+        patience, tries = Patience(self._busy_seconds), 0
+        while True:
+            with asking(self._redo) as is_free:
+                if is_free:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    if not is_held(self._redo):  # as one that was made since then may be
+                        return
+                    self._db.execute("ROLLBACK")
+            if not patience(tries):
+                raise apsw.BusyError("a server is in the midst of a commit")
+            tries += 1
+
+    def _take_in(self) -> bool:
+        """A server that used the store beside us may have been killed: nobody changes it before what it left is in."""
+        if not self._redo.exists() or not take_in_here(self._db, self._redo):
+            return False
+        self._known = Known(policies=self._known.policies)
+        return True
+
+    def _work(self) -> SqliteTransaction:
+        work = SqliteTransaction(self._db, self._known)
+        if self._reserve is not None:
+            work.on_add = self._before_adding
+        return work
+
+    def _log_pages(self) -> int:
+        """Pages of the WAL at which it is copied: what it holds must fit the reserve."""
+        usual = checkpoint_pages(self._db)
+        if self._reserve is None or not self._reserve.size:
+            return usual
+        return int(max(1, min(usual, self._reserve.size // 2 // self._db.pragma("page_size"))))
+
+    def _commit(self, work: SqliteTransaction, write: bool) -> None:
+        if write:
+            work.flush()
+        self._end()
+
+    def _end(self) -> None:
+        self._db.execute("COMMIT")
+        self._version = self._db.data_version("main")
+
+    def _roll_back(self, write: bool = True) -> None:
+        """What was learned on the way is not true; numbers given out since the last commit are free again."""
+        last, reserved = self._given
+        self._known = Known(last=last, reserved=reserved)
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._version = self._db.data_version("main")
+
+    def _hear_of_others(self) -> None:
+        """Another process may have deleted a queue, and given its number to the next one. (SQLite's data version counts
+        our own commits too; what it was after the last of them is remembered.)"""
+        if self._db.data_version("main") != self._version:
+            self._known = Known(policies=self._known.policies)
+
+    # -- a full disk ----------------------------------------------------------------------------------------------
+
+    @property
+    def is_short(self) -> bool:
+        """The reserve is used up, or could not be made."""
+        return self._reserve is not None and self._reserve.is_short
+
+    def _before_adding(self) -> None:
+        """While the reserve is in use, new messages go to pages that are free inside the file, and nowhere else."""
+        if self._looked_short() and not self._is_capped:
+            self._is_capped = True
+            self._db.execute(f"PRAGMA max_page_count = {self._db.pragma('page_count')}")
+
+    def _looked_short(self) -> bool:
+        """Other processes use the same reserve."""
+        return self._reserve is not None and self._reserve.look()
+
+    def relieve(self) -> bool:
+        """A transaction found no space: release the reserve until the next one ends. History gives way to messages
+        that were to be added, as far as they need it."""
+        with self._lock:
+            if self._reserve is None or self.is_closed:
+                return False
+            is_for_new = self._has_added
+            self._borrow()
+            if is_for_new:
+                self._feed(MOST_ROUNDS)
+                self._borrow()
+            return True
+
+    def _borrow(self) -> None:
+        if self._reserve is not None:
+            self._reserve.release()
+            self._checkpoint()
+
+    def _feed(self, rounds: int) -> None:
+        """Give up history until there are free pages inside the file: draining a store needs some as well."""
+        if self._reserve is None or self._is_feeding:
+            return
+        self._is_feeding = True
+        enough = min(ENOUGH_INSIDE, self._reserve.size)
+        try:
+            for _ in range(rounds):
+                if self.reusable_bytes() >= enough or not self._trim_history():
+                    break
+        finally:
+            self._is_feeding = False
+
+    def _trim_history(self) -> bool:
+        """A part that fits the space there is. Whether there was some history."""
+        for limit in HISTORY_PARTS:
+            try:
+                with self.transaction() as work:
+                    return give_up_history(work, limit) > 0
+            except StoreError:
+                continue
+            finally:
+                self._borrow()
+        return False
+
+    def _checkpoint(self) -> None:
+        """Bring the WAL into the file and give its space back; where that is not possible now, it is later."""
+        with contextlib.suppress(apsw.Error):
+            self._db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+
+    def _give_back(self) -> None:
+        """After each transaction that ran while the reserve was in use. Nothing that goes wrong here fails it."""
+        with contextlib.suppress(StoreError, apsw.Error):
+            if self._is_capped:
+                self._is_capped = False
+                self._db.execute(f"PRAGMA max_page_count = {MOST_PAGES}")
+            self._restore()
+            if self.is_short and not self._is_feeding:
+                self._feed(FEW_ROUNDS)
+                self._restore()
+
+    def _restore(self) -> None:
+        if self._reserve is not None and self._reserve.is_short:
+            self._checkpoint()
+            self._reserve.make()
+
+    def reusable_bytes(self) -> int:
+        """Bytes of pages inside the file that hold nothing."""
+        with self._lock, sqlite_errors_translated(self._db, self._path):
+            return int(self._db.pragma("freelist_count") * self._db.pragma("page_size"))
+
+    # -- the whole store ------------------------------------------------------------------------------------------
+
+    def wait(self, timeout: float) -> None:
+        self._watch.wait(timeout)
+
+    def check(self, *, repair: bool) -> Iterator[Finding]:
+        from yirangmq.stores.sqlite.check import DAMAGED, check
+
+        with self._lock, sqlite_errors_translated(self._db, self._path):
+            if repair:
+                self._known = Known()
+            findings = list(check(self._db, repair=repair))
+            if repair and any(finding.kind == DAMAGED for finding in findings):
+                findings = self._salvage()
+            yield from findings
+
+    def _salvage(self) -> list[Finding]:
+        """Go on with a new file; where that cannot be had, with the old one."""
+        from yirangmq.stores.sqlite.salvage import salvage
+
+        self._db.close()
+        try:
+            return salvage(self._path)
+        finally:
+            self._known, self._version = Known(), None
+            self._open()
+
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold something; pages that were freed are used again before it grows."""
+        self._enter()
+        try:
+            with sqlite_errors_translated(self._db, self._path):
+                pages = self._db.pragma("page_count") - self._db.pragma("freelist_count")
+                return int(pages * self._db.pragma("page_size"))
+        finally:
+            self._lock.release()
+
+    def durability(self) -> str:
+        return self._durability
+
+    def close(self) -> None:
+        with self._lock:
+            self.is_closed = True
+            self._watch.close()
+            with sqlite_errors_translated(None, self._path):
+                self._db.close()
+
+
+class _Work:
+    """One transaction as a ``with`` block. (A class, because there is one for every few messages: made of generators it
+    would cost as much as a statement.)"""
+
+    __slots__ = ("_store", "_work", "_write")
+
+    def __init__(self, store: SqliteStore, write: bool) -> None:
+        self._store = store
+        self._write = write
+
+    def __enter__(self) -> SqliteTransaction:
+        store = self._store
+        if not store._lock.acquire(True, store._turn_seconds):
+            raise store._in_use()
+        try:
+            self._work = store._begin(self._write)
+        except BaseException as error:
+            store._has_added = False
+            store._lock.release()
+            self._raise_ours(error)
+            raise
+        return self._work
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            store = self._store
+            try:
+                store._commit(self._work, self._write)
+            except BaseException as problem:
+                self._fail(problem)
+                raise
+            store._given = store._known.last, store._known.reserved
+            try:
+                if self._write and store._reserve is not None and store._reserve.is_short:
+                    store._give_back()
+            finally:
+                store._lock.release()
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nothing of it happened."""
+        self._store._has_added = self._work.has_added
+        try:
+            ours = translation(error, self._store._db, self._store._path)  # before SQLite is asked anything else
+            with sqlite_errors_translated(None, self._store._path):
+                self._store._roll_back(self._write)
+                if self._write and self._store.is_short:
+                    self._store._give_back()
+            if ours is not None:
+                raise ours from error
+        finally:
+            self._store._lock.release()
+
+    def _raise_ours(self, error: BaseException) -> None:
+        ours = translation(error, self._store._db, self._store._path)
+        if ours is not None:
+            raise ours from error

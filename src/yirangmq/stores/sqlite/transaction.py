@@ -1,0 +1,343 @@
+"""One batch of work on the queue tables; see ``core.ports.Transaction`` for what each method promises.
+
+Its parts: ``sqlite_ledger`` has numbers, policies and counters, ``sqlite_reading`` finds messages, ``sqlite_changing``
+moves them, ``sqlite_ending`` ends them, ``sqlite_together`` moves many as one; here they come in.
+
+The part of a batch of work that treats a run of messages as one: ``core.ports.InRuns``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, count, repeat
+from operator import itemgetter
+from typing import Any
+
+import apsw
+
+from yirangmq.core.message import Envelope, Message, Run, id_of, total_size
+from yirangmq.core.ports import Stored, new_stored
+from yirangmq.core.states import State
+from yirangmq.stores.sqlite import sql
+from yirangmq.stores.sqlite.payloads import UNDO_CONTENT, by_itself, laid
+from yirangmq.stores.sqlite.reads import MOST_NUMBERS, Known
+from yirangmq.stores.sqlite.runs import Batch
+from yirangmq.stores.sqlite.writes import Ending
+
+
+class Together(Ending):
+    def __init__(self, db: apsw.Connection, known: Known) -> None:
+        super().__init__(db, known)
+        self._offered: dict[int, list[Envelope]] = {}
+        """By the first number of a run, what was read of it last."""
+
+    def in_runs(self) -> "Together":
+        return self
+
+    def head_runs(self, queue: str, limit: int, target: int) -> list[tuple[Run, list[Envelope]]] | None:
+        number = self._queue(queue)
+        self._offered.clear()
+        if number is None:
+            return None
+        line = self._runs.line(number, limit)
+        if self._value(sql.IS_ANY_APART, number, target):
+            line = self._ahead_of_others(line, number, target)
+            if sum([last - first + 1 for _, first, last in line]) < limit:
+                return None
+        found = []
+        try:
+            for rank, first, last in line:
+                sent = self._runs.sent(queue, rank, (first, last), limit)
+                if not sent or sent[-1][0] - first + 1 != len(sent):
+                    return None  # one of them is missing
+                limit -= len(sent)
+                envelopes = self._offered[first] = [one for _, one in sent]
+                found.append((Run(_fresh(first, queue, rank, sent[0][1]), len(sent)), envelopes))
+        except UnicodeDecodeError:
+            return None
+        return found
+
+    def _ahead_of_others(self, line: list[tuple[int, int, int]], queue: int, target: int) -> list[tuple[int, int, int]]:
+        """Of runs in line, as much as stands before the first message that has a row of its own."""
+        rows = [row for one in {0, target} for row in self._db.execute(sql.FIRST_APART, (queue, one))]
+        rank, place = min(rows)
+        return [
+            (of, first, min(last, place - 1) if of == rank else last)
+            for of, first, last in line
+            if (of, first) < (rank, place)
+        ]
+
+    def held_run(self, first: int, last: int) -> Run | None:
+        held = self._runs.held(first, last)
+        batches = [held.batch] if held is not None else self._runs.over(first, last)
+        if len(batches) != 1:
+            return None
+        [batch] = batches
+        if batch.state != State.LEASED or batch.first > first or batch.last < last:
+            return None
+        fate = (1, 1, batch.due_at, 0, batch.changed_at, batch.consumer, "", 0, True, 0, 0, 0)
+        return Run(
+            Message(first, self._queue_name(batch.queue), "", State.LEASED, batch.rank, first, *fate), last - first + 1
+        )
+
+    def swap_run(self, run: Run, after: Message) -> None:
+        before, count = run
+        self._move_due(before.due_at, after.due_at)
+        queue, last = self._made_queue(before.queue), before.seq + count - 1
+        fate = after.state.value, after.due_at, after.changed_at, after.consumer, int(after.body)
+        batch = Batch(before.seq, last, queue, after.rank, *fate, None)
+        if before.state is State.READY:
+            self._hand_out(batch)
+        else:
+            self._settle_run(batch)
+        self._count_changes(before.queue, before.state, True, after.state, after.body, False, count)
+
+    def _hand_out(self, batch: Batch) -> None:
+        """Out of line, and leased: nobody else can end it so."""
+        self._runs.cut_fresh(batch.queue, batch.rank, batch.first, batch.last)
+        sent = self._offered.pop(batch.first, [])
+        if len(sent) >= batch.size:
+            self._runs.hold(batch, total_size(sent[: batch.size]))
+        else:
+            self._runs.add(batch)
+
+    def _settle_run(self, batch: Batch) -> None:
+        span = batch.first, batch.last
+        held = self._runs.held(*span)
+        for seq in range(batch.first, batch.last + 1) if self._known.leased else ():
+            self._known.leased.pop(seq, None)
+        if batch.state == State.DONE:
+            size = self._runs.weight(span) if held is None else held.size
+            self._deltas_of(batch.queue)["bytes"] -= size
+            if not batch.body:
+                batch = batch._replace(ids=self._runs.ids(span)[0])
+                self._end_span(*span)
+        if held is not None:
+            self._runs.settle(batch)
+        else:
+            self._runs.cut(*span)
+            self._runs.add(batch)
+
+    def _move_due(self, old: int, new: int) -> None:
+        """If this was due first, nothing is due before it either; what is, is looked up when that moment has come."""
+        due = self._known.due
+        if due is None:
+            return
+        if new and (due[0] is None or new < due[0]):
+            self._known.due = new, True
+        elif old and old == due[0]:
+            self._known.due = old, False
+
+
+def _fresh(seq: int, queue: str, rank: int, sent: Envelope) -> Message:
+    """The card of the first one of a run in line."""
+    return Message(seq, queue, "", State.READY, rank, seq, 0, 0, 0, 0, sent.published_at, "", "", 0, True)
+
+
+_kind_of = itemgetter(2, 3, 4, 5, 6, 7, 10, 11)
+"""What can be the same for many: rank, times, key, header, group, target."""
+Kinds = set[tuple[Any, ...]]
+
+
+class SqliteTransaction(Together):
+    on_add: Callable[[], None] | None = None
+    """Called before messages are added, where the store has a reserve that may be in use."""
+    has_added = False
+
+    # -- adding ---------------------------------------------------------------------------------------------------
+
+    def add(
+        self, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None = None
+    ) -> list[Stored]:
+        if not envelopes:
+            return []
+        self.has_added = True
+        if self.on_add is not None:
+            self.on_add()
+        queue = self._made_queue(envelopes[0][0])
+        if len(envelopes) == 1 and draft_until is None:
+            _, _, _, _, available, expires, key, _, _, _, group, target = envelopes[0]
+            if key is None and available <= now and not (expires or group or target):
+                return [self._add_plain(queue, envelopes[0])]
+        kinds = set(map(_kind_of, envelopes))
+        if any(kind[4] is not None for kind in kinds):
+            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
+        first = self.places(len(envelopes))
+        try:
+            self._insert(queue, envelopes, kinds, first, now, draft_until)
+        except apsw.ConstraintError:
+            self._db.execute("DELETE FROM message WHERE seq >= ?", (first,))
+            self._db.execute(UNDO_CONTENT, (first,))
+            return self._add_checked(queue, envelopes, now, dedup_until, draft_until)
+        return [*map(new_stored, zip(count(first), map(id_of, envelopes), repeat(False), repeat("")))]
+
+    def _add_plain(self, queue: int, envelope: Envelope) -> Stored:
+        """One alone, to be had at once by anyone. To look for its id is cheaper than to fail, and then nobody has to
+        wait for the inserts."""
+        _, id, rank, published, available, _, _, header, payload, is_json, _, _ = envelope
+        known = None if self._is_newest(queue, id) else self._known_id(queue, id)
+        if known is not None:
+            return known
+        seq = self.places(1)
+        column = payload.decode() if is_json else payload
+        row = (seq, queue, id, rank, published, available, 0, None, header, column, 0, 0)
+        self._db.execute(sql.INSERT_MESSAGE, row)
+        self._db.execute(sql.NAME_ONE, (queue, id, seq, seq))
+        size = len(payload) + len(header)
+        self.written += size
+        self._arrive(queue, (envelope,), seq, size)
+        return new_stored((seq, id, False, ""))
+
+    def _insert(
+        self,
+        queue: int,
+        envelopes: Sequence[Envelope],
+        kinds: Kinds,
+        first: int,
+        now: int,
+        draft_until: int | None,
+    ) -> None:
+        """Rows of a contiguous run of numbers; the narrow tables are filled from them inside SQLite."""
+        number, size = len(envelopes), total_size(envelopes)
+        self.written += size
+        is_plain = draft_until is None and _is_plain(kinds, now)
+        if is_plain and number > 1:
+            column, contents = laid(first, envelopes)
+            self._put_in(queue, envelopes, first, column, kinds)
+            self._contents.add(contents)
+        else:
+            self._db.executemany(sql.INSERT_MESSAGE, sql.message_rows(first, queue, envelopes, by_itself(envelopes)))
+        last = first + number - 1
+        self._db.execute(sql.NAME_NEW, (first, last))
+        self._known.newest.pop(queue, None)
+        if is_plain:
+            self._arrive(queue, envelopes, first, size)
+            return
+        deltas = self._deltas_of(queue)
+        if draft_until is not None:
+            self._known.due = None
+            self._db.execute(sql.DRAFT_NEW, (first, last, draft_until))
+            deltas["draft"] += number
+            self._known.named.drafted(first, envelopes, draft_until)
+            return
+        ready = self._line_up_apart(first, last, now)
+        deltas["published"] += number
+        deltas["ready"] += ready
+        deltas["delayed"] += number - ready
+        deltas["bytes"] += size
+
+    def _arrive(self, queue: int, envelopes: Sequence[Envelope], first: int, size: int) -> None:
+        """They stand in line, as one run."""
+        number = len(envelopes)
+        self._known.arrivals.add(first, envelopes, size)
+        self._runs.line_up(queue, envelopes[0][2], first, first + number - 1)
+        deltas = self._deltas_of(queue)
+        deltas["published"] += number
+        deltas["ready"] += number
+        deltas["bytes"] += size
+
+    def _put_in(
+        self, queue: int, envelopes: Sequence[Envelope], first: int, column: Sequence[Any], kinds: Kinds
+    ) -> None:
+        """Rows of a run. Mostly all are of one kind: then many of them are one statement, which is half the work."""
+        done = 0
+        [(rank, published, available, _, key, header, _, _), *others] = kinds
+        if key is None and not others:
+            shared = queue, rank, published, available, header
+            differing = [*zip(map(id_of, envelopes), column, strict=True)]
+            for many in sql.TOGETHER:
+                while len(envelopes) - done >= many:
+                    each = chain.from_iterable(differing[done : done + many])
+                    self._db.execute(sql.INSERT_ALIKE[many], (first + done, *shared, *each))
+                    done += many
+        if done < len(envelopes):
+            rows = sql.message_rows(first + done, queue, envelopes[done:], column[done:])
+            self._db.executemany(sql.INSERT_MESSAGE, rows)
+
+    def _line_up_apart(self, first: int, last: int, now: int) -> int:
+        """Each in a row of its own; how many are ready."""
+        self._known.due = None
+        self._db.execute(sql.MEMBERS_NEW, (first, last))
+        self._db.execute(sql.READY_NEW, (first, last, now))
+        ready = self._db.changes()
+        if ready <= last - first:
+            self._db.execute(sql.DELAY_NEW, (first, last, now))
+        return ready
+
+    def _add_checked(
+        self, queue: int, envelopes: Sequence[Envelope], now: int, dedup_until: int, draft_until: int | None
+    ) -> list[Stored]:
+        """The careful way: look each id and key up first, also within the batch."""
+        first = self.places(len(envelopes))
+        accepted: list[Envelope] = []
+        results: list[Stored] = []
+        ids: dict[str, int] = {}
+        keys: dict[str, tuple[int, str]] = {}
+        for envelope in envelopes:
+            known = self._known_one(queue, envelope, now, ids, keys)
+            if known is not None:
+                results.append(known)
+                continue
+            seq = first + len(accepted)
+            accepted.append(envelope)
+            ids[envelope.id] = seq
+            if envelope.dedup_key is not None and dedup_until > now:
+                keys[envelope.dedup_key] = (seq, envelope.id)
+            results.append(Stored(seq, envelope.id, False))
+        if accepted:
+            self._insert(queue, accepted, set(map(_kind_of, accepted)), first, now, draft_until)
+        rows = [(queue, key, dedup_until, seq, id) for key, (seq, id) in keys.items()]
+        self._db.executemany(sql.HOLD_KEY, rows)
+        return results
+
+    def _known_one(
+        self, queue: int, envelope: Envelope, now: int, ids: dict[str, int], keys: dict[str, tuple[int, str]]
+    ) -> Stored | None:
+        """The message that already has this id, or this deduplication key."""
+        id, key = envelope.id, envelope.dedup_key
+        known = Stored(ids[id], id, True) if id in ids else self._known_id(queue, id)
+        if known is not None or key is None:
+            return known
+        if key in keys:
+            return Stored(*keys[key], True)
+        found = self._db.execute(sql.KEY_HOLDER, (queue, key, now)).fetchone()
+        return Stored(found[0], found[1], True) if found else None
+
+    def _is_newest(self, queue: int, id: str) -> bool:
+        """None of the queue's messages has a greater id, so that none has this one: ids are mostly made in order."""
+        newest = self._known.newest
+        if queue not in newest:
+            if len(newest) >= MOST_NUMBERS:
+                newest.clear()
+            try:
+                newest[queue] = self._value("SELECT max(id) FROM name WHERE queue = ?", queue) or ""
+            except UnicodeDecodeError:  # of a damaged file: whoever takes that message is told
+                return False
+        is_so = id > newest[queue]
+        if is_so:
+            newest[queue] = id
+        return is_so
+
+    def _known_id(self, queue: int, id: str) -> Stored | None:
+        row = self._db.execute("SELECT seq FROM name WHERE queue = ? AND id = ?", (queue, id)).fetchone()
+        return None if row is None else Stored(row[0], id, True)
+
+    def key_holders(self, queue: str, keys: Sequence[str], now: int) -> list[tuple[int, str] | None]:
+        number = self._queue(queue)
+        return [self._db.execute(sql.KEY_HOLDER, (number, key, now)).fetchone() for key in keys]
+
+    def hold_keys(self, queue: str, holders: Mapping[str, tuple[int, str]], until: int) -> None:
+        number = self._made_queue(queue)
+        rows = [(number, key, until, seq, id) for key, (seq, id) in holders.items()]
+        self._db.executemany(sql.HOLD_KEY, rows)
+
+    def free_keys(self, queue: str, keys: Sequence[str]) -> None:
+        number = self._queue(queue)
+        self._db.executemany(sql.FREE_KEY, [(number, key) for key in keys])
+
+    def forget_keys(self, now: int, limit: int) -> int:
+        self._db.execute(sql.FORGET_KEYS, (now, limit))
+        return self._db.changes()
+
+
+def _is_plain(kinds: Kinds, now: int) -> bool:
+    """They can stand in line as one run: all of one rank, to be had at once and for ever, by anyone, in no group."""
+    is_at_once = all(kind[2] <= now and not (kind[3] or kind[6] or kind[7]) for kind in kinds)
+    return is_at_once and len({kind[0] for kind in kinds}) == 1

@@ -1,0 +1,474 @@
+"""The part of a batch of work that moves messages from state to state.
+
+Changes are sorted by kind, and all of a kind is one statement where that can be.
+
+Messages and changes sorted by what is done to them together. Knows: values. Does not know: SQL.
+
+A batch is mostly all of one sort, and there are many batches: that case is looked for first.
+
+The part of a batch of work after which less is left of a message, or something else: another content, an id without
+content, no trace; bytes that nobody can read."""
+
+from collections.abc import Sequence
+from heapq import merge
+from operator import itemgetter
+
+from yirangmq.core import transitions
+from yirangmq.core.message import Envelope, Message
+from yirangmq.core.ports import Change
+from yirangmq.core.states import WAITING, State
+from yirangmq.format.json_codec import dumps
+from yirangmq.stores.sqlite import corrupt_rows as unreadable
+from yirangmq.stores.sqlite import sql
+from yirangmq.stores.sqlite.reads import Reading
+from yirangmq.stores.sqlite.runs import Batch, Head, Span, members, spans
+
+Kind = tuple[str, State, bool, State, bool, bool]
+Fate = tuple[int, int, int, str]
+SHARED = (State.LEASED, State.DONE)
+
+
+def by_rank(messages: list[Message]) -> dict[int, list[int]]:
+    """Places by rank, in the order given; mostly all are of one rank."""
+    if messages and messages[0][4] == messages[-1][4]:
+        rank = messages[0][4]
+        places = [message[5] for message in messages if message[4] == rank]
+        if len(places) == len(messages):
+            return {rank: places}
+    ranks: dict[int, list[int]] = {}
+    for message in messages:
+        ranks.setdefault(message[4], []).append(message[5])
+    return ranks
+
+
+def by_kind(changes: Sequence[Change]) -> dict[Kind, list[Change]]:
+    """(queue, state and body before, state and body after, whether it failed): mostly all are of one kind."""
+    if not changes:
+        return {}
+    first, then, failure = changes[0]
+    kind = then[1], first[3], first[14], then[3], then[14], failure is not None
+    queue, old, old_body, new, new_body, failed = kind
+    alike = [
+        change
+        for change in changes
+        if change[0][3] is old
+        and change[1][3] is new
+        and change[1][1] == queue
+        and change[0][14] == old_body
+        and change[1][14] == new_body
+        and (change[2] is not None) == failed
+    ]
+    if len(alike) == len(changes):
+        return {kind: alike}
+    kinds: dict[Kind, list[Change]] = {}
+    for change in changes:
+        before, after, why = change
+        key = after[1], before[3], before[14], after[3], after[14], why is not None
+        kinds.setdefault(key, []).append(change)
+    return kinds
+
+
+def is_counted(state: State, body: bool) -> bool:
+    return state is not State.DROPPED and (state is not State.DONE or body)
+
+
+def shared(cards: Sequence[Message]) -> list[Message]:
+    """Those that can be in a batch (schema/004-runs.sql): taken for the first time, nothing special about them."""
+    return [
+        card
+        for card in cards
+        if card[7] == 1
+        and card[6] == 1
+        and card[5] == card[0]
+        and not (card[9] or card[12] or card[13] or card[15] or card[16])
+        and card[3] in SHARED
+    ]
+
+
+def is_start_alike(changes: list[Change]) -> bool:
+    """Nothing differs but the state and two moments, and these are the same for all."""
+    due_at, changed_at = changes[0][1][8], changes[0][1][10]
+    return all(
+        after[8] == due_at
+        and after[10] == changed_at
+        and before[4:8] == after[4:8]
+        and before[9] == after[9]
+        and before[11:] == after[11:]
+        for before, after, _ in changes
+    )
+
+
+def by_fate(cards: list[Message]) -> dict[Fate, list[Message]]:
+    """By what all of a batch have in common: rank, due, changed, consumer; mostly all are alike."""
+    fate = rank, due_at, changed_at, consumer = cards[0][4], cards[0][8], cards[0][10], cards[0][11]
+    alike = [
+        card
+        for card in cards
+        if card[8] == due_at and card[10] == changed_at and card[4] == rank and card[11] == consumer
+    ]
+    if len(alike) == len(cards):
+        return {fate: cards}
+    fates: dict[Fate, list[Message]] = {}
+    for card in cards:
+        fates.setdefault((card[4], card[8], card[10], card[11]), []).append(card)
+    return fates
+
+
+_by_number = itemgetter(0)
+MOST_CARDS = 20_000
+"""Leased cards kept in memory, at some 300 bytes each; beyond it they are read back."""
+
+
+LONG_MS = 60_000
+"""A message delayed longer than this has its payload by itself."""
+
+
+class Changing(Reading):
+    # -- from state to state --------------------------------------------------------------------------------------
+
+    def swap(self, changes: Sequence[Change]) -> None:
+        """Places are left before they are taken, also across kinds."""
+        self._known.due = None
+        kinds = by_kind(changes)
+        left = {kind: self._leave(kind, alike) for kind, alike in kinds.items()}
+        for kind, alike in kinds.items():
+            self._enter(kind, alike, left[kind])
+            self._count_changes(*kind, len(alike))
+            self._weigh(kind, alike)
+            self._remember(kind[1], kind[3], alike)
+            self._known.named.moved(kind[1], kind[3], alike)
+            self._keep_apart(kind[3], alike)
+        if any(after[15] for _, after, _ in changes):
+            self._regroup(changes)
+
+    def _leave(self, kind: Kind, changes: list[Change]) -> set[int]:
+        """Out of line, out of batches; which of them were in runs and so have no row of their own."""
+        if kind[1] is State.READY:
+            self._leave_line(self._made_queue(kind[0]), [before for before, _, _ in changes])
+        elif kind[1] in SHARED:
+            seqs = [card[0] for card in shared([before for before, _, _ in changes])]
+            return members([covered for span in spans(seqs) for covered in self._runs.cut(*span)])
+        return set()
+
+    def _leave_line(self, queue: int, cards: list[Message]) -> None:
+        """Those that never were anywhere else mostly stand in runs, the others never do."""
+        covered: list[Span] = []
+        for rank, places in by_rank([card for card in cards if card[5] == card[0] and not card[16]]).items():
+            covered += self._runs.leave_line(queue, rank, places)
+        gone = members(covered)
+        if len(gone) == len(cards):
+            return
+        apart = [card for card in cards if card[0] not in gone] if gone else cards
+        if any(card[16] for card in apart):
+            self._db.executemany(sql.END_READY, [(queue, card[16], card[4], card[5]) for card in apart])
+            return
+        for rank, places in by_rank(apart).items():
+            for low, high in spans(places):
+                self._db.execute(sql.END_READY_RUN, (queue, rank, low, high))
+
+    def _enter(self, kind: Kind, changes: list[Change], left: set[int]) -> None:
+        """``left``: who of them was in a run, and has no row."""
+        queue = self._made_queue(kind[0])
+        if kind[3] in SHARED:
+            cards = shared([after for _, after, _ in changes])
+            if cards:
+                self._enter_together(kind, queue, cards, left)
+            if len(cards) < len(changes):
+                together = {card[0] for card in cards}
+                self._enter_apart(kind, queue, [change for change in changes if change[1][0] not in together], left)
+        else:
+            self._enter_apart(kind, queue, changes, left)
+        if kind[5]:
+            rows = [(after[0], *failure) for _, after, failure in changes if failure is not None]
+            self._db.executemany(sql.SET_FAILURE, rows)
+
+    def _enter_together(self, kind: Kind, queue: int, cards: list[Message], left: set[int]) -> None:
+        """As one row for all who share their fate."""
+        if kind[1] is not State.READY:
+            self._end_rows([card[0] for card in cards], left)
+        is_done = kind[3] is State.DONE
+        for (rank, due_at, changed_at, consumer), alike in by_fate(cards).items():
+            for first, last in spans([card[0] for card in alike]):
+                ids = _ids(alike, first, last) if is_done and not kind[4] else None
+                batch = Batch(first, last, queue, rank, kind[3].value, due_at, changed_at, consumer, kind[4], ids)
+                self._runs.add(batch)
+                if kind[2] and not kind[4]:
+                    self._end_span(first, last)
+
+    def _end_rows(self, seqs: list[int], left: set[int]) -> None:
+        rest = [seq for seq in seqs if seq not in left]
+        if rest:
+            which, bindings = sql.among(rest)
+            self._db.execute(sql.END_LIVES + which, bindings)
+
+    def _enter_apart(self, kind: Kind, queue: int, changes: list[Change], left: set[int]) -> None:
+        """Each in a row of its own."""
+        _, old, old_body, new, new_body, _ = kind
+        if not left and new is State.DONE and old in SHARED:
+            self._settle(changes)
+            return
+        if not left and old is State.CLAIMED and new is State.LEASED and is_start_alike(changes):
+            self._start(changes)
+            return
+        many = self._db.executemany
+        rows = [(after[0], queue, *after[2:]) for _, after, _ in changes]
+        if new is State.READY:
+            if old is not State.READY:
+                self._end_rows([row[0] for row in rows], left)
+            many(sql.INSERT_READY, rows)
+            many(sql.MOVE_NAME, [(row[5], queue, row[2]) for row in rows])
+        elif old is State.READY:
+            many(sql.INSERT_LIFE, rows)
+        else:
+            many(sql.INSERT_LIFE, [row for row in rows if row[0] in left])
+            many(sql.UPDATE_LIFE, [row for row in rows if row[0] not in left])
+        if old_body and not new_body:
+            self._end_messages([row[0] for row in rows])
+
+    def _keep_apart(self, new: State, changes: list[Change]) -> None:
+        """Who will stay long takes its payload out of what it shares with others."""
+        if new in (State.DEAD, State.PARKED):
+            self._contents.take_out(*sql.among([after[0] for _, after, _ in changes]))
+        elif new is State.DELAYED:
+            long = [after[0] for _, after, _ in changes if after[8] - after[10] > LONG_MS]
+            if long:
+                self._contents.take_out(*sql.among(long))
+
+    def _settle(self, changes: list[Change]) -> None:
+        """Leased to done and done to remembered, alike for all acknowledged together."""
+        together: dict[tuple[int, int, bool], list[int]] = {}
+        for _, after, _ in changes:
+            together.setdefault((after[8], after[10], after[14]), []).append(after[0])
+        for (due_at, changed_at, body), seqs in together.items():
+            which, bindings = sql.among(seqs)
+            self._db.execute(sql.SETTLE_LIFE + which, (due_at, changed_at, body, *bindings))
+            if not body:
+                self._end_messages(seqs)
+
+    def _start(self, changes: list[Change]) -> None:
+        """Claimed to leased, alike for all fetched together."""
+        which, bindings = sql.among([after[0] for _, after, _ in changes])
+        card = changes[0][1]
+        self._db.execute(sql.START_LIFE + which, (card[8], card[10], *bindings))
+
+    def _weigh(self, kind: Kind, changes: list[Change]) -> None:
+        """Bytes of what enters or leaves the queue."""
+        entered = (kind[3] in WAITING) - (kind[1] in WAITING)
+        if entered:
+            self._deltas_of(self._made_queue(kind[0]))["bytes"] += entered * sum([after[17] for _, after, _ in changes])
+
+    def _regroup(self, changes: Sequence[Change]) -> None:
+        """Who is a member of a group, and where in its line."""
+        for before, after, _ in changes:
+            if after.group and (before.state in WAITING, before.place) != (after.state in WAITING, after.place):
+                queue = self._made_queue(after.queue)
+                if before.state in WAITING:
+                    self._db.execute(sql.LEAVE_GROUP, (queue, before.group, before.place))
+                if after.state in WAITING:
+                    self._db.execute(sql.JOIN_GROUP, (queue, after.group, after.place, after.seq))
+
+    def _remember(self, old: State, new: State, changes: list[Change]) -> None:
+        leased = self._known.leased
+        if new is State.LEASED:
+            if len(leased) + len(changes) <= MOST_CARDS:
+                leased.update([(after[0], after) for _, after, _ in changes])
+            else:
+                leased.clear()
+        elif old is State.LEASED:
+            for _, after, _ in changes:
+                leased.pop(after[0], None)
+
+    def _count_changes(
+        self, queue: str, old: State, old_body: bool, new: State, new_body: bool, failed: bool, number: int
+    ) -> None:
+        """``number`` changes of one kind. A remembered id is no longer a message of its queue."""
+        deltas = self._deltas_of(self._made_queue(queue))
+        if is_counted(old, old_body):
+            deltas[old] -= number
+        if is_counted(new, new_body):
+            deltas[new] += number
+        if old is not new:
+            if new is State.DONE:
+                deltas["acked"] += number
+            elif new is State.DROPPED:
+                deltas["dropped"] += number
+            elif new is State.READY and old in (State.DEAD, State.PARKED):
+                deltas["redriven"] += number
+            elif new is State.READY and old is State.DRAFT:
+                deltas["published"] += number
+        if failed:
+            deltas["failed"] += number
+
+    # -- content that goes -------------------------------------------------------------------------------------------
+
+    def _end_span(self, first: int, last: int) -> None:
+        """Content of messages whose numbers follow each other."""
+        self._db.execute(sql.END_MESSAGES + "BETWEEN ? AND ?", (first, last))
+        self._contents.left(first, last)
+
+    def _end_messages(self, seqs: list[int]) -> None:
+        which, bindings = sql.among(seqs)
+        self._db.execute(sql.END_MESSAGES + which, bindings)
+        for span in spans(seqs):
+            self._contents.left(*span)
+
+
+def _ids(cards: list[Message], first: int, last: int) -> str:
+    """What is kept of messages when their content goes."""
+    if last - first + 1 < len(cards):
+        cards = [card for card in cards if first <= card[0] <= last]
+    return dumps({card[2]: card[17] for card in sorted(cards, key=_by_number)}).decode()
+
+
+TRIMMED_IN_TURN = 200
+"""Queue numbers that one ``trim`` looks at beside those with new done messages."""
+
+
+class Ending(Changing):
+    # -- another content, none, or no trace -----------------------------------------------------------------------
+
+    def rewrite(self, messages: Sequence[Message], envelopes: Sequence[Envelope]) -> None:
+        contents, lives, places = [], [], []
+        for message, envelope in zip(messages, envelopes, strict=True):
+            header, payload, is_json = envelope[7:10]
+            size, state = len(header) + len(payload), message[3]
+            contents.append((header, payload.decode() if is_json else payload, message[0]))
+            if state is State.READY:
+                queue = self._made_queue(message[1])
+                places.append((size, queue, message.target, message.rank, message.place))
+            else:
+                lives.append(message[0])
+            if state in WAITING:
+                self._deltas_of(self._made_queue(message[1]))["bytes"] += size - message.size
+            self._known.leased.pop(message[0], None)
+        self._known.named.rewritten(messages, envelopes)
+        for message in messages:
+            self._known.arrivals.drop(message[0], message[0])
+            if message[3] is State.LEASED:
+                self._known.held.clear()
+            self._contents.left(message[0], message[0])
+        self._db.executemany(sql.REWRITE, contents)
+        if lives:
+            which, bindings = sql.among(lives)
+            self._db.execute(sql.RESIZE_LIVES + which, bindings)
+        self._db.executemany(sql.RESIZE_READY, places)
+
+    def forget(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        self._known.due = None
+        self._known.named.forget(messages)
+        for message in messages:
+            self._known.leased.pop(message.seq, None)
+            if is_counted(message.state, message.body):
+                self._deltas_of(self._made_queue(message.queue))[message.state] -= 1
+            if message.state in WAITING:
+                self._deltas_of(self._made_queue(message.queue))["bytes"] -= message.size
+                if message.group:
+                    line = (self._made_queue(message.queue), message.group, message.place)
+                    self._db.execute(sql.LEAVE_GROUP, line)
+        for queue in {message.queue for message in messages if message.state is State.READY}:
+            ready = [message for message in messages if message.state is State.READY and message.queue == queue]
+            self._leave_line(self._made_queue(queue), ready)
+        for span in spans([message.seq for message in shared(messages)]):
+            self._runs.cut(*span)
+        which, bindings = sql.among([message.seq for message in messages])
+        self._db.execute(sql.END_LIVES + which, bindings)
+        if any(message.body for message in messages):
+            self._end_messages([message.seq for message in messages])
+        self._db.execute(sql.END_FAILURES + which, bindings)  # a redriven message has no reason, but still its failure
+        self._db.executemany(sql.END_NAME, [(self._made_queue(m.queue), m.id) for m in messages])
+
+    def trim(self, limit: int) -> int:
+        total = 0
+        for number, name in self._finished():
+            policy = self.policy(name)
+            surplus = self.counts(name).done - policy.archive.max_messages
+            over = min(surplus, limit - total)
+            if surplus > over:
+                self._known.finished.add(number)
+            if over > 0:
+                self._trim(number, over, policy.tombstone_ms)
+                self._deltas_of(number)["done"] -= over
+                total += over
+        return total
+
+    def _finished(self) -> list[tuple[int, str]]:
+        """Queues to look at: those that got done messages since they were last looked at, and some of all others in
+        turn, for what another process left. The cost does not depend on the number of queues."""
+        known = self._known
+        grown = known.finished | {queue for queue, deltas in self._deltas.items() if deltas.get("done", 0) > 0}
+        known.finished = set()
+        found = {number: self._queue_name(number) for number in grown}
+        top: int = self._value("SELECT max(n) FROM queue") or 0
+        if known.trimmed_to < 0:  # a process that does not live long begins somewhere, not always at the first
+            known.trimmed_to = known.last % top // TRIMMED_IN_TURN * TRIMMED_IN_TURN if top else 0
+        first, known.trimmed_to = known.trimmed_to, known.trimmed_to + TRIMMED_IN_TURN
+        found.update(self._db.execute(sql.FINISHED, (first, known.trimmed_to)))
+        if known.trimmed_to >= top:
+            known.trimmed_to = 0
+        return sorted(found.items())
+
+    def _trim(self, queue: int, over: int, tombstone_ms: int) -> None:
+        """The oldest of those with rows of their own and of those in batches."""
+        self._known.due = None
+        apart = list(self._db.execute(sql.OLDEST_DONE, (queue, over)))
+        batches = self._runs.oldest(queue, over)
+        alone: list[int] = []
+        for _, seq, batch in merge(
+            ((changed_at, seq, None) for changed_at, seq in apart),
+            ((batch.changed_at, batch.first, batch) for batch in batches),
+        ):
+            if over <= 0:
+                break
+            if batch is None:
+                alone.append(seq)
+                over -= 1
+            else:
+                last = min(batch.last, batch.first + over - 1)
+                self._runs.strip(batch, last, batch.changed_at + tombstone_ms)
+                self._end_span(batch.first, last)
+                over -= last - batch.first + 1
+        if alone:
+            which, bindings = sql.among(alone)
+            self._db.execute(sql.REMEMBER_LIFE + which, (tombstone_ms, *bindings))
+            self._end_messages(alone)
+
+    # -- what cannot be read --------------------------------------------------------------------------------------
+
+    def heads(self, queue: str, limit: int, target: int = 0) -> list[Head]:
+        try:
+            return super().heads(queue, limit, target)
+        except UnicodeDecodeError:
+            if not self._bury_unreadable(self._made_queue(queue), limit, target):
+                raise
+            return self.heads(queue, limit, target)
+
+    def _bury_unreadable(self, queue: int, limit: int, target: int) -> int:
+        """Those next in line that cannot be read, or they would hold up all behind them; how many."""
+        seqs = [row[0] for one in {0, target} for row in self._db.execute(sql.READY_SEQS, (queue, one, limit))]
+        for _, first, last in self._runs.line(queue, limit):
+            seqs += range(first, min(last, first + limit) + 1)
+        self._runs.write()
+        found = [sent for seq in seqs for sent in unreadable.unreadable(self._db, unreadable.ONE, (seq,))]
+        deltas = self._deltas_of(queue)
+        self._known.due = None
+        self._known.tails.clear()
+        for sent in found:
+            unreadable.bury(self._db, sent)
+            self._known.newest.clear()
+            self._contents.left(sent.seq, sent.seq)
+            for name, change in (("ready", -1), ("dead", 1), ("failed", 1)):
+                deltas[name] += change
+            buried = self._message(next(self._db.execute(sql.LIFE_BY_SEQ, (sent.seq,))))
+            deltas["bytes"] -= buried.size
+            if buried.group:
+                self._pass_turn(queue, buried)
+        return len(found)
+
+    def _pass_turn(self, queue: int, buried: Message) -> None:
+        """No verb sees this one leave its group, so the next one is let go here."""
+        self._db.execute(sql.LEAVE_GROUP, (queue, buried.group, buried.place))
+        [first] = self.group_first(buried.queue, [buried.group])
+        if first is not None and first.state is State.HELD:
+            self.swap([Change(first, transitions.free(first, 0, first.changed_at))])
