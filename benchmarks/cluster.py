@@ -34,11 +34,9 @@ from tests.support.etcd import (  # noqa: E402
 )
 from yirangmq.cli.cluster_options import loop_factory  # noqa: E402
 from yirangmq.clock import TimeOrderedIds  # noqa: E402
-from yirangmq.cluster.consuming import Consumer  # noqa: E402
-from yirangmq.cluster.etcd import Etcd  # noqa: E402
-from yirangmq.cluster.following import follow  # noqa: E402
+from yirangmq.cluster.clients import Consumer, Producer  # noqa: E402
+from yirangmq.cluster.etcd.client import Etcd, follow  # noqa: E402
 from yirangmq.cluster.keys import Keys  # noqa: E402
-from yirangmq.cluster.producing import Producer  # noqa: E402
 from yirangmq.core.errors import Unavailable  # noqa: E402
 from yirangmq.format.json_codec import loads  # noqa: E402
 

@@ -9,10 +9,9 @@ import os
 import uuid
 
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.address import read_address
-from yirangmq.cluster.consuming import Consumer
-from yirangmq.cluster.etcd import Etcd
-from yirangmq.cluster.producing import Producer
+from yirangmq.cluster.clients import Consumer, Producer
+from yirangmq.cluster.etcd.address import read_address
+from yirangmq.cluster.etcd.client import Etcd
 
 ASKED, MINE = "questions", f"answers-{uuid.uuid4().hex[:8]}"
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from yirangmq.cluster import wire
-from yirangmq.cluster.address import PASSWORD, read_address
-from yirangmq.cluster.etcd import created_at, delete, end_of, get
+from yirangmq.cluster.etcd import channel
+from yirangmq.cluster.etcd.address import PASSWORD, read_address
+from yirangmq.cluster.etcd.client import created_at, delete, end_of, get
 from yirangmq.core.errors import BadInput
 
 
@@ -51,7 +51,7 @@ def test_what_is_wrong_with_an_address_is_said(text: str, says: str) -> None:
 
 
 def test_messages_are_etcds_on_the_wire() -> None:
-    assert wire.PUT.request(key=b"k", value=b"v", lease=300).SerializeToString() == b"\x0a\x01k\x12\x01v\x18\xac\x02"
+    assert channel.PUT.request(key=b"k", value=b"v", lease=300).SerializeToString() == b"\x0a\x01k\x12\x01v\x18\xac\x02"
     # A comparison with 0 says so: "there is no such key".
     assert created_at(b"k", 0).SerializeToString() == b"\x08\x00\x10\x01\x1a\x01k\x28\x00"
 

@@ -12,12 +12,11 @@ from tests.cluster.proxy import Proxy
 from tests.support.credentials import certificate
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
-from yirangmq.cluster import wire
-from yirangmq.cluster.address import Address, Tls
-from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
-from yirangmq.cluster.following import follow
-from yirangmq.cluster.leases import Lease
-from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.etcd import channel
+from yirangmq.cluster.etcd.address import Address, Tls
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, changed_at, created_at, delete, end_of, follow, get, nested, put
+from yirangmq.cluster.etcd.lease import Lease
 from yirangmq.core.errors import NotAllowed, TooLarge, Unavailable, Unreachable
 
 pytestmark = pytest.mark.process
@@ -47,7 +46,7 @@ def test_keys_and_transactions(etcd: EtcdCluster, key: bytes) -> None:
 
 
 def test_pages_are_of_one_moment(etcd: EtcdCluster, key: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.cluster.etcd.PAGE", 3)
+    monkeypatch.setattr("yirangmq.cluster.etcd.client.PAGE", 3)
 
     async def game() -> None:
         async with at(*etcd.endpoints) as client:
@@ -160,9 +159,11 @@ def test_large_answers_come_in_parts_and_are_handed_on_whole(etcd: EtcdCluster, 
 
 async def _comes_in_parts(client: Etcd, key: bytes, revision: int) -> bool:
     line = await client.lines.line()
-    wanted = wire.MESSAGES["WatchCreateRequest"](key=key, range_end=end_of(key), start_revision=revision, fragment=True)
-    call = line.stream(wire.WATCH)()
-    await call.write(wire.WATCH.request(create_request=wanted))
+    wanted = channel.MESSAGES["WatchCreateRequest"](
+        key=key, range_end=end_of(key), start_revision=revision, fragment=True
+    )
+    call = line.stream(channel.WATCH)()
+    await call.write(channel.WATCH.request(create_request=wanted))
     parts, events = 0, 0
     while events < 120:
         answer = await call.read()

@@ -11,7 +11,7 @@ from tests.cluster.troupe import Troupe
 from tests.support.etcd import EtcdCluster, at, play
 from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
-from yirangmq.cluster.doctor import judge_alarm, judge_version
+from yirangmq.cluster.etcd.diagnostics import judge_alarm, judge_version
 from yirangmq.cluster.keys import Keys
 from yirangmq.format.json_codec import loads
 

@@ -11,14 +11,13 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster import nearness
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.consuming import Consumer, Given
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster import node
+from yirangmq.cluster.clients import Consumer, Given, Producer
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import DELETE, PUT, TXN
+from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
 from yirangmq.cluster.node import Node, Settings
-from yirangmq.cluster.producing import Producer
-from yirangmq.cluster.wire import DELETE, PUT, TXN
 
 pytestmark = pytest.mark.process
 COUNT = 100
@@ -153,13 +152,13 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(
 ) -> None:
     looks = 0
 
-    async def counted(*given: Any) -> nearness.Consumers:
+    async def counted(*given: Any) -> node.Consumers:
         nonlocal looks
         looks += 1
         return await all_here(*given)
 
-    all_here = nearness._all_here
-    monkeypatch.setattr(nearness, "_all_here", counted)
+    all_here = node._all_here
+    monkeypatch.setattr(node, "_all_here", counted)
 
     async def game() -> None:
         async with (
@@ -174,7 +173,7 @@ def test_the_lead_goes_to_the_node_where_all_consumers_are(
             [one] = await anext(batches)
             async with running(etcd.endpoints, "close", near=0.5, lease=60) as close:
                 # Something is outstanding: twice the looks after which it would take the lead change nothing.
-                await soon(lambda: looks > 2 * (nearness.LOOKS + 1) or queue in close.leads, what="it looks")
+                await soon(lambda: looks > 2 * (node.LOOKS + 1) or queue in close.leads, what="it looks")
                 assert queue in far.leads
                 assert queue not in close.leads
                 await consumer.ack([one])

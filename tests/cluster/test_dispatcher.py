@@ -11,17 +11,15 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster import ledger
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.arrivals import Arrival
-from yirangmq.cluster.consuming import Consumer, Given
-from yirangmq.cluster.definitions import define
-from yirangmq.cluster.dispatcher import Manner
-from yirangmq.cluster.etcd import Etcd, end_of, put
-from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.lines import Compacted
+from yirangmq.cluster.clients import Consumer, Given, Producer
+from yirangmq.cluster.dispatch import state
+from yirangmq.cluster.dispatch.dispatcher import Manner
+from yirangmq.cluster.dispatch.state import Arrival
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, end_of, put
+from yirangmq.cluster.keys import Keys, define
 from yirangmq.cluster.node import Node, Settings
-from yirangmq.cluster.producing import Producer
 from yirangmq.core.errors import BadPolicy, TooLarge
 from yirangmq.core.message import Reason
 
@@ -401,7 +399,7 @@ def test_what_comes_back_goes_behind_those_that_wait(etcd: EtcdCluster, queue: s
 def test_a_late_consumer_gets_all_that_came_before_and_a_pause_holds_them(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.settling.AHEAD", 10)  # the rest is read back from etcd
+    monkeypatch.setattr("yirangmq.cluster.dispatch.planner.AHEAD", 10)  # the rest is read back from etcd
 
     async def game() -> None:
         async with running(etcd.endpoints) as node, at(*etcd.endpoints) as client:
@@ -547,7 +545,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two are watched apart, the others not; one comes again under its name."""
-    monkeypatch.setattr("yirangmq.cluster.hearing.MOST_APART", 2)
+    monkeypatch.setattr("yirangmq.cluster.dispatch.dispatcher.MOST_APART", 2)
 
     async def game() -> None:
         async with staged(etcd, queue, manner=Manner(window=3)) as stage:
@@ -565,7 +563,7 @@ def test_consumers_come_and_go_and_each_ack_is_heard(
 def test_what_does_not_fit_into_memory_is_read_in_its_turn(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.arrivals.HELD_BYTES", 5)
+    monkeypatch.setattr("yirangmq.cluster.dispatch.state.HELD_BYTES", 5)
 
     async def game() -> None:
         async with staged(etcd, queue) as stage, Consumer(stage.client, queue, "bob") as consumer:
@@ -579,11 +577,11 @@ def test_what_does_not_fit_into_memory_is_read_in_its_turn(
 def test_keys_of_the_moved_are_remembered_within_bounds() -> None:
     from yirangmq.core.policy import read_policy
 
-    book = ledger.Ledger("q", "n", read_policy({}, "q"))
-    for number in range(ledger.REMEMBERED + 10):
+    book = state.Ledger("q", "n", read_policy({}, "q"))
+    for number in range(state.REMEMBERED + 10):
         book.remember(Arrival(b"", b"", b"%d" % number, 1, b""), 1_000)
-    assert len(book.moved) == ledger.REMEMBERED
-    last = Arrival(b"", b"", b"%d" % (ledger.REMEMBERED + 9), 2, b"")
+    assert len(book.moved) == state.REMEMBERED
+    last = Arrival(b"", b"", b"%d" % (state.REMEMBERED + 9), 2, b"")
     assert book.is_repeat(last, 1_000 + book.policy.dedup_ms - 1)
     assert not book.is_repeat(last, 1_000 + book.policy.dedup_ms)
     assert not book.is_repeat(last._replace(value=b"other"), 1_000)
@@ -638,7 +636,7 @@ def test_keys_that_somebody_put_among_ours_disturb_nobody(etcd: EtcdCluster, que
 def test_a_fault_in_a_dispatcher_does_not_leave_its_queue_alone(
     etcd: EtcdCluster, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from yirangmq.cluster.recovery import Recovery
+    from yirangmq.cluster.dispatch.recovery import Recovery
 
     read, faults = Recovery.read, iter([RuntimeError("planted")])
 

@@ -7,16 +7,15 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster import planning, settling
-from yirangmq.cluster.arrivals import Arrival, Arrivals
-from yirangmq.cluster.dead import sweep_dead
-from yirangmq.cluster.dispatcher import Dispatcher, Manner
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.dispatch import planner
+from yirangmq.cluster.dispatch.dispatcher import Dispatcher, Manner
+from yirangmq.cluster.dispatch.messages import sweep_dead
+from yirangmq.cluster.dispatch.recovery import Deposed, Recovery
+from yirangmq.cluster.dispatch.state import Arrival, Arrivals, Ledger, Removal
+from yirangmq.cluster.etcd.channel import MESSAGES
+from yirangmq.cluster.etcd.client import Etcd
+from yirangmq.cluster.etcd.quota import Room
 from yirangmq.cluster.keys import Keys, Meaning, Registration, queue_of, segment, text_of
-from yirangmq.cluster.ledger import Ledger, Removal
-from yirangmq.cluster.recovery import Deposed, Recovery
-from yirangmq.cluster.room import Room
-from yirangmq.cluster.wire import MESSAGES
 from yirangmq.core.errors import BadInput, Unavailable
 from yirangmq.core.policy import read_policy
 
@@ -39,9 +38,9 @@ def test_a_leader_that_was_replaced_writes_nothing(etcd: EtcdCluster, queue: str
             before = [(kv.key, kv.mod_revision) for kv in (await client.range(keys.leader, keys.base + b"~")).kvs]
             dispatcher = Dispatcher(client, queue, "old", SystemClock(), TimeOrderedIds(), Room(), Manner())
             for batch in (
-                planning.plan(ledger, fence, 1, 0.0),
-                planning.heartbeat(ledger, fence, 1, 0.0),
-                planning.plan_removals(ledger, fence),
+                planner.plan(ledger, fence, 1, 0.0),
+                planner.heartbeat(ledger, fence, 1, 0.0),
+                planner.plan_removals(ledger, fence),
             ):
                 assert not batch.is_empty
                 with pytest.raises(Deposed):
@@ -70,10 +69,10 @@ def test_what_its_producer_took_back_or_wrote_anew_is_not_moved(etcd: EtcdCluste
             await client.delete(keys.inbox("ann", "taken"))
             await client.put(keys.inbox("ann", "anew"), b"2")
             dispatcher = Dispatcher(client, queue, "me", SystemClock(), TimeOrderedIds(), Room(), Manner())
-            await dispatcher._commit(ledger, planning.plan(ledger, fence, 1, 0.0), fence, 0.0)
+            await dispatcher._commit(ledger, planner.plan(ledger, fence, 1, 0.0), fence, 0.0)
             assert [one.name for one in ledger.inbox] == [b"kept"]
             assert await keys_of(client, keys.base + b"0") == []
-            await dispatcher._commit(ledger, planning.plan(ledger, fence, 1, 0.0), fence, 0.0)
+            await dispatcher._commit(ledger, planner.plan(ledger, fence, 1, 0.0), fence, 0.0)
             assert await keys_of(client, keys.base + b"0") == [keys.ordered(1, b"kept")]
             assert await keys_of(client, keys.base + b"p/") == [keys.inbox("ann", "anew")]
             await client.delete(keys.leader, keys.base + b"~")
@@ -128,7 +127,7 @@ def filled(count: int, window: int = 256) -> Ledger:
 def test_a_consumer_on_the_leaders_node_comes_first_then_who_has_least() -> None:
     ledger = filled(5, window=2)
     near, far, other = (registered(ledger, *one) for one in (("c", b"here"), ("a", b"there"), ("b", b"there")))
-    planning.plan(ledger, 1, 0, 0.0)
+    planner.plan(ledger, 1, 0, 0.0)
     assert {home: sorted(one.held) for home, one in ledger.consumers.items()} == {near: [1, 2], far: [3, 5], other: [4]}
 
 
@@ -137,7 +136,7 @@ def test_a_transaction_keeps_within_etcds_limits() -> None:
     registered(ledger, "a", b"here")
     for number in range(1000):
         ledger.removals.append(Removal(number, b"x", True))
-    batch = planning.plan(ledger, 1, 0, 0.0)
+    batch = planner.plan(ledger, 1, 0, 0.0)
     request = batch.packing.request
     inside = [len(one.request_txn.success) for one in request.success if one.HasField("request_txn")]
     assert max(len(request.success), len(request.compare), len(request.failure)) + max(inside) <= 128
@@ -148,20 +147,20 @@ def test_a_transaction_keeps_within_etcds_limits() -> None:
 def test_an_ack_before_the_answer_and_a_refusal_of_the_whole_leave_no_trace() -> None:
     ledger = filled(3)
     home = registered(ledger, "a", b"here")
-    batch = planning.plan(ledger, 1, 0, 0.0)
+    batch = planner.plan(ledger, 1, 0, 0.0)
     ledger.settle_delivery(home, 2, 8, 5)
-    settling.settle(ledger, batch, [], 7)
+    planner.settle(ledger, batch, [], 7)
     assert sorted(ledger.out) == [1, 3]
     assert [one.number for one in ledger.removals] == [2]
     assert ledger.consumers[home].held == {1, 3}
     again = filled(3)
     home = registered(again, "a", b"here")
-    settling.undo(again, planning.plan(again, 1, 0, 0.0))
+    planner.undo(again, planner.plan(again, 1, 0, 0.0))
     assert (again.out, again.consumers[home].held, again.next, len(again.inbox)) == ({}, set(), 1, 3)
 
 
 def test_the_inbox_holds_so_many_bytes_and_knows_the_rest_by_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yirangmq.cluster.arrivals.HELD_BYTES", 4)
+    monkeypatch.setattr("yirangmq.cluster.dispatch.state.HELD_BYTES", 4)
     inbox = Arrivals()
     one, two, three, four = (Arrival(b"k%d" % number, b"", b"", number, b"vvv") for number in range(1, 5))
     for arrival in (one, two, three, four):
@@ -186,14 +185,14 @@ def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
     """The same consumer has the message again when we hear that we took it back."""
     ledger = filled(1)
     home = registered(ledger, "a", b"here")
-    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     ledger.tick(10**9)
-    taken = planning.plan(ledger, 1, 10**9, 0.0)
+    taken = planner.plan(ledger, 1, 10**9, 0.0)
     was_there: Any = MESSAGES["ResponseOp"](response_txn={"succeeded": True})
-    settling.settle(ledger, taken, [was_there], 8)
+    planner.settle(ledger, taken, [was_there], 8)
     ledger.tick(2 * 10**9)
     ledger.bodies[1] = b"v"
-    settling.settle(ledger, planning.plan(ledger, 1, 2 * 10**9, 0.0), [], 9)
+    planner.settle(ledger, planner.plan(ledger, 1, 2 * 10**9, 0.0), [], 9)
     ledger.settle_delivery(home, 1, 8, 0)
     assert (sorted(ledger.out), list(ledger.removals)) == ([1], [])
     ledger.settle_delivery(home, 1, 10, 0)
@@ -204,19 +203,19 @@ def test_our_own_deletion_of_a_copy_is_no_ack_of_the_next_one() -> None:
 def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
-    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     for number in (2, 9, 1, 3, 6, 5):
         ledger.settle_delivery(home, number, 8, 0)
-    batch = planning.plan(ledger, 1, 0, 0.0)
+    batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(1, 3), (5, 6), (9, 9)]
-    settling.settle(ledger, batch, [], 9)
+    planner.settle(ledger, batch, [], 9)
     for number in (4, 8):
         ledger.settle_delivery(home, number, 10, 0)
-    assert _deleted(planning.plan(ledger, 1, 0, 0.0)) == [(4, 4), (8, 8)]
+    assert _deleted(planner.plan(ledger, 1, 0, 0.0)) == [(4, 4), (8, 8)]
     ledger.settle_delivery(home, 7, 11, 0)
-    batch = planning.plan(ledger, 1, 0, 0.0)
+    batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(4, 8)]  # 5 and 6 are gone already
-    settling.settle(ledger, batch, [], 12)
+    planner.settle(ledger, batch, [], 12)
     assert not ledger.removals
     assert ledger.tally.acked == 9
 
@@ -224,17 +223,17 @@ def test_acked_messages_are_removed_in_runs_that_hold_nothing_else() -> None:
 def test_what_stands_alone_in_line_waits_for_its_neighbours_while_there_is_other_work() -> None:
     ledger = filled(9)
     home = registered(ledger, "a", b"here")
-    settling.settle(ledger, planning.plan(ledger, 1, 0, 0.0), [], 7)
+    planner.settle(ledger, planner.plan(ledger, 1, 0, 0.0), [], 7)
     for number in (2, 5, 6, 7, 8):
         ledger.settle_delivery(home, number, 8, 0)
     ledger.inbox.arrive(Arrival(KEYS.inbox("ann", "more"), b"ann", b"more", 9, b"v"))
-    batch = planning.plan(ledger, 1, 0, 0.0)
+    batch = planner.plan(ledger, 1, 0, 0.0)
     assert _deleted(batch) == [(5, 8)]
-    settling.settle(ledger, batch, [], 10)
-    assert _deleted(planning.plan(ledger, 1, 0, 0.0)) == [(2, 2)]
+    planner.settle(ledger, batch, [], 10)
+    assert _deleted(planner.plan(ledger, 1, 0, 0.0)) == [(2, 2)]
 
 
-def _deleted(batch: planning.Batch) -> list[tuple[int, int]]:
+def _deleted(batch: planner.Batch) -> list[tuple[int, int]]:
     """The numbers in line from which and to which it deletes."""
     inside = [one for packed in batch.packing.request.success for one in packed.request_txn.success]
     ranges = [one.request_delete_range for one in inside if one.HasField("request_delete_range")]

@@ -16,7 +16,7 @@ from tests.support.server_process import until as wait_until
 from tests.support.stomp_server import LiveClient
 from tests.support.wait import soon
 from yirangmq.client.open import connect
-from yirangmq.cluster.address import read_address
+from yirangmq.cluster.etcd.address import read_address
 from yirangmq.core.errors import NotAllowed
 from yirangmq.doors.forwarding import Gate, Passage, Target
 from yirangmq.stores.etcd.store import who_leads

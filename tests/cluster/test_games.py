@@ -12,12 +12,10 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.consuming import Consumer, Given
-from yirangmq.cluster.definitions import define
-from yirangmq.cluster.dispatcher import Manner
-from yirangmq.cluster.etcd import Etcd, end_of
-from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.producing import Producer
+from yirangmq.cluster.clients import Consumer, Given, Producer
+from yirangmq.cluster.dispatch.dispatcher import Manner
+from yirangmq.cluster.etcd.client import Etcd, end_of
+from yirangmq.cluster.keys import Keys, define
 
 pytestmark = pytest.mark.process
 MESSAGES = 300

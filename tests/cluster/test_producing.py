@@ -10,13 +10,12 @@ import pytest
 from tests.support.etcd import EtcdCluster, at, keys_of, play, running
 from tests.support.wait import soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.consuming import Consumer
+from yirangmq.cluster.clients import LEVELS, NEARLY_FULL, Consumer, Producer
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.diagnostics import repair
+from yirangmq.cluster.etcd.maintenance import Maintenance
+from yirangmq.cluster.etcd.quota import Room
 from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.maintenance import Maintenance
-from yirangmq.cluster.producing import LEVELS, NEARLY_FULL, Producer
-from yirangmq.cluster.repairing import repair
-from yirangmq.cluster.room import Room
 from yirangmq.core.errors import BadInput, QuotaExceeded, StoreFull, Unavailable
 
 pytestmark = pytest.mark.process
@@ -46,7 +45,7 @@ def test_what_was_confirmed_is_there_after_a_kill_of_all(tmp_path: Path, queue: 
 def test_few_and_none_have_many_on_their_way_and_few_tells_of_faults_later(
     queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("yirangmq.cluster.producing.TRIES", 1)
+    monkeypatch.setattr("yirangmq.cluster.clients.TRIES", 1)
 
     async def game() -> None:
         async with at("127.0.0.1:1") as client:

@@ -13,13 +13,12 @@ from tests.support.wait import PATIENCE, soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.consuming import Consumer
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.admin import as_commands, roles_of, server_role
+from yirangmq.cluster.clients import Consumer, Producer
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
 from yirangmq.cluster.node import Node, Settings
-from yirangmq.cluster.producing import Producer
-from yirangmq.cluster.roles import as_commands, roles_of, server_role
 from yirangmq.core.errors import NotAllowed
 
 pytestmark = pytest.mark.process

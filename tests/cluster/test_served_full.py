@@ -13,11 +13,10 @@ from tests.support.server_process import run_command, until
 from tests.support.wait import soon
 from yirangmq.cli import exits
 from yirangmq.client.open import connect
-from yirangmq.cluster.address import QUOTA as NOBODY_SAID
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.gauges import Gauges, ask_gauges, read_gauges
-from yirangmq.cluster.maintenance import Maintenance
-from yirangmq.cluster.room import chosen_quota
+from yirangmq.cluster.etcd.address import QUOTA as NOBODY_SAID
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.maintenance import Gauges, Maintenance, ask_gauges, read_gauges
+from yirangmq.cluster.etcd.quota import chosen_quota
 from yirangmq.core.errors import QueueError, QuotaExceeded, StoreFull
 
 pytestmark = pytest.mark.process

@@ -13,9 +13,9 @@ from tests.support.etcd import EtcdCluster, at
 from tests.support.etcd_consumer import AT_ONCE
 from tests.support.wait import PATIENCE, soon
 from yirangmq.clock import TimeOrderedIds
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.clients import Producer
+from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.cluster.keys import Keys
-from yirangmq.cluster.producing import Producer
 
 ROOT = Path(__file__).parents[2]
 LEASE = "4"

@@ -9,11 +9,11 @@ import pytest
 from tests.support.etcd import EtcdCluster
 from tests.support.server_process import until
 from tests.support.store_contract import NOW, QUEUE, bring, envelope, listed, picture, put
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.campaign import Leader
-from yirangmq.cluster.etcd import Etcd, end_of
-from yirangmq.cluster.reign import Reign
-from yirangmq.cluster.wire import TXN
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import TXN
+from yirangmq.cluster.etcd.client import Etcd, end_of
+from yirangmq.cluster.fenced_commits import Reign
+from yirangmq.cluster.leadership import Leader
 from yirangmq.core.errors import NotActive, TooLarge, Unavailable, Unreachable
 from yirangmq.core.ports import Change
 from yirangmq.core.states import State

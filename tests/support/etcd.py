@@ -21,8 +21,8 @@ import pytest
 from tests.support.ports import free_ports
 from tests.support.wait import PATIENCE
 from yirangmq.clock import SystemClock, TimeOrderedIds
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.etcd import Etcd, end_of
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.client import Etcd, end_of
 from yirangmq.cluster.node import Node, Settings
 from yirangmq.core.ports import Clock
 

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from yirangmq.cli.cluster_options import loop_factory
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.consuming import Consumer
-from yirangmq.cluster.etcd import Etcd
+from yirangmq.cluster.clients import Consumer
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import Unavailable
 
 AT_ONCE = int(os.environ.get("YIRANGMQ_WORKER_BATCH", "20"))

@@ -7,8 +7,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.server_process import Daemon, until
-from yirangmq.cluster.address import read_address
-from yirangmq.cluster.campaign import Leader
+from yirangmq.cluster.etcd.address import read_address
+from yirangmq.cluster.leadership import Leader
 from yirangmq.core.errors import QueueError
 from yirangmq.stores.etcd.store import who_leads
 

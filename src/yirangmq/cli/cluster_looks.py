@@ -14,8 +14,8 @@ from yirangmq.core import validation
 from yirangmq.core.errors import NotFound, QueueError, TimedOut
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.address import Address
-    from yirangmq.cluster.etcd import Etcd
+    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.client import Etcd
 
 QUEUES = (
     Column("queue", shrinks=True),
@@ -45,7 +45,7 @@ QUOTA = 2 * 1024**3
 
 
 def run_status(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.overview import views
+    from yirangmq.cluster.admin import views
 
     async def look(etcd: "Etcd", _: "Address") -> int:
         found = await views(etcd)
@@ -59,7 +59,7 @@ def run_status(args: argparse.Namespace, screen: Screen) -> int:
 
 
 async def _members(etcd: "Etcd", address: "Address") -> list[dict[str, Any]]:
-    from yirangmq.cluster.maintenance import Maintenance
+    from yirangmq.cluster.etcd.maintenance import Maintenance
 
     upkeep = Maintenance(address, etcd.lines)
     known = {one.ID: one.name for one in await upkeep.members()}
@@ -90,8 +90,8 @@ def _member_row(one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def run_leader(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.campaign import find_leader
-    from yirangmq.cluster.overview import view, views
+    from yirangmq.cluster.admin import view, views
+    from yirangmq.cluster.leadership import find_leader
 
     async def look(etcd: "Etcd", address: "Address") -> int:
         chosen = [await view(etcd, validation.check_queue(args.queue))] if args.queue else await views(etcd)
@@ -115,7 +115,7 @@ def run_leader(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.overview import depose, next_leader
+    from yirangmq.cluster.admin import depose, next_leader
 
     queue = validation.check_queue(args.queue)
 
@@ -133,7 +133,7 @@ def run_move_leader(args: argparse.Namespace, screen: Screen) -> int:
 
 
 def run_doctor(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.doctor import FAIL, examine
+    from yirangmq.cluster.etcd.diagnostics import FAIL, examine
 
     async def look(etcd: "Etcd", address: "Address") -> int:
         signs = await examine(etcd, address, args.quota, SystemClock().now_ms())
@@ -155,7 +155,7 @@ STILL_FULL = (
 
 
 def run_repair(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.repairing import repair
+    from yirangmq.cluster.etcd.diagnostics import repair
 
     async def mend(etcd: "Etcd", address: "Address") -> int:
         done = await repair(etcd, address, screen.note)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.address import Address
-    from yirangmq.cluster.etcd import Etcd
+    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.client import Etcd
 
 Answer = TypeVar("Answer")
 DEFAULT = "etcd://127.0.0.1:2379"
@@ -38,8 +38,8 @@ def etcd_options(parser: argparse.ArgumentParser) -> None:
 
 def run_with(args: argparse.Namespace, act: Callable[["Etcd", "Address"], Coroutine[Any, Any, Answer]]) -> Answer:
     """Something with a client, in an event loop of its own."""
-    from yirangmq.cluster.address import read_address
-    from yirangmq.cluster.etcd import Etcd
+    from yirangmq.cluster.etcd.address import read_address
+    from yirangmq.cluster.etcd.client import Etcd
 
     address = read_address(with_files(args, os.environ), os.environ)
 

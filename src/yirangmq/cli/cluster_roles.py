@@ -11,9 +11,9 @@ from yirangmq.core import validation
 from yirangmq.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.address import Address
-    from yirangmq.cluster.etcd import Etcd
-    from yirangmq.cluster.roles import Role
+    from yirangmq.cluster.admin import Role
+    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.client import Etcd
 
 ABOUT = (
     "Roles of etcd that fit the keys of a queue: a producer writes into its own inbox, a consumer reads and "
@@ -37,7 +37,7 @@ def options(parser: argparse.ArgumentParser) -> None:
 
 
 def _chosen(args: argparse.Namespace) -> "list[Role]":
-    from yirangmq.cluster.roles import roles_of, server_role
+    from yirangmq.cluster.admin import roles_of, server_role
 
     roles = [server_role(validation.check_queue(name, "--server")) for name in args.server]
     clients = (*args.producer, *args.consumer)
@@ -51,7 +51,7 @@ def _chosen(args: argparse.Namespace) -> "list[Role]":
 
 
 def run(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.roles import apply, as_commands
+    from yirangmq.cluster.admin import apply, as_commands
 
     roles = _chosen(args)
     if args.act == "print":

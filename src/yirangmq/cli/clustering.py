@@ -17,8 +17,8 @@ from yirangmq.core.errors import BadInput
 from yirangmq.observe import logs
 
 if TYPE_CHECKING:
-    from yirangmq.cluster.address import Address
-    from yirangmq.cluster.etcd import Etcd
+    from yirangmq.cluster.etcd.address import Address
+    from yirangmq.cluster.etcd.client import Etcd
 
 STOPS = (signal.SIGTERM, signal.SIGINT)
 MOST_POLICY = 1024 * 1024
@@ -49,7 +49,7 @@ def serve_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_serve(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.dispatcher import Manner
+    from yirangmq.cluster.dispatch.dispatcher import Manner
     from yirangmq.cluster.node import Node, Settings
 
     for name, least in (("lease", 1), ("window", 1), ("watchdog", 1), ("compact", 0), ("quota", 1), ("idle", 1)):
@@ -92,7 +92,7 @@ def create_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_create(args: argparse.Namespace, screen: Screen) -> int:
-    from yirangmq.cluster.definitions import define
+    from yirangmq.cluster.keys import define
 
     queue = validation.check_queue(args.queue, "QUEUE")
     text = read_input(args.policy, MOST_POLICY) if args.policy else b"{}"

@@ -15,9 +15,9 @@ from yirangmq.broker.adopting import check_unmarked
 from yirangmq.broker.desk import Desk
 from yirangmq.broker.lane import Lane
 from yirangmq.broker.wholesale import Wholesale
-from yirangmq.cluster.address import read_address
-from yirangmq.cluster.campaign import Leader
-from yirangmq.cluster.inbox import Put
+from yirangmq.cluster.etcd.address import read_address
+from yirangmq.cluster.keys import Put
+from yirangmq.cluster.leadership import Leader
 from yirangmq.config.config import Config
 from yirangmq.core.errors import NotActive, QueueError
 from yirangmq.core.ports import Clock, Transaction

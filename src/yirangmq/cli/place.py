@@ -171,7 +171,7 @@ def expects_server(place: Place, args: argparse.Namespace) -> bool:
 
 def _leader_of(url: str) -> str:
     """Of the nodes that serve a store in etcd the one that leads, where we can reach it; "" if nobody serves it."""
-    from yirangmq.cluster.address import read_address
+    from yirangmq.cluster.etcd.address import read_address
     from yirangmq.stores.etcd.store import who_leads
 
     leader = who_leads(read_address(url, os.environ))

@@ -3,7 +3,10 @@ lease. Does not know: messages.
 
 The key ``/q/{queue}`` says who leads; it hangs on the node's lease, and the revision at which it was made is the
 fence of everything its dispatcher writes. A lease only says how soon somebody else may try: a leader that slept and
-wakes does no harm."""
+wakes does no harm.
+
+When a queue's lead should come to this node: all its consumers have been here for a while, and there is nothing to
+do that a change would delay. Knows: the keys of a queue, as they are from time to time. Does not know: elections."""
 
 import asyncio
 import contextlib
@@ -11,18 +14,57 @@ import logging
 from dataclasses import dataclass, field
 from typing import Any
 
-from yirangmq.cluster.address import NAME, Address
-from yirangmq.cluster.campaign import find_leader
-from yirangmq.cluster.dispatcher import Dispatcher, Idle, Manner
-from yirangmq.cluster.etcd import Etcd, created_at, delete, get, put
-from yirangmq.cluster.keys import ROOTS, Keys, queue_of
-from yirangmq.cluster.leases import Lease
-from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.nearness import becomes_near
-from yirangmq.cluster.recovery import Deposed
-from yirangmq.cluster.room import Upkeep
+from yirangmq.cluster.dispatch.dispatcher import Dispatcher, Idle, Manner
+from yirangmq.cluster.dispatch.recovery import Deposed
+from yirangmq.cluster.etcd.address import NAME, Address
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, created_at, delete, get, put
+from yirangmq.cluster.etcd.lease import Lease
+from yirangmq.cluster.etcd.quota import Upkeep
+from yirangmq.cluster.keys import ROOTS, Definition, Keys, Registration, queue_of
+from yirangmq.cluster.leadership import find_leader
 from yirangmq.core.errors import NotAllowed, QueueError, Unavailable, WrongState
 from yirangmq.core.ports import Clock, Ids
+
+LOOKS = 3
+"""In the time that it must have been so."""
+MOST_CONSUMERS = 64
+Consumers = tuple[tuple[bytes, int], ...]
+"""Their keys, and the revision at which each was made."""
+
+
+async def becomes_near(etcd: Etcd, keys: Keys, node: str, seconds: float) -> None:
+    """Until it has been so for that long."""
+    loop = asyncio.get_running_loop()
+    known: Consumers = ()
+    since = loop.time()
+    while True:
+        await asyncio.sleep(seconds / LOOKS)
+        try:
+            found = await _all_here(etcd, keys, node.encode())
+        except Unavailable:
+            found = ()
+        if not found or found != known:
+            known, since = found, loop.time()
+        elif loop.time() - since >= seconds:
+            return
+
+
+async def _all_here(etcd: Etcd, keys: Keys, node: bytes) -> Consumers:
+    """The consumers, if each of them is at this node and nothing lies in the inbox, in line or with any of them."""
+    ranges = [get(start, end, limit=MOST_CONSUMERS + 2, keys_only=True) for start, end in keys.watched()]
+    line = get(keys.base + b"0", keys.ordered_end, limit=1, keys_only=True)
+    answer = await etcd.txn([], [line, *ranges], repeat=True)
+    waiting, *others = (one.response_range.kvs for one in answer.responses)
+    found = [(kv.key, keys.meaning(kv.key)) for kvs in others for kv in kvs]
+    homes = [key for key, meaning in found if isinstance(meaning, Registration)]
+    is_idle = not waiting and all(isinstance(meaning, Registration | Definition) for _, meaning in found)
+    if not is_idle or not 0 < len(homes) <= MOST_CONSUMERS:
+        return ()
+    answer = await etcd.txn([], [get(key) for key in homes], repeat=True)
+    kvs = [kv for one in answer.responses for kv in one.response_range.kvs]
+    return tuple((kv.key, kv.create_revision) for kv in kvs) if all(kv.value == node for kv in kvs) else ()
+
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0

@@ -11,8 +11,7 @@ from hashlib import blake2b
 from typing import Any
 
 from yirangmq.broker.desk import Desk
-from yirangmq.cluster.inbox import Put
-from yirangmq.cluster.keys import text_of
+from yirangmq.cluster.keys import Put, text_of
 from yirangmq.core.errors import HookFailed, QueueError, QuotaExceeded, StoreError, Unavailable
 from yirangmq.core.message import Envelope
 from yirangmq.core.ports import Clock, Transaction

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from yirangmq.cluster.address import Address, read_address
-from yirangmq.cluster.etcd import Etcd, changed_at, end_of, put
+from yirangmq.cluster.etcd.address import Address, read_address
+from yirangmq.cluster.etcd.client import Etcd, changed_at, end_of, put
 from yirangmq.core.errors import BadInput, QueueError, Unavailable
 from yirangmq.core.failover import Pace, Record, Watching, Wish, Witness
 from yirangmq.format.json_codec import dumps, loads

@@ -1,6 +1,7 @@
 """The queues of a served store in etcd. Whoever leads the store has its cards and envelopes in memory, reads there, and
 sends what a transaction changed as one fenced commit when the block is left. Knows: the state in memory, the thread in
-which etcd is spoken to. Does not know: elections (``cluster.campaign``), how commits are made (``cluster.reign``).
+which etcd is spoken to. Does not know: elections (``cluster.leadership``), how commits are made
+(``cluster.fenced_commits``).
 
 While this process does not lead, every transaction is refused with ``not_active``: nothing here can be read that would
 still be true a moment later."""
@@ -13,17 +14,16 @@ from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from yirangmq.cluster.address import NAME, Address, read_address
-from yirangmq.cluster.campaign import Campaign, Leader, find_leader, leader_key
-from yirangmq.cluster.etcd import Etcd
-from yirangmq.cluster.inbox import Inbox, Put
-from yirangmq.cluster.lines import FULL
+from yirangmq.cluster.clients import NEARLY_FULL
+from yirangmq.cluster.dispatch.recovery import Deposed
+from yirangmq.cluster.etcd.address import NAME, Address, read_address
+from yirangmq.cluster.etcd.channel import FULL
+from yirangmq.cluster.etcd.client import Etcd
+from yirangmq.cluster.etcd.quota import Room, Upkeep
+from yirangmq.cluster.fenced_commits import Reign
+from yirangmq.cluster.keys import Inbox, Put
+from yirangmq.cluster.leadership import Ask, Campaign, Leader, Pulse, find_leader, leader_key
 from yirangmq.cluster.node import dispatched
-from yirangmq.cluster.producing import NEARLY_FULL
-from yirangmq.cluster.pulse import Ask, Pulse
-from yirangmq.cluster.recovery import Deposed
-from yirangmq.cluster.reign import Reign
-from yirangmq.cluster.room import Room, Upkeep
 from yirangmq.core.errors import (
     NotActive,
     QueueError,

@@ -11,8 +11,16 @@ from typing import Any
 
 from grpc import aio
 
-from yirangmq.cluster.lines import Compacted, Line, Lines, TokenIsOld, complain, was_closed_under
-from yirangmq.cluster.wire import MESSAGES, WATCH
+from yirangmq.cluster.etcd.channel import (
+    MESSAGES,
+    WATCH,
+    Compacted,
+    Line,
+    Lines,
+    TokenIsOld,
+    complain,
+    was_closed_under,
+)
 from yirangmq.core.errors import NotAllowed, Unavailable
 
 PAUSE_SECONDS = 0.1

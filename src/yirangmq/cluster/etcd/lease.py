@@ -11,9 +11,8 @@ from typing import Any
 
 from grpc import aio
 
-from yirangmq.cluster.etcd import Etcd
-from yirangmq.cluster.lines import Line, complain, was_closed_under
-from yirangmq.cluster.wire import KEEP_ALIVE
+from yirangmq.cluster.etcd.channel import KEEP_ALIVE, Line, complain, was_closed_under
+from yirangmq.cluster.etcd.client import Etcd
 from yirangmq.core.errors import NotAllowed, Unavailable
 
 PARTS = 3

@@ -5,17 +5,21 @@ Every transaction is fenced: it does nothing unless the leader's key is still th
 the inbox are done or none is, so that the numbers of the messages in line have no gaps: a producer that writes its
 key anew between our look and our transaction makes us look again. What may be gone meanwhile (a copy that its
 consumer has just acked) is asked in a transaction inside, which says what it found. The state is written on the outer
-level, where etcd's quota counts it. What became of a transaction is ``settling``'s."""
+level, where etcd's quota counts it. What became of a transaction is ``settling``'s.
 
+What became of a dispatcher's transaction, brought into its ledger: it was done, or nothing of it was. Knows: the
+ledger, the plan, etcd's answers. Does not know: connections, waiting."""
+
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
-from yirangmq.cluster import cards, etcd
-from yirangmq.cluster.arrivals import Arrival
-from yirangmq.cluster.ledger import Consumer, Ledger, Removal, Return, Waiting
-from yirangmq.cluster.packing import Packing
+from yirangmq.cluster.dispatch import messages
+from yirangmq.cluster.dispatch.state import AHEAD, AHEAD_BYTES, Arrival, Consumer, Ledger, Removal, Return, Waiting
+from yirangmq.cluster.etcd import client
+from yirangmq.cluster.etcd.client import Packing
 from yirangmq.core.message import Message
 from yirangmq.core.states import State
 from yirangmq.format.json_codec import dumps
@@ -113,8 +117,8 @@ def heartbeat(ledger: Ledger, fence: int, now: int, full: float) -> Batch:
 
 
 def _begun(ledger: Ledger, fence: int, now: int) -> Batch:
-    packing = Packing(etcd.created_at(ledger.keys.leader, fence))
-    packing.otherwise(etcd.get(ledger.keys.leader))
+    packing = Packing(client.created_at(ledger.keys.leader, fence))
+    packing.otherwise(client.get(ledger.keys.leader))
     return Batch(packing, ledger.next, ledger.assigned, now)
 
 
@@ -166,10 +170,10 @@ def _runs(ledger: Ledger) -> Iterator[list[Removal]]:
 
 def _put_right(ledger: Ledger, batch: Batch) -> None:
     for key, (revision, host) in list(ledger.rewrites.items())[:10]:
-        batch.packing.add(etcd.nested([etcd.changed_at(key, revision)], [etcd.rewrite(key, host)]))
+        batch.packing.add(client.nested([client.changed_at(key, revision)], [client.rewrite(key, host)]))
         batch.rewrites.append(key)
     for key, created in list(ledger.drops.items())[:10]:
-        batch.packing.add(etcd.nested([etcd.created_at(key, created)], [etcd.delete(key)]))
+        batch.packing.add(client.nested([client.created_at(key, created)], [client.delete(key)]))
         batch.drops.append(key)
 
 
@@ -181,19 +185,19 @@ def _return(ledger: Ledger, batch: Batch) -> None:
         operations = _coming_back(ledger, index, one)
         if operations is None:
             continue  # its body is still to be read
-        copy = cards.home_of(one.card) + b"%020d/" % index + cards.name_of(one.card)
-        inside = [etcd.delete(copy), *operations]
+        copy = messages.home_of(one.card) + b"%020d/" % index + messages.name_of(one.card)
+        inside = [client.delete(copy), *operations]
         batch.returns.append((batch.packing.place, index, one))
-        otherwise = [etcd.delete(one.also)] if one.also else []
-        batch.packing.add(etcd.nested([etcd.exists(copy)], inside + otherwise, otherwise))
+        otherwise = [client.delete(one.also)] if one.also else []
+        batch.packing.add(client.nested([client.exists(copy)], inside + otherwise, otherwise))
         batch.bytes += size
 
 
 def _coming_back(ledger: Ledger, index: int, one: Return) -> list[Any] | None:
-    keys, card, name = ledger.keys, one.outcome.message, cards.name_of(one.card)
+    keys, card, name = ledger.keys, one.outcome.message, messages.name_of(one.card)
     if card.state in (State.READY, State.DELAYED):
-        return [etcd.put(keys.retry(index), cards.note(card, out=False))]
-    gone = [etcd.delete(keys.ordered(index, name)), etcd.delete(keys.retry(index))]
+        return [client.put(keys.retry(index), messages.note(card, out=False))]
+    gone = [client.delete(keys.ordered(index, name)), client.delete(keys.retry(index))]
     if card.state is State.DROPPED:
         return gone
     body = ledger.bodies.get(index)
@@ -201,8 +205,8 @@ def _coming_back(ledger: Ledger, index: int, one: Return) -> list[Any] | None:
         return None
     return [
         *gone,
-        etcd.put(keys.dead(index, name), body),
-        etcd.put(keys.why(index), cards.why(card, one.outcome.failure)),
+        client.put(keys.dead(index, name), body),
+        client.put(keys.why(index), messages.why(card, one.outcome.failure)),
     ]
 
 
@@ -217,7 +221,7 @@ def _hand_out_again(ledger: Ledger, batch: Batch, now: int) -> None:
         if consumer is None or not batch.room(len(body)):
             return
         _copy(batch, ledger.hand_out(card, consumer, now), consumer, body)
-        batch.packing.put(ledger.keys.retry(card.seq), cards.note(card, out=True))
+        batch.packing.put(ledger.keys.retry(card.seq), messages.note(card, out=True))
         batch.again.append(card.seq)
 
 
@@ -225,7 +229,7 @@ def _hand_out_waiting(ledger: Ledger, batch: Batch, now: int) -> None:
     for one in ledger.ahead:
         if (consumer := ledger.choose()) is None or not batch.room(len(one.value)):
             return
-        card = cards.fresh(ledger.keys.queue, one.number, one.name)
+        card = messages.fresh(ledger.keys.queue, one.number, one.name)
         _copy(batch, ledger.hand_out(card, consumer, now), consumer, one.value)
         batch.from_ahead += 1
         batch.assigned = one.number
@@ -238,7 +242,7 @@ def _copy(batch: Batch, card: Message, consumer: Consumer, body: bytes) -> None:
 
 
 def copy_key(home: bytes, card: Message) -> bytes:
-    return home + b"%020d/" % card.seq + cards.name_of(card)
+    return home + b"%020d/" % card.seq + messages.name_of(card)
 
 
 def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
@@ -253,7 +257,7 @@ def _move(ledger: Ledger, batch: Batch, now: int, most: int) -> None:
         if not batch.room(size):
             return
         if ledger.is_repeat(arrival, now) or seen.get((arrival.sender, arrival.name)) == arrival.value:
-            gone = etcd.nested([etcd.changed_at(arrival.key, arrival.revision)], [etcd.delete(arrival.key)])
+            gone = client.nested([client.changed_at(arrival.key, arrival.revision)], [client.delete(arrival.key)])
             batch.packing.add(gone)
             batch.repeats.append(arrival)
             continue
@@ -271,10 +275,78 @@ def _move_one(ledger: Ledger, batch: Batch, arrival: Arrival, value: bytes, now:
     fits = batch.bytes + len(value) <= min(MOST_BYTES, batch.most_bytes)
     consumer = ledger.choose() if is_first and fits else None
     if consumer is not None:
-        card = cards.fresh(ledger.keys.queue, index, arrival.name)
+        card = messages.fresh(ledger.keys.queue, index, arrival.name)
         _copy(batch, ledger.hand_out(card, consumer, now), consumer, value)
         batch.assigned = index
     else:
         batch.lined_up.append(Waiting(index, arrival.name, value))
     batch.moves.append(arrival)
     batch.next = index + 1
+
+
+def settle(ledger: Ledger, batch: Batch, responses: Any, revision: int) -> None:
+    """It was done, at this revision: what it did away with leaves the ledger."""
+    for arrival in (*batch.moves, *batch.repeats):
+        ledger.inbox.leave(arrival)
+    for arrival in batch.moves:
+        ledger.remember(arrival, batch.at)
+    for _ in range(batch.from_ahead):
+        ledger.ahead_bytes -= len(ledger.ahead.popleft().value)
+    _line_up(ledger, batch)
+    if batch.removed:
+        ledger.removals = deque(one for one in ledger.removals if one.number not in batch.removed)
+    for _ in range(batch.loose):
+        ledger.loose.popleft()
+    for index in batch.again:
+        ledger.leave_again(index)
+        ledger.bodies.pop(index, None)
+    for place, index, one in batch.returns:
+        _came_back(ledger, index, one, responses[place].response_txn.succeeded, revision)
+    for key in batch.rewrites:
+        ledger.rewrites.pop(key, None)
+    for key in batch.drops:
+        ledger.drops.pop(key, None)
+    ledger.next, ledger.assigned = batch.next, batch.assigned
+    ledger.unsaid = bool(batch.returns)
+    ledger.tally.moved += len(batch.moves)
+    ledger.tally.acked += len(batch.removed)
+
+
+def _line_up(ledger: Ledger, batch: Batch) -> None:
+    """Kept at hand while it follows what is at hand already, and little enough."""
+    for one in batch.lined_up:
+        follows = ledger.ahead[-1].number + 1 if ledger.ahead else batch.assigned + 1
+        if one.number != follows or len(ledger.ahead) >= AHEAD or ledger.ahead_bytes + len(one.value) > AHEAD_BYTES:
+            return
+        ledger.ahead.append(one)
+        ledger.ahead_bytes += len(one.value)
+
+
+def _came_back(ledger: Ledger, index: int, one: Return, was_there: bool, revision: int) -> None:
+    ledger.returning.pop(index, None)
+    ledger.taken_at.pop(index, None)
+    if not was_there:  # acked at the last moment
+        ledger.removals.append(Removal(index, messages.name_of(one.card), one.card.leases > 1))
+        ledger.bodies.pop(index, None)
+        return
+    ledger.tally.returned += 1
+    card = one.outcome.message
+    if card.state in (State.READY, State.DELAYED):
+        ledger.come_back(card, revision)
+    else:
+        ledger.bodies.pop(index, None)
+        ledger.tally.dead += card.state is not State.DROPPED
+
+
+def undo(ledger: Ledger, batch: Batch) -> None:
+    """Nothing of it was done."""
+    for card in batch.handed_out:
+        ledger.take_back(card)
+
+
+def drop_changed(ledger: Ledger, batch: Batch, found: Any) -> None:
+    """Moves whose key is not as it was: it is gone, or the watch brings its new content."""
+    for arrival, answer in zip(batch.moves, found, strict=True):
+        kvs = answer.response_range.kvs
+        if not kvs or kvs[0].mod_revision != arrival.revision:
+            ledger.inbox.leave(arrival)

@@ -1,18 +1,21 @@
 """Is this etcd fit to hold queues? Knows: releases of etcd that lose data, sizes, alarms, how long a write takes.
-Does not know: how to print; it changes nothing but a lease that it grants and revokes."""
+Does not know: how to print; it changes nothing but a lease that it grants and revokes.
+
+The way out when etcd is full: compact, defragment one member after the other, the leader last, then lift the
+alarm. Knows: that order, which matters. Does not know: queues. Lifting the alarm first would raise it again at once:
+the quota counts the file."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.etcd import Etcd
-from yirangmq.cluster.gauges import ask_gauges
-from yirangmq.cluster.lines import FULL as FULL_TEXT
-from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.maintenance import NOSPACE, Health, Maintenance
-from yirangmq.cluster.overview import views
-from yirangmq.cluster.room import chosen_quota
+from yirangmq.cluster.admin import views
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import FULL as FULL_TEXT
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd
+from yirangmq.cluster.etcd.maintenance import NOSPACE, Health, Maintenance, ask_gauges
+from yirangmq.cluster.etcd.quota import chosen_quota
 from yirangmq.core.errors import NotAllowed, QueueError, StoreFull
 
 FINE, WARN, FAIL = "ok", "warn", "fail"
@@ -139,3 +142,46 @@ async def _speed(etcd: Etcd) -> list[Sign]:
         await etcd.revoke(lease)
     middle = sorted(taken)[len(taken) // 2]
     return [Sign(WARN if middle > SLOW_MS else FINE, "latency", f"a write takes {middle:.1f} ms")]
+
+
+PROBE_SECONDS = 10
+
+
+class Repair(NamedTuple):
+    compacted_to: int
+    before: dict[str, int]
+    after: dict[str, int]
+    lifted: int
+    full: bool
+    """Still: what is in it is in use."""
+
+
+async def repair(etcd: Etcd, address: Address, say: Callable[[str], None]) -> Repair:
+    upkeep = Maintenance(address, etcd.lines)
+    members = [await upkeep.health(endpoint) for endpoint in address.endpoints]
+    revision = max(member.revision for member in members)
+    say(f"compacts to revision {revision}")
+    try:
+        await etcd.compact(revision)
+    except Compacted:
+        say("was compacted already")
+    after: dict[str, int] = {}
+    for member in sorted(members, key=lambda one: one.leads):
+        say(f"defragments {member.endpoint}")
+        await upkeep.defragment(member.endpoint)
+        after[member.endpoint] = (await upkeep.health(member.endpoint)).size
+    alarms = await upkeep.alarms()
+    for alarm in alarms:
+        await upkeep.disarm(alarm)
+    before = {member.endpoint: member.size for member in members}
+    return Repair(revision, before, after, len(alarms), await _is_full(etcd))
+
+
+async def _is_full(etcd: Etcd) -> bool:
+    """A lease is a write like any other."""
+    try:
+        lease, _ = await etcd.grant(PROBE_SECONDS)
+    except StoreFull:
+        return True
+    await etcd.revoke(lease)
+    return False

@@ -1,22 +1,65 @@
 """Who leads a served store: one node stands for the key, the others look at it. Knows: etcd, the one key, its lease.
 Does not know: what is done by whoever leads.
 
-The key hangs on the leader's lease; the revision at which it was made is the fence of every commit (``reign``)."""
+The key hangs on the leader's lease; the revision at which it was made is the fence of every commit (``reign``).
+
+Whether the loop that does a leader's work still turns. Knows: how to ask it, how long it may stay silent. Does not
+know: what it does, what follows.
+
+The lease is kept alive in a thread of its own, which goes on when the work hangs; a leader that does nothing and
+cannot be replaced is worse than none."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
-from yirangmq.cluster.etcd import Etcd, created_at, get, put
-from yirangmq.cluster.leases import Lease
-from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.pulse import Pulse
-from yirangmq.cluster.recovery import Deposed
-from yirangmq.cluster.reign import Reign
+from yirangmq.cluster.dispatch.recovery import Deposed
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, created_at, get, put
+from yirangmq.cluster.etcd.lease import Lease
+from yirangmq.cluster.fenced_commits import Reign
 from yirangmq.core.errors import BadInput, QueueError
 from yirangmq.format.json_codec import dumps, loads
+
+PARTS = 4
+"""It is asked when this part of the time has passed."""
+Ask = Callable[[Callable[[], object]], object]
+"""Has a function called in the loop that is asked, from another thread."""
+
+
+class Pulse:
+    """To be used in the loop that asks."""
+
+    def __init__(self, ask: Ask, seconds: float) -> None:
+        self._ask = ask
+        self.seconds = seconds
+
+    async def stops(self) -> None:
+        """Until it has been silent for too long."""
+        while True:
+            if not await self._turned():
+                return
+            await asyncio.sleep(self.seconds / PARTS)
+
+    async def turns(self) -> None:
+        """Until it answers."""
+        while not await self._turned():
+            pass
+
+    async def _turned(self) -> bool:
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        with suppress(RuntimeError):  # it has ended
+            self._ask(lambda: loop.call_soon_threadsafe(heard.set))
+        try:
+            async with asyncio.timeout(self.seconds):
+                await heard.wait()
+        except TimeoutError:
+            return False
+        return True
+
 
 PAUSE_SECONDS = 0.2
 STEP_ASIDE_SECONDS = 1.0

@@ -1,27 +1,106 @@
 """The dispatcher of one queue: hears what changes, plans, commits, one transaction at a time. Knows: etcd, the
 ledger, the clock it is given. Does not know: how it came to lead; that ends with ``Deposed``.
 
-After an answer that was lost it does not guess: it proves that it still leads and reads everything anew."""
+After an answer that was lost it does not guess: it proves that it still leads and reads everything anew.
+
+What a dispatcher hears of its queue. Knows: watches, where things lie. Does not know: what they mean to it.
+
+Its own writes are most of what happens there, and come with the messages in them. So the inbox is watched for puts
+alone (a message that its producer withdrew is missed when it is to be moved), and where a consumer has its copies for
+deletes alone. For that the range of the consumers is cut in parts at each consumer that registers: its copies, and
+what lies between."""
 
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from yirangmq.cluster import planning, settling
-from yirangmq.cluster.arrivals import Arrival
-from yirangmq.cluster.dead import sweep_dead
-from yirangmq.cluster.etcd import Etcd, get
-from yirangmq.cluster.hearing import DELETE, PUT, Hearing
+from yirangmq.cluster.dispatch import planner
+from yirangmq.cluster.dispatch.messages import sweep_dead
+from yirangmq.cluster.dispatch.planner import MOST_BYTES, MOST_MOVES, Batch, Most
+from yirangmq.cluster.dispatch.recovery import Deposed, Recovery, policy_of
+from yirangmq.cluster.dispatch.state import WINDOW, Arrival, Ledger, Waiting
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, get
+from yirangmq.cluster.etcd.quota import Room
 from yirangmq.cluster.keys import Definition, Delivery, Keys, Message, Refusal, Registration
-from yirangmq.cluster.ledger import WINDOW, Ledger, Waiting
-from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.planning import MOST_BYTES, MOST_MOVES, Batch, Most
-from yirangmq.cluster.recovery import Deposed, Recovery, policy_of
-from yirangmq.cluster.room import Room
-from yirangmq.core.errors import StoreFull, TooLarge, Unavailable
+from yirangmq.core.errors import NotAllowed, StoreFull, TooLarge, Unavailable
 from yirangmq.core.ports import Clock, Ids
+
+PUT, DELETE = 0, 1
+MOST_APART = 32
+"""Consumers whose copies are watched apart; each is one more watch. Of others we hear all."""
+
+
+class Hearing:
+    """``hear`` is called with each event and ``stir`` after some, ``fail`` once with what ended a watch.
+
+    What one watch hears is in order. A consumer comes and goes in one of them; its acks come by another."""
+
+    def __init__(
+        self, etcd: Etcd, keys: Keys, hear: Callable[[Any], None], stir: Callable[[Exception | None], None]
+    ) -> None:
+        self._etcd = etcd
+        self._keys = keys
+        self._hear = hear
+        self._stir = stir
+        self._apart: set[bytes] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def begin(self, revision: int, homes: Iterable[bytes]) -> None:
+        keys = self._keys
+        self._watch(keys.leader, b"", revision)
+        self._watch(*keys.policy_and_rest(), revision)
+        for start, end in keys.inboxes():
+            self._watch(start, end, revision, deletes=False)
+        known = sorted(homes)
+        for start, end in keys.consumers():
+            self._part(start, end, revision, [home for home in known if start <= home < end])
+
+    async def end(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _part(self, start: bytes, end: bytes, revision: int, homes: list[bytes]) -> None:
+        """Between these, the copies of each consumer apart."""
+        for home in homes[: MOST_APART - len(self._apart)]:
+            first, after = home + b"0", home + b":"
+            self._apart.add(home)
+            self._watch(start, first, revision, parts=True)
+            self._watch(first, after, revision, puts=False)
+            start = after
+        self._watch(start, end, revision, parts=True)
+
+    def _watch(self, start: bytes, end: bytes, revision: int, *, parts: bool = False, **how: bool) -> None:
+        task = asyncio.ensure_future(self._listen(start, end, revision, parts, how))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _listen(self, start: bytes, end: bytes, revision: int, parts: bool, how: dict[str, bool]) -> None:
+        watch = self._etcd.watch(start, end, revision=revision, **how)
+        try:
+            async with aclosing(aiter(watch)) as heard:
+                async for events in heard:
+                    for event in events:
+                        self._hear(event)
+                    self._stir(None)
+                    if parts and (homes := self._new(events)):
+                        self._part(start, end, watch.revision, homes)
+                        return
+        except (Compacted, NotAllowed, Deposed) as error:
+            self._stir(error)
+
+    def _new(self, events: list[Any]) -> list[bytes]:
+        """Consumers that registered now, as far as they are to be watched apart."""
+        if len(self._apart) >= MOST_APART:
+            return []
+        found = {self._keys.meaning(event.kv.key) for event in events if event.type == PUT}
+        return sorted({one.home for one in found if isinstance(one, Registration)} - self._apart)
+
 
 PAUSE_SECONDS = 0.05
 FULL_SECONDS = 0.5
@@ -95,13 +174,13 @@ class Dispatcher:
         await self._read_what_is_needed(ledger)
         now = self._clock.now_ms()
         full = self._room.full
-        batch = planning.plan(ledger, fence, now, full, Most(self._most, self._room.left))
-        is_late = bool(ledger.inbox) and now - self._wrote_at >= planning.HEARTBEAT_MS
+        batch = planner.plan(ledger, fence, now, full, Most(self._most, self._room.left))
+        is_late = bool(ledger.inbox) and now - self._wrote_at >= planner.HEARTBEAT_MS
         has_news = ledger.unsaid or abs(full - self._said_full) >= FULLER
         if batch.is_empty and is_late:
             await self._look_after(ledger)
         if batch.is_empty and (is_late or has_news):
-            batch = planning.heartbeat(ledger, fence, now, full)
+            batch = planner.heartbeat(ledger, fence, now, full)
         if batch.was_short:
             self._room.ask()
         if not batch.is_empty:
@@ -128,26 +207,26 @@ class Dispatcher:
         try:
             answer = await self._etcd.send(batch.packing.request)
         except TooLarge:
-            settling.undo(ledger, batch)
+            planner.undo(ledger, batch)
             self._make_smaller(ledger, batch)
             return
         except StoreFull:
-            settling.undo(ledger, batch)
+            planner.undo(ledger, batch)
             await self._remove_only(ledger, fence)
             return
         self._wrote_at = self._clock.now_ms()
         if answer.succeeded:
-            settling.settle(ledger, batch, answer.responses, int(answer.header.revision))
+            planner.settle(ledger, batch, answer.responses, int(answer.header.revision))
             self._most, self._said_full = MOST_MOVES, full
             self._size = batch.bytes // max(1, len(batch.moves)) if batch.moves else self._size
             return
-        settling.undo(ledger, batch)
+        planner.undo(ledger, batch)
         leader = answer.responses[0].response_range.kvs
         if not leader or leader[0].create_revision != fence:
             raise Deposed(self._keys.queue)
         looks = [get(one.key, keys_only=True) for one in batch.moves]
         found = await self._etcd.txn([], looks, repeat=True)
-        settling.drop_changed(ledger, batch, found.responses)
+        planner.drop_changed(ledger, batch, found.responses)
 
     def _make_smaller(self, ledger: Ledger, batch: Batch) -> None:
         """One alone that cannot be moved stays where it is, and the others go on."""
@@ -160,7 +239,7 @@ class Dispatcher:
 
     async def _remove_only(self, ledger: Ledger, fence: int) -> None:
         """etcd is full: it still deletes, so what was acked goes."""
-        batch = planning.plan_removals(ledger, fence)
+        batch = planner.plan_removals(ledger, fence)
         if batch.is_empty:
             log.warning("etcd is full", extra={"values": {"queue": self._keys.queue}})
             await asyncio.sleep(FULL_SECONDS)
@@ -168,7 +247,7 @@ class Dispatcher:
         answer = await self._etcd.send(batch.packing.request)
         if not answer.succeeded:
             raise Deposed(self._keys.queue)
-        settling.settle(ledger, batch, answer.responses, int(answer.header.revision))
+        planner.settle(ledger, batch, answer.responses, int(answer.header.revision))
 
     # what must be read
 

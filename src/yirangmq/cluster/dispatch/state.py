@@ -3,7 +3,10 @@ etcd, no clock, no waiting. ``plan`` (see ``planning``) turns it into the next t
 became of it.
 
 Nothing is taken off a list before the transaction that does away with it has succeeded; but who is to have a message
-is written down before it is sent, because the consumer's ack can be heard before our own answer."""
+is written down before it is sent, because the consumer's ack can be heard before our own answer.
+
+The inbox of a queue as its dispatcher knows it, in order of arrival. Pure. What does not fit into memory is known by
+its key alone, and read when its turn comes."""
 
 import bisect
 import heapq
@@ -15,13 +18,77 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any, NamedTuple
 
-from yirangmq.cluster import cards
-from yirangmq.cluster.arrivals import Arrival, Arrivals
+from yirangmq.cluster.dispatch import messages
 from yirangmq.cluster.keys import Keys
 from yirangmq.core.message import Message
 from yirangmq.core.policy import QueuePolicy
 from yirangmq.core.states import State
 from yirangmq.core.transitions import Outcome
+
+HELD_BYTES = 32_000_000
+"""Of messages in the inbox whose content is kept at hand."""
+
+
+class Arrival(NamedTuple):
+    """A message in the inbox. ``value`` is None where it is still to be read."""
+
+    key: bytes
+    sender: bytes
+    name: bytes
+    revision: int
+    value: bytes | None
+
+
+class Arrivals:
+    """``stuck``: keys of messages that are too large to be moved."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Arrival] = {}
+        self._bytes = 0
+        self.stuck: set[bytes] = set()
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self._known.values())
+
+    def arrive(self, arrival: Arrival) -> None:
+        """It was written, or written anew; what is older than what we know says nothing."""
+        known = self._known.get(arrival.key)
+        if known is not None:
+            if known.revision >= arrival.revision:
+                return
+            self._bytes -= len(known.value or b"")
+            self.stuck.discard(arrival.key)
+        if self._bytes >= HELD_BYTES:
+            arrival = arrival._replace(value=None)
+        self._bytes += len(arrival.value or b"")
+        self._known[arrival.key] = arrival
+
+    def fill(self, arrival: Arrival, value: bytes) -> None:
+        """What it holds, unless it was written anew meanwhile."""
+        known = self._known.get(arrival.key)
+        if known is not None and known.revision == arrival.revision and known.value is None:
+            self._known[arrival.key] = known._replace(value=value)
+            self._bytes += len(value)
+
+    def leave(self, arrival: Arrival) -> None:
+        """It is not there any longer as it was."""
+        known = self._known.get(arrival.key)
+        if known is not None and known.revision == arrival.revision:
+            del self._known[arrival.key]
+            self._bytes -= len(known.value or b"")
+            self.stuck.discard(arrival.key)
+
+    def unread(self, among: int, most: int) -> list[Arrival]:
+        """Of the first so many that can be moved those that are still to be read."""
+        moving = islice((one for one in self if one.key not in self.stuck), among)
+        return [one for one in moving if one.value is None][:most]
+
+    def held_up(self, most: int) -> list[Arrival]:
+        return [self._known[key] for key in islice(self.stuck, most)]
+
 
 WINDOW = 256
 """Messages a consumer has at once and has not acked; 32 cost about 15 % in our trials."""
@@ -142,22 +209,22 @@ class Ledger:
         """A consumer deleted its copy: acked. Of a copy that we took back, or never gave, it says nothing; what we took
         back may be with the same consumer again by the time we hear of it."""
         card = self.out.get(index)
-        if card is None or cards.home_of(card) != home or revision <= self.taken_at.get(index, 0):
+        if card is None or messages.home_of(card) != home or revision <= self.taken_at.get(index, 0):
             return
         self._release(index)
         self.taken_at.pop(index, None)
         if (consumer := self.consumers.get(home)) is not None:
             consumer.acked_at = now
-        self.removals.append(Removal(index, cards.name_of(card), card.leases > 1))
+        self.removals.append(Removal(index, messages.name_of(card), card.leases > 1))
 
     def refuse(self, home: bytes, index: int, key: bytes, text: bytes, now: int, fraction: float) -> None:
         """A consumer says that it could not do it."""
         card = self.out.get(index)
-        if card is None or cards.home_of(card) != home:
+        if card is None or messages.home_of(card) != home:
             self.loose.append(key)
             return
         self._release(index)
-        outcome = cards.refused(card, self.policy, now, text, self.next, fraction)
+        outcome = messages.refused(card, self.policy, now, text, self.next, fraction)
         self.returning[index] = Return(card, outcome, key)
 
     # what time brings
@@ -169,7 +236,7 @@ class Ledger:
             card = self.out.get(index)
             if card is None or card.leases != leases:
                 continue
-            consumer = self.consumers.get(cards.home_of(card))
+            consumer = self.consumers.get(messages.home_of(card))
             if consumer is not None and not consumer.lease and consumer.acked_at < card.changed_at:
                 self.drops[consumer.key] = consumer.created
             self._lapse(index, now)
@@ -177,7 +244,7 @@ class Ledger:
             due, index = heapq.heappop(self._delays)
             card = self.back.get(index)
             if card is not None and card.state is State.DELAYED and card.due_at == due:
-                self.come_back(cards.lapsed(card, self.policy, now, self.next).message)
+                self.come_back(messages.lapsed(card, self.policy, now, self.next).message)
 
     def next_due(self) -> int | None:
         return min((first[0][0] for first in (self._delays, self._deadlines) if first), default=None)
@@ -217,7 +284,7 @@ class Ledger:
 
     def hand_out(self, card: Message, consumer: Consumer, now: int) -> Message:
         """From here on an ack of it counts."""
-        given = cards.leased(card, self.policy, now, consumer.home)
+        given = messages.leased(card, self.policy, now, consumer.home)
         self.out[card.seq] = given
         consumer.held.add(card.seq)
         heapq.heappush(self._deadlines, (given.due_at, given.seq, given.leases))
@@ -230,7 +297,7 @@ class Ledger:
 
     def resume(self, card: Message, home: bytes, now: int) -> None:
         """Found with a consumer at takeover; its time begins anew."""
-        given = cards.leased(card, self.policy, now, home)
+        given = messages.leased(card, self.policy, now, home)
         self.out[card.seq] = given
         if (consumer := self.consumers.get(home)) is None:
             self._lapse(card.seq, now)
@@ -256,11 +323,11 @@ class Ledger:
         found: list[tuple[int, bytes]] = []
         for index, one in self.returning.items():
             if one.outcome.message.state in (State.DEAD, State.PARKED) and index not in self.bodies:
-                found.append((index, cards.name_of(one.card)))
+                found.append((index, messages.name_of(one.card)))
         if self.has_room():
             for card in islice(self.ready_again(), most):
                 if card.seq not in self.bodies:
-                    found.append((card.seq, cards.name_of(card)))
+                    found.append((card.seq, messages.name_of(card)))
         return found[:most]
 
     # keys seen before
@@ -296,11 +363,11 @@ class Ledger:
     def _lapse(self, index: int, now: int) -> None:
         card = self.out[index]
         self._release(index)
-        self.returning[index] = Return(card, cards.lapsed(card, self.policy, now, self.next), b"")
+        self.returning[index] = Return(card, messages.lapsed(card, self.policy, now, self.next), b"")
 
     def _release(self, index: int) -> None:
         card = self.out.pop(index, None)
-        if card is not None and (consumer := self.consumers.get(cards.home_of(card))) is not None:
+        if card is not None and (consumer := self.consumers.get(messages.home_of(card))) is not None:
             consumer.held.discard(index)
 
 

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from yirangmq.cluster.etcd import Etcd, changed_at, created_at, delete, end_of, get, nested, put
-from yirangmq.cluster.leases import Lease
-from yirangmq.cluster.recovery import Deposed
+from yirangmq.cluster.dispatch.recovery import Deposed
+from yirangmq.cluster.etcd.client import Etcd, changed_at, created_at, delete, end_of, get, nested, put
+from yirangmq.cluster.etcd.lease import Lease
 from yirangmq.core.errors import StoreFull, Unavailable
 from yirangmq.format.json_codec import dumps, loads
 

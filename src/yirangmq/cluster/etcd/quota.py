@@ -12,11 +12,10 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from yirangmq.cluster.address import QUOTA, Address
-from yirangmq.cluster.etcd import Etcd, created_at, put
-from yirangmq.cluster.gauges import Gauges, ask_gauges
-from yirangmq.cluster.lines import Compacted
-from yirangmq.cluster.maintenance import Health, Maintenance
+from yirangmq.cluster.etcd.address import QUOTA, Address
+from yirangmq.cluster.etcd.channel import Compacted
+from yirangmq.cluster.etcd.client import Etcd, created_at, put
+from yirangmq.cluster.etcd.maintenance import Gauges, Health, Maintenance, ask_gauges
 from yirangmq.core.errors import NotAllowed, NotFound, QueueError, StoreFull, Unavailable
 
 LIMIT = 0.92

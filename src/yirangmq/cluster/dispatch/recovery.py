@@ -8,11 +8,10 @@ missing."""
 import logging
 from typing import Any, NamedTuple
 
-from yirangmq.cluster import cards
-from yirangmq.cluster.arrivals import Arrival
-from yirangmq.cluster.etcd import Etcd, created_at, get
+from yirangmq.cluster.dispatch import messages
+from yirangmq.cluster.dispatch.state import REMEMBERED, Arrival, Ledger, Removal
+from yirangmq.cluster.etcd.client import Etcd, created_at, get
 from yirangmq.cluster.keys import Delivery, Keys, Message, Refusal, Registration
-from yirangmq.cluster.ledger import REMEMBERED, Ledger, Removal
 from yirangmq.core.errors import QueueError
 from yirangmq.core.message import Message as Card
 from yirangmq.core.policy import QueuePolicy, read_policy
@@ -102,7 +101,7 @@ class Recovery:
     ) -> None:
         """Where one message stands that was given out before."""
         noted = notes.pop(index, None)
-        card, is_out = noted or (cards.fresh(ledger.keys.queue, index, name), True)
+        card, is_out = noted or (messages.fresh(ledger.keys.queue, index, name), True)
         card = card._replace(id=name.decode("latin-1"))
         home, copy = found.deliveries.get(index, (b"", b""))
         if home and copy == name:
@@ -134,7 +133,7 @@ class Recovery:
             for kv in page:
                 text = kv.key.removeprefix(start)
                 if text.isdigit():
-                    notes[int(text)] = cards.read_note(self._keys.queue, int(text), kv.value)
+                    notes[int(text)] = messages.read_note(self._keys.queue, int(text), kv.value)
         return notes
 
     async def _find_inbox(self, ledger: Ledger, revision: int) -> None:

@@ -1,15 +1,24 @@
 """A thin client of etcd v3: keys, transactions, leases, watches, upkeep. Knows: etcd's calls. Does not know: queues.
 
 An end that is sent but empty means "and all behind it" to etcd: where there is none, none is sent.
-Reads and what may be done twice are asked of the next member when one fails; writes never are (see ``lines``)."""
+Reads and what may be done twice are asked of the next member when one fails; writes never are (see ``lines``).
+
+What is under a prefix, and then what changes there: list, then watch, and list again when the history in between is
+gone. Knows: that order. Does not know: what the keys mean.
+
+A transaction in the making. Knows: etcd's transactions and their limits. Does not know: queues.
+
+Operations are written where they are sent from; one that is made first and put into its place then is copied whole,
+with the message in it. Those that ask nothing share inner transactions, as many as fit: each inner one costs every
+member of etcd more than an operation in it does."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from yirangmq.cluster import wire
-from yirangmq.cluster.address import Address
-from yirangmq.cluster.lines import Lines
-from yirangmq.cluster.watching import Watch
+from yirangmq.cluster.etcd import channel
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import Compacted, Lines
+from yirangmq.cluster.etcd.watch import Watch
 from yirangmq.core.errors import NotFound
 
 PAGE = 500
@@ -17,7 +26,7 @@ EQUAL, GREATER, LESS = 0, 1, 2
 VERSION, CREATE, MOD = 0, 1, 2
 NO_PUT, NO_DELETE = 0, 1
 
-_make = wire.MESSAGES
+_make = channel.MESSAGES
 Op = _make["RequestOp"]
 Txn = _make["TxnRequest"]
 _Compare, _Range, _Put, _Delete = (
@@ -85,7 +94,7 @@ class Etcd:
 
     async def range(self, key: bytes, end: bytes = b"", **how: Any) -> Any:
         """``limit, revision, sort_order, sort_target, serializable, keys_only, count_only`` as etcd has them."""
-        return await self.lines.call(wire.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
+        return await self.lines.call(channel.RANGE, _Range(key=key, range_end=end or None, **how), repeat=True)
 
     async def pages(self, key: bytes, end: bytes, *, revision: int = 0, **how: Any) -> AsyncIterator[list[Any]]:
         """All of a range in the order of its keys, as of one moment, part by part."""
@@ -103,10 +112,10 @@ class Etcd:
         return found.kvs[0] if found.kvs else None
 
     async def put(self, key: bytes, value: bytes, lease: int = 0) -> Any:
-        return await self.lines.call(wire.PUT, _Put(key=key, value=value, lease=lease))
+        return await self.lines.call(channel.PUT, _Put(key=key, value=value, lease=lease))
 
     async def delete(self, key: bytes, end: bytes = b"", *, repeat: bool = False) -> int:
-        answer = await self.lines.call(wire.DELETE, _Delete(key=key, range_end=end or None), repeat=repeat)
+        answer = await self.lines.call(channel.DELETE, _Delete(key=key, range_end=end or None), repeat=repeat)
         return int(answer.deleted)
 
     async def txn(
@@ -117,7 +126,7 @@ class Etcd:
 
     async def send(self, transaction: Any, *, repeat: bool = False) -> Any:
         """A transaction that is made already."""
-        return await self.lines.call(wire.TXN, transaction, repeat=repeat)
+        return await self.lines.call(channel.TXN, transaction, repeat=repeat)
 
     def watch(self, key: bytes, end: bytes = b"", *, revision: int, puts: bool = True, deletes: bool = True) -> Watch:
         unwanted = [NO_PUT] * (not puts) + [NO_DELETE] * (not deletes)
@@ -125,14 +134,95 @@ class Etcd:
 
     async def grant(self, seconds: int) -> tuple[int, int]:
         """(id, seconds) of a new lease; etcd may give more than was asked for."""
-        answer = await self.lines.call(wire.GRANT, wire.GRANT.request(TTL=seconds), repeat=True)
+        answer = await self.lines.call(channel.GRANT, channel.GRANT.request(TTL=seconds), repeat=True)
         return answer.ID, answer.TTL
 
     async def revoke(self, lease: int) -> None:
         try:
-            await self.lines.call(wire.REVOKE, wire.REVOKE.request(ID=lease), repeat=True)
+            await self.lines.call(channel.REVOKE, channel.REVOKE.request(ID=lease), repeat=True)
         except NotFound:
             return
 
     async def compact(self, revision: int) -> None:
-        await self.lines.call(wire.COMPACT, wire.COMPACT.request(revision=revision), repeat=True)
+        await self.lines.call(channel.COMPACT, channel.COMPACT.request(revision=revision), repeat=True)
+
+
+class Changes(NamedTuple):
+    """``anew``: everything that is there now, as puts; what was known and is not among them is gone."""
+
+    anew: bool
+    events: list[Any]
+    revision: int
+
+
+async def follow(etcd: Etcd, key: bytes, end: bytes, *, deletes: bool = True) -> AsyncIterator[Changes]:
+    while True:
+        try:
+            found: list[Any] = []
+            head = await etcd.range(key, end, limit=1, keys_only=True)
+            revision = int(head.header.revision)
+            async for page in etcd.pages(key, end, revision=revision):
+                found += page
+            yield Changes(True, found, revision)
+            async for events in etcd.watch(key, end, revision=revision + 1, deletes=deletes):
+                yield Changes(False, events, events[-1].kv.mod_revision)
+        except Compacted:
+            continue
+
+
+MOST_INSIDE = 24
+MOST_TOP = 100
+"""etcd takes 128 on a level, of comparisons and of operations, and counts those inside with those beside them."""
+
+
+class Packing:
+    """``place``: where among the answers that of the next operation on the outer level is."""
+
+    def __init__(self, *compare: Any) -> None:
+        self.request = Txn(compare=compare)
+        self._pack: Any = None
+        self._packed = 0
+
+    @property
+    def place(self) -> int:
+        return len(self.request.success)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.request.success
+
+    def has_room(self, operations: int = 1) -> bool:
+        return len(self.request.success) + -(-operations // MOST_INSIDE) <= MOST_TOP
+
+    def only_if(self, key: bytes, revision: int) -> None:
+        """All of it, only if this key was written last at that revision."""
+        self.request.compare.add(result=EQUAL, target=MOD, key=key, mod_revision=revision)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        made = self._inside().add().request_put
+        made.key, made.value = key, value
+
+    def delete(self, key: bytes, end: bytes = b"") -> None:
+        made = self._inside().add().request_delete_range
+        made.key = key
+        if end:
+            made.range_end = end
+
+    def add(self, operation: Any) -> None:
+        """On the outer level."""
+        self.request.success.append(operation)
+
+    def put_outside(self, key: bytes, value: bytes) -> None:
+        """On the outer level, where etcd's quota counts it."""
+        made = self.request.success.add().request_put
+        made.key, made.value = key, value
+
+    def otherwise(self, operation: Any) -> None:
+        self.request.failure.append(operation)
+
+    def _inside(self) -> Any:
+        if self._pack is None or self._packed == MOST_INSIDE:
+            self._pack = self.request.success.add().request_txn.success
+            self._packed = 0
+        self._packed += 1
+        return self._pack

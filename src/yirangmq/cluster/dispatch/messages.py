@@ -2,10 +2,15 @@
 messages. Does not know: keys, etcd.
 
 A message that was delivered once and acked leaves no note. One that came back has a note with its attempts, its place
-in line and the moment from which it may be given out; ``out`` says that it is with a consumer again."""
+in line and the moment from which it may be given out; ``out`` says that it is with a consumer again.
+
+The dead letters of a queue in etcd: the message under ``dead/``, the reason under ``why/``. Knows: those keys.
+Does not know: how a message gets there."""
 
 from typing import Any
 
+from yirangmq.cluster.etcd.client import Etcd, created_at, delete, end_of
+from yirangmq.cluster.keys import Keys
 from yirangmq.core import transitions
 from yirangmq.core.errors import BadInput
 from yirangmq.core.message import RANK_LAST, Failure, Message, Reason, check_reason
@@ -102,3 +107,27 @@ def why(card: Message, failure: Failure | None) -> bytes:
             "due": card.due_at if card.state is State.DEAD else 0,
         }
     )
+
+
+MOST = 50
+
+
+async def sweep_dead(etcd: Etcd, keys: Keys, fence: int, now: int) -> int:
+    """Drop those whose retention is over, the oldest first; how many. Those that are parked stay."""
+    start = keys.base + b"why/"
+    found = await etcd.range(start, end_of(start), limit=MOST)
+    over = [kv.key for kv in found.kvs if 0 < _due(kv.value) <= now]
+    gone = []
+    for key in over:
+        dead = keys.base + b"dead/" + key.removeprefix(start) + b"/"
+        gone += [delete(key), delete(dead, end_of(dead))]
+    if gone:
+        await etcd.txn([created_at(keys.leader, fence)], gone, repeat=True)
+    return len(over)
+
+
+def _due(text: bytes) -> int:
+    try:
+        return int(loads(text)["due"])
+    except (BadInput, ValueError, KeyError, TypeError):
+        return 0

@@ -1,0 +1,179 @@
+"""The queues of a cluster as they are: who leads, how much is where. Knows: the keys. Does not know: how to print.
+
+Who may do what in etcd: the roles that fit the keys of a queue. Knows: keys and etcd's permissions. Does not know:
+how to print.
+
+etcd cannot allow deleting without putting, so "a consumer may only delete" is none of its permissions: what a
+consumer puts under its own path means nothing to the leader."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from yirangmq.cluster.etcd import channel
+from yirangmq.cluster.etcd.address import NAME
+from yirangmq.cluster.etcd.client import Etcd, created_at, delete, end_of, follow, get
+from yirangmq.cluster.keys import ROOTS, Keys, Registration
+from yirangmq.cluster.leadership import leader_key, prefix_of
+from yirangmq.cluster.node import find_queues
+from yirangmq.core.errors import BadInput, NotFound, QueueError, WrongState
+from yirangmq.format.json_codec import loads
+
+
+class View(NamedTuple):
+    """One queue. ``line`` counts all in line, ``given`` those of them that a consumer has, ``waiting`` those nobody
+    has had yet, ``again`` those that came back; ``at`` is when its leader wrote last, by that node's clock."""
+
+    queue: str
+    leader: str
+    inbox: int
+    line: int
+    waiting: int
+    given: int
+    again: int
+    dead: int
+    consumers: int
+    moved: int
+    acked: int
+    at: int
+
+
+async def view(etcd: Etcd, queue: str) -> View:
+    """One call, as of one moment."""
+    keys = Keys(queue)
+    base = keys.base
+    counted = [(base + b"0", keys.ordered_end), (base + b"r/", base + b"r0"), (base + b"dead/", base + b"dead0")]
+    counted += [(start[:-1] + b"i", end) for start, end in keys.watched()]
+    homes = [get(start, start[:-1] + b"d", keys_only=True) for start, _ in keys.watched()]
+    looks = [get(keys.leader), get(keys.state), get(keys.policy, count_only=True)]
+    looks += [get(start, end, count_only=True) for start, end in counted]
+    answer = await etcd.txn([], [*looks, *homes], repeat=True)
+    found = [one.response_range for one in answer.responses]
+    leader, state = (one.kvs[0].value if one.kvs else b"" for one in found[:2])
+    policies, line, notes, dead, *inboxes = (one.count for one in found[2:8])
+    under = [keys.meaning(kv.key) for one in found[8:] for kv in one.kvs]
+    consumers = sum(isinstance(one, Registration) for one in under)
+    kept = _numbers(state)
+    return View(
+        queue=queue,
+        leader=leader.decode("utf-8", "backslashreplace"),
+        inbox=sum(inboxes) - policies,
+        line=line,
+        waiting=kept["next"] - 1 - kept["assigned"] if kept["next"] else 0,
+        given=len(under) - consumers,
+        again=notes,
+        dead=dead,
+        consumers=consumers,
+        moved=kept["moved"],
+        acked=kept["acked"],
+        at=kept["at"],
+    )
+
+
+async def views(etcd: Etcd) -> list[View]:
+    return [await view(etcd, queue) for queue in await find_queues(etcd)]
+
+
+async def depose(etcd: Etcd, queue: str) -> str:
+    """Take the lead from whoever has it; who that was. The fence makes this safe at any time."""
+    keys = Keys(queue)
+    held = await etcd.get(keys.leader)
+    if held is None:
+        raise NotFound(f"nobody leads {queue}", field="queue")
+    answer = await etcd.txn([created_at(keys.leader, held.create_revision)], [delete(keys.leader)], repeat=True)
+    if not answer.succeeded:
+        raise WrongState(f"the leader of {queue} has just changed")
+    return str(held.value.decode("utf-8", "backslashreplace"))
+
+
+async def next_leader(etcd: Etcd, queue: str) -> str:
+    """Who leads, as soon as somebody does."""
+    async for changes in follow(etcd, Keys(queue).leader, b"", deletes=False):
+        for one in changes.events:
+            kv = one if changes.anew else one.kv
+            return str(kv.value.decode("utf-8", "backslashreplace"))
+    raise AssertionError("following does not end by itself")
+
+
+def _numbers(text: bytes) -> dict[str, int]:
+    names = ("next", "assigned", "moved", "acked", "at")
+    try:
+        kept = loads(text) if text else {}
+        return {name: int(kept.get(name, 0)) for name in names}
+    except (BadInput, ValueError, TypeError, AttributeError):
+        return dict.fromkeys(names, 0)
+
+
+KINDS = ("read", "write", "readwrite")
+
+
+class Grant(NamedTuple):
+    """``prefix``: all keys that begin so; or else the one key."""
+
+    kind: str
+    key: bytes
+    prefix: bool
+
+
+class Role(NamedTuple):
+    name: str
+    grants: tuple[Grant, ...]
+
+
+def roles_of(queue: str, producers: Sequence[str], consumers: Sequence[str]) -> list[Role]:
+    """One role for each client, and one for nodes. A node serves all queues."""
+    keys = Keys(queue)
+    short, long = ROOTS
+    own = [*(Grant("readwrite", root, True) for root in ROOTS), Grant("read", leader_key(NAME), False)]
+    made = [Role("yirangmq-node", tuple(own))]
+    for client in producers:
+        inbox = keys.inbox(client, "x")[:-1]
+        grants = [Grant("write", inbox, True), Grant("read", keys.state, False)]
+        made.append(Role(f"yirangmq-{queue}-producer-{client}", tuple(grants)))
+    for client in consumers:
+        home = keys.home(client)
+        spelt = home.replace(short, long, 1).replace(b"/c/", b"/consumer/", 1)
+        made.append(
+            Role(
+                f"yirangmq-{queue}-consumer-{client}",
+                (Grant("readwrite", home, True), Grant("readwrite", spelt, True)),
+            )
+        )
+    return made
+
+
+def server_role(name: str) -> Role:
+    """For servers before the served store of that name: its keys, and the inboxes of plain clients where it takes them
+    in."""
+    own = Grant("readwrite", prefix_of(name), True)
+    inboxes = tuple(Grant("readwrite", root, True) for root in ROOTS) if name == NAME else ()
+    return Role("yirangmq-server" if name == NAME else f"yirangmq-server-{name}", (own, *inboxes))
+
+
+def as_commands(roles: Sequence[Role]) -> list[str]:
+    """The same for ``etcdctl``."""
+    lines = []
+    for role in roles:
+        lines.append(f"etcdctl role add {role.name}")
+        for grant in role.grants:
+            prefix = "--prefix=true " if grant.prefix else ""
+            lines.append(f"etcdctl role grant-permission {prefix}{role.name} {grant.kind} {grant.key.decode()}")
+    return lines
+
+
+async def apply(etcd: Etcd, roles: Sequence[Role]) -> list[str]:
+    """Make the roles and grant what they need; the names of those that were new. Doing it again does no harm."""
+    made: list[str] = []
+    for role in roles:
+        try:
+            await etcd.lines.call(channel.ROLE_ADD, channel.ROLE_ADD.request(name=role.name))
+            made.append(role.name)
+        except QueueError as error:
+            if "already exists" not in str(error):
+                raise
+        for grant in role.grants:
+            end = end_of(grant.key) if grant.prefix else None
+            allowed = channel.MESSAGES["Permission"](permType=KINDS.index(grant.kind), key=grant.key, range_end=end)
+            await etcd.lines.call(
+                channel.ROLE_GRANT, channel.ROLE_GRANT.request(name=role.name, perm=allowed), repeat=True
+            )
+    return made

@@ -1,0 +1,1 @@
+"""The dispatcher of one queue on etcd: its state, its plans and its recovery."""

@@ -1,0 +1,1 @@
+"""A client of etcd: connections, leases, watches, quotas and upkeep."""

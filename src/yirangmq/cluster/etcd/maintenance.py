@@ -1,0 +1,151 @@
+"""How the members are, and what an operator asks of them. Knows: etcd's upkeep calls, each member by its own address.
+Does not know: queues. Not for the fast path: it opens a connection to each member it asks.
+
+What a member of etcd shows of itself to everybody, at ``/metrics``: its quota, which its other answers keep to
+themselves before 3.6, and its sizes, which where there are users only root is told. Knows: that page. Does not know:
+what follows from it."""
+
+import asyncio
+import math
+import ssl
+import urllib.request
+from typing import Any, NamedTuple
+
+from yirangmq.cluster.etcd import channel
+from yirangmq.cluster.etcd.address import Address
+from yirangmq.cluster.etcd.channel import Lines
+
+DEFRAGMENT_SECONDS = 120.0
+NOSPACE = 1
+GET, DISARM = 0, 2
+
+
+class Health(NamedTuple):
+    """One member as it says of itself."""
+
+    endpoint: str
+    id: int
+    name: str
+    version: str
+    leads: bool
+    learner: bool
+    size: int
+    in_use: int
+    quota: int
+    revision: int
+    term: int
+    errors: tuple[str, ...]
+
+    @property
+    def is_full(self) -> bool:
+        """It takes nothing until somebody lifts the alarm."""
+        return any("NOSPACE" in error for error in self.errors)
+
+
+class Maintenance:
+    def __init__(self, address: Address, lines: Lines) -> None:
+        self._address = address
+        self._lines = lines
+
+    async def members(self) -> list[Any]:
+        return list((await self._lines.call(channel.MEMBERS, channel.MEMBERS.request(), repeat=True)).members)
+
+    async def health(self, endpoint: str, names: dict[int, str] | None = None) -> Health:
+        found = await self._at(endpoint, channel.STATUS, channel.STATUS.request())
+        me = found.header.member_id
+        return Health(
+            endpoint=endpoint,
+            id=me,
+            name=(names or {}).get(me, ""),
+            version=found.version,
+            leads=found.leader == me,
+            learner=found.isLearner,
+            size=found.dbSize,
+            in_use=found.dbSizeInUse,
+            quota=found.dbSizeQuota,
+            revision=found.header.revision,
+            term=found.raftTerm,
+            errors=tuple(found.errors),
+        )
+
+    async def alarms(self) -> list[Any]:
+        return list((await self._lines.call(channel.ALARM, channel.ALARM.request(action=GET), repeat=True)).alarms)
+
+    async def disarm(self, alarm: Any) -> None:
+        request = channel.ALARM.request(action=DISARM, memberID=alarm.memberID, alarm=alarm.alarm)
+        await self._lines.call(channel.ALARM, request, repeat=True)
+
+    async def defragment(self, endpoint: str) -> None:
+        """That member answers nobody meanwhile."""
+        await self._at(endpoint, channel.DEFRAGMENT, channel.DEFRAGMENT.request(), DEFRAGMENT_SECONDS)
+
+    async def move_leader(self, endpoint: str, member: int) -> None:
+        """``endpoint`` is that of the member which leads now."""
+        await self._at(endpoint, channel.MOVE_LEADER, channel.MOVE_LEADER.request(targetID=member))
+
+    async def _at(self, endpoint: str, method: channel.Method, request: Any, seconds: float = 0) -> Any:
+        only = Address(
+            endpoints=(endpoint,),
+            tls=self._address.tls,
+            user=self._address.user,
+            password=self._address.password,
+            timeout=self._address.timeout,
+        )
+        lines = Lines(only)
+        try:
+            return await lines.call(method, request, seconds=seconds)
+        finally:
+            await lines.close()
+
+
+SECONDS = 2.0
+MOST_BYTES = 4 * 1024**2
+NAMES = {
+    b"etcd_server_quota_backend_bytes": "quota",
+    b"etcd_mvcc_db_total_size_in_bytes": "size",
+    b"etcd_mvcc_db_total_size_in_use_in_bytes": "in_use",
+}
+
+
+class Gauges(NamedTuple):
+    """In bytes; 0: not shown."""
+
+    quota: int = 0
+    size: int = 0
+    in_use: int = 0
+
+
+def read_gauges(page: bytes) -> Gauges:
+    found: dict[str, int] = {}
+    for line in page.splitlines():
+        name, _, value = line.partition(b" ")
+        if name in NAMES:
+            try:
+                number = float(value)
+            except ValueError:
+                continue
+            found[NAMES[name]] = int(number) if math.isfinite(number) and number > 0 else 0
+    return Gauges(**found)
+
+
+async def ask_gauges(endpoint: str, address: Address) -> Gauges:
+    """Nothing where the page is elsewhere, or is shown only to those with a certificate."""
+    if address.tls is not None and address.tls.cert is not None:
+        return Gauges()
+    return await asyncio.to_thread(_ask, endpoint, address)
+
+
+def _ask(endpoint: str, address: Address) -> Gauges:
+    try:
+        context = None
+        if address.tls is not None:
+            authority = address.tls.ca
+            context = ssl.create_default_context(cadata=authority.decode() if authority else None)
+        scheme = "http" if context is None else "https"
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        with opener.open(f"{scheme}://{endpoint}/metrics", timeout=SECONDS) as answer:
+            return read_gauges(answer.read(MOST_BYTES))
+    except (OSError, ValueError):
+        return Gauges()
